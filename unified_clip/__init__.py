@@ -7,14 +7,14 @@ given belong to. `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax` and `.nu
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._core import classes
+from ._api import api, classes
 from ._dispatch import resolve
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .recording.recorder import record
 
 __version__ = "0.1.0"
 
-_names = classes.Names(resolve)
+_names = api.Api(resolve)
 
 clip_grad_norm_ = _names.clip_grad_norm_
 clip_grad_value_ = _names.clip_grad_value_

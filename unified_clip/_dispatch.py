@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ._core import containers, entry
-from ._core.ops import Ops
+from ._core.backend import Backend
 
 ADAPTERS = {
     "torch": "torch",
@@ -22,7 +22,7 @@ ADAPTERS = {
 """From the package that defines a tensor's type, or one of its bases, to the adapter; a new framework is a line."""
 
 
-def resolve(argument: Any) -> tuple[Ops, Any]:
+def resolve(argument: Any) -> tuple[Backend, Any]:
     """The framework of the first tensor in `argument`, NumPy where there is none, and the argument again.
 
     NumPy arrays count only where nothing else is found: every framework accepts them.
@@ -33,13 +33,13 @@ def resolve(argument: Any) -> tuple[Ops, Any]:
     if name == "numpy":  # or all the tensors are inside iterators
         argument = _peeked(argument)
         name = _framework(argument)
-    return _ops(name), argument
+    return _backend(name), argument
 
 
 def _run(body: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The first calls: PyTorch's compiler has to find in place how calls are run, before it looks into any."""
     if "torch._dynamo" in sys.modules:
-        _ops("torch")
+        _backend("torch")
     run = entry.as_it_is if entry.run is _run else entry.run
     return run(body, *args, **kwargs)
 
@@ -62,13 +62,13 @@ def _framework(container: Any) -> str:
     return next((name for name in _adapters_in(container) if name != "numpy"), "numpy")
 
 
-_loaded: dict[str, Ops] = {}
+_loaded: dict[str, Backend] = {}
 _known: dict[type, str | None] = {}  # not by functools.cache, of which PyTorch's compiler warns
 
 
-def _ops(name: str) -> Ops:
+def _backend(name: str) -> Backend:
     if name not in _loaded:
-        _loaded[name] = importlib.import_module(f"unified_clip._ops.{name}_ops").OPS
+        _loaded[name] = importlib.import_module(f"unified_clip._backends.{name}").BACKEND
     return _loaded[name]
 
 

@@ -3,13 +3,13 @@
 `transforms` has the rules as optax's gradient transformations.
 """
 
-from ._core import classes
-from ._ops import jax_transforms as _transforms
-from ._ops.jax_ops import OPS
+from ._api import api, classes
+from ._backends.jax import transforms as _transforms
+from ._backends.jax.backend import BACKEND
 
 transforms = _transforms
 
-_names = classes.Names.over(OPS)
+_names = api.Api.over(BACKEND)
 
 clip_grad_norm_ = _names.clip_grad_norm_
 clip_grad_value_ = _names.clip_grad_value_

@@ -1,9 +1,9 @@
 """unified_clip for NumPy: gradients are arrays, and in-place names write into them."""
 
-from ._core import classes
-from ._ops.numpy_ops import OPS
+from ._api import api, classes
+from ._backends.numpy import BACKEND
 
-_names = classes.Names.over(OPS)
+_names = api.Api.over(BACKEND)
 
 clip_grad_norm_ = _names.clip_grad_norm_
 clip_grad_value_ = _names.clip_grad_value_

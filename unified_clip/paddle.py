@@ -1,10 +1,10 @@
 """unified_clip for Paddle: in-place names take parameters and clip their `.grad`; the clips are optimizers' too."""
 
-from ._core import classes
-from ._ops import paddle_classes as _paddle_classes
-from ._ops.paddle_ops import OPS
+from ._api import classes
+from ._backends.paddle import classes as _paddle_classes
+from ._backends.paddle.backend import BACKEND
 
-_names = _paddle_classes.Names.over(OPS)
+_names = _paddle_classes.Api.over(BACKEND)
 
 clip_grad_norm_ = _names.clip_grad_norm_
 clip_grad_value_ = _names.clip_grad_value_

@@ -1,9 +1,9 @@
 """unified_clip for TensorFlow: tensors cannot be written, so in-place names update the list or dict that holds them."""
 
-from ._core import classes
-from ._ops.tensorflow_ops import OPS
+from ._api import api, classes
+from ._backends.tensorflow.backend import BACKEND
 
-_names = classes.Names.over(OPS)
+_names = api.Api.over(BACKEND)
 
 clip_grad_norm_ = _names.clip_grad_norm_
 clip_grad_value_ = _names.clip_grad_value_

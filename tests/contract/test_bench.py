@@ -118,7 +118,7 @@ def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatc
 def test_the_framework_uses_as_many_threads_as_it_is_told(kit: Kit) -> None:
     """Ours asks the framework, where that says; elsewhere both go by the environment."""
     code = f"""
-from unified_clip._ops.{kit.name}_ops import OPS
+from unified_clip._backends.{kit.name} import OPS
 from unified_clip.bench.pairs import FRAMEWORKS
 FRAMEWORKS["{kit.name}"].use_threads(3)
 print(OPS.threads())

@@ -562,7 +562,7 @@ def test_a_clipper_is_pickled_with_its_step_and_names(kit: Kit) -> None:
 @pytest.mark.parametrize("copies", [copy.copy, copy.deepcopy, lambda clip: pickle.loads(pickle.dumps(clip))])
 def test_a_copy_of_a_clipper_keeps_what_is_stated(copies: Any) -> None:
     clip = ClipConfig(rule="none").clipper(ownership="replicated", check_numel=3)
-    assert copies(clip).across == clip.across != ClipConfig(rule="none").clipper().across
+    assert copies(clip).spec == clip.spec != ClipConfig(rule="none").clipper().spec
 
 
 def test_calls_of_several_threads_are_all_counted(kit: Kit) -> None:

@@ -43,11 +43,11 @@ class OperationError(Exception):
 def failing(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Failing:
     """Every method that the framework's adapters define, and, on PyTorch, what they write with."""
     found = Failing()
-    modules = [importlib.import_module(f"unified_clip._ops.{kit.name}_ops")]
+    modules = [importlib.import_module(f"unified_clip._backends.{kit.name}")]
     if kit.name == "torch":
         import torch
 
-        modules.append(importlib.import_module("unified_clip._ops.torch_pairs"))
+        modules.append(importlib.import_module("unified_clip._backends.torch.double_float32"))
         for name in ("_foreach_mul_", "_foreach_copy_", "_foreach_mul", "_foreach_clamp_min_", "_foreach_clamp_max_"):
             monkeypatch.setattr(torch, name, found.wrap(name, getattr(torch, name)))
     for module in modules:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from support import reference
 from support.kits import Kit
 
+from unified_clip import ClipConfig
+
 ROWS, VALUES, HEIGHT = [1, 1, 2], [[3.0], [4.0], [24.0]], 4
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 1e-9}
 TOLERANCE |= {"complex64": TOLERANCE["float32"], "complex128": TOLERANCE["float64"]}
@@ -237,6 +239,8 @@ def test_bounds_that_rows_which_are_not_stored_would_break_are_refused(kit: Kit)
         kit.namespace.clip_by_value(sparse, 1.0, 20.0)
     with pytest.raises(ValueError, match="exclude 0"):
         kit.namespace.GradientClipByValue(max=20.0, min=1.0)([(kit.parameter(), sparse)])
+    with pytest.raises(ValueError, match="exclude 0"):
+        ClipConfig(rule="value", min=1.0, max=20.0).clipper()([sparse])
     with pytest.raises(ValueError, match="cannot be tensors"):
         kit.namespace.clip_by_value(sparse, kit.tensor([[-1.0], [-2.0], [-3.0], [-4.0]]), 20.0)
 

@@ -48,7 +48,7 @@ def test_sparse_gradients_are_what_they_stand_for(kit: Kit) -> None:
 
 def test_what_is_no_gradient_is_refused(kit: Kit) -> None:
     given: list[Any] = [1.0, np.array([True])]
-    if kit.namespace.OPS.is_parameter(kit.parameter()):  # elsewhere parameters are arrays like any others
+    if kit.namespace.BACKEND.is_parameter(kit.parameter()):  # elsewhere parameters are arrays like any others
         given.append(kit.parameter())
     for one in given:
         with pytest.raises(TypeError, match=r"position 0 .*(has dtype|is)"):

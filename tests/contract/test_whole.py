@@ -15,7 +15,7 @@ from support import reference
 from support.kits import FLOATING, Kit
 
 import unified_clip
-from unified_clip._core.ops import Ops
+from unified_clip._core.backend import Backend
 from unified_clip.bench.measure import extra_memory
 
 ENTRIES = ("whole_of_parameters", "whole_of_tensors", "whole_of_pairs")
@@ -29,9 +29,9 @@ def _compiled_and_eager(kit: Kit) -> None:
 
 
 @pytest.fixture
-def ops(kit: Kit) -> Any:
-    found = importlib.import_module(f"unified_clip._ops.{kit.name}_ops").OPS
-    if type(found).whole_of_tensors is Ops.whole_of_tensors:
+def backend(kit: Kit) -> Any:
+    found = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
+    if type(found).whole_of_tensors is Backend.whole_of_tensors:
         pytest.skip(f"every tensor of {kit.name} is looked at")
     if kit.on_parameters and not hasattr(type(kit.tensor([1.0])), "__dlpack_c_exchange_api__"):
         pytest.skip(f"every tensor of {kit.name} is looked at in this release, which has no C interface to them")
@@ -118,25 +118,25 @@ def recorded(function: Callable[..., Any], results: list[Any]) -> Callable[..., 
 @pytest.mark.parametrize("limit", [0.0, 0.1, 1e9, math.inf])
 @pytest.mark.parametrize("name", CALLS)
 def test_every_name_gives_the_same_bits(
-    kit: Kit, ops: Any, monkeypatch: pytest.MonkeyPatch, name: str, limit: float
+    kit: Kit, backend: Any, monkeypatch: pytest.MonkeyPatch, name: str, limit: float
 ) -> None:
     for more in ([], [[math.inf, 1.0]], [[math.nan]], [[-0.0, 1e-45, -3e38]]):
         taken: list[Any] = []
         with monkeypatch.context() as patch:
             for entry in ENTRIES:
-                patch.setattr(ops, entry, recorded(getattr(ops, entry), taken))
+                patch.setattr(backend, entry, recorded(getattr(backend, entry), taken))
             found = bits(kit, CALLS[name](kit, tensors(kit, *more), limit))
         if name not in LOOKED_AT or kit.on_parameters:
             assert [path is not None for path in taken] == [True]
         with monkeypatch.context() as patch:
             for entry in ENTRIES:
-                patch.setattr(ops, entry, lambda *given, **options: None)
+                patch.setattr(backend, entry, lambda *given, **options: None)
             assert bits(kit, CALLS[name](kit, tensors(kit, *more), limit)) == found
 
 
 @pytest.mark.parametrize("dtypes", [["float16"], ["bfloat16"], ["float64"], ["float32", "float16"], list(FLOATING)])
 def test_every_dtype_gives_the_same_bits(
-    kit: Kit, ops: Any, monkeypatch: pytest.MonkeyPatch, dtypes: list[str]
+    kit: Kit, backend: Any, monkeypatch: pytest.MonkeyPatch, dtypes: list[str]
 ) -> None:
     if not set(dtypes) <= set(kit.floating):
         pytest.skip(f"{kit.name} has no float64 here")
@@ -147,7 +147,7 @@ def test_every_dtype_gives_the_same_bits(
 
     whole = found()
     for entry in ENTRIES:
-        monkeypatch.setattr(ops, entry, lambda *given, **options: None)
+        monkeypatch.setattr(backend, entry, lambda *given, **options: None)
     assert found() == whole
 
 
@@ -169,13 +169,13 @@ def test_a_result_shares_no_memory_with_what_was_given_or_came_before(kit: Kit) 
     assert (kit.dtype(last), kit.bits(last)) == before[0][1]
 
 
-def test_one_tensor_that_is_not_plain_has_all_looked_at(kit: Kit, ops: Any) -> None:
+def test_one_tensor_that_is_not_plain_has_all_looked_at(kit: Kit, backend: Any) -> None:
     plain = kit.tensor([3.0, 4.0])
     for other in (kit.tensor(np.zeros(0)), kit.tensor([1.0], kit.complex[0]), 3.0, "weight", [plain], (plain, plain)):
-        assert ops.whole_of_tensors([plain, other], differentiable=False, in_place=False) is None
-    assert ops.whole_of_tensors([], differentiable=False, in_place=False) is None
-    assert ops.whole_of_tensors([None], differentiable=False, in_place=False) is None
-    assert ops.whole_of_tensors([plain, None], differentiable=False, in_place=False) is not None
+        assert backend.whole_of_tensors([plain, other], differentiable=False, in_place=False) is None
+    assert backend.whole_of_tensors([], differentiable=False, in_place=False) is None
+    assert backend.whole_of_tensors([None], differentiable=False, in_place=False) is None
+    assert backend.whole_of_tensors([plain, None], differentiable=False, in_place=False) is not None
 
 
 def test_a_dict_keeps_its_order_and_its_kind(kit: Kit) -> None:

@@ -132,8 +132,11 @@ def test_elements_are_clipped_by_value(worlds: Callable[[int], World]) -> None:
 
 
 def test_terms_of_a_sum_are_not_clipped_by_value(worlds: Callable[[int], World]) -> None:
-    for found in worlds(2).attempt(paddle_sharded.in_place, "clip_grad_value_", arrays(), "terms of a sum", 0.5):
-        assert "every process holds a term of each element" in str(found)
+    found = worlds(2).attempt(paddle_sharded.in_place, "clip_grad_value_", arrays(), "terms of a sum", 0.5)
+    found += worlds(2).attempt(paddle_sharded.configured_by_value, arrays(), "terms of a sum")
+    assert len(found) == 4
+    for error in found:
+        assert "every process holds a term of each element" in str(error)
 
 
 def test_terms_of_anything_but_a_sum_are_refused(worlds: Callable[[int], World]) -> None:

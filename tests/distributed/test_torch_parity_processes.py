@@ -24,7 +24,7 @@ import atexit, os
 from unittest import mock
 import torch.distributed as dist
 import unified_clip.torch as uc
-from unified_clip._ops.torch_shards import TorchShards
+from unified_clip._backends.torch.sharded import TorchShards
 from unified_clip.parity.workers import worker
 
 right = uc.clip_grad_norm_

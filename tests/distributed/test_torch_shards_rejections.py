@@ -14,9 +14,10 @@ from support.processes.torch_sharded_rejections import ARRAYS, Attempt
 from support.processes.worlds import World, calls_of
 from support.tiers import nightly
 
-from unified_clip._ops import checksums, torch_sums
-from unified_clip._ops.torch_ops import OPS
-from unified_clip._ops.torch_sums import TorchSums
+from unified_clip._backends.torch import block_sums
+from unified_clip._backends.torch.backend import BACKEND
+from unified_clip._backends.torch.block_sums import TorchSums
+from unified_clip._compute import checksums
 
 Worlds = Callable[[int], World]
 
@@ -120,19 +121,19 @@ def test_a_rank_without_gradients_is_named_where_elements_are_checked(worlds: Wo
     ],
 )  # fmt: skip
 def test_a_device_computes_the_checksum_of_the_host(tensor: torch.Tensor) -> None:
-    assert TorchSums([tensor]).checksum() == checksums.checksum([OPS.host_view(tensor)])
+    assert TorchSums([tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
 
 
-@pytest.mark.parametrize("chunks", [1, torch_sums.ROWS, 2 * torch_sums.ROWS + 1])
+@pytest.mark.parametrize("chunks", [1, block_sums.ROWS, 2 * block_sums.ROWS + 1])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_device_computes_the_checksum_of_many_chunks(chunks: int, more: int) -> None:
     tensor = torch.arange(chunks * checksums.CHUNK + more, dtype=torch.float32)
-    assert TorchSums([tensor]).checksum() == checksums.checksum([OPS.host_view(tensor)])
+    assert TorchSums([tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
 
 
 def test_a_device_is_waited_for_once_for_the_checksum_of_several_tensors() -> None:
     tensors = [torch.randn(3), torch.zeros(0), torch.randn(checksums.CHUNK + 1).half()]
     with calls_of(torch.Tensor, ("tolist", "item", "cpu")) as calls:
         found = TorchSums(tensors).checksum()
-    assert found == checksums.checksum([OPS.host_view(tensor) for tensor in tensors])
+    assert found == checksums.checksum([BACKEND.host_view(tensor) for tensor in tensors])
     assert calls == ["tolist"]

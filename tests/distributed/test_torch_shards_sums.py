@@ -9,8 +9,8 @@ import pytest
 import torch
 from support import reference
 
+from unified_clip._backends.torch.block_sums import CHUNK, TorchSums
 from unified_clip._core.exact import BLOCK
-from unified_clip._ops.torch_sums import CHUNK, TorchSums
 
 nan, inf = math.nan, math.inf
 

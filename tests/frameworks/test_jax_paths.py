@@ -16,7 +16,7 @@ from support.kits import Kit, in_a_new_process
 
 import unified_clip
 import unified_clip.jax as uc
-from unified_clip._ops.jax_ops import OPS
+from unified_clip._backends.jax.backend import BACKEND
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _eager(kit: Kit) -> None:
 
 
 def on_host(*arrays: Any) -> bool:
-    return OPS.path(arrays, differentiable=True).on_host
+    return BACKEND.path(arrays, differentiable=True).on_host
 
 
 # -- the host path is taken for arrays that are here

@@ -17,8 +17,8 @@ from support.paddle_programs import tensor
 
 import unified_clip
 import unified_clip.paddle as uc
-from unified_clip._ops import memory
-from unified_clip._ops.paddle_ops import OPS
+from unified_clip._backends.paddle.backend import BACKEND
+from unified_clip._compute import memory
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def after_backward(values: list[float]) -> paddle.Tensor:
 
 
 def on_host(*tensors: paddle.Tensor, differentiable: bool = True) -> bool:
-    return OPS.path(tensors, differentiable=differentiable).on_host
+    return BACKEND.path(tensors, differentiable=differentiable).on_host
 
 
 # -- the host path is taken for plain tensors only
@@ -97,7 +97,7 @@ def test_tensors_on_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     one = paddle.ones([2])
     monkeypatch.setattr(paddle.Tensor, "place", SimpleNamespace(is_cpu_place=lambda: False))
     assert not on_host(one)
-    assert OPS.read(one[:1]) is None
+    assert BACKEND.read(one[:1]) is None
 
 
 def test_distributed_tensors_hold_a_part_only() -> None:

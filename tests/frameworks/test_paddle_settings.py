@@ -17,8 +17,8 @@ from support.kits import Kit, in_a_new_process
 from support.paddle_programs import tensor
 
 import unified_clip.paddle as uc
-from unified_clip._ops import paddle_classes
-from unified_clip._ops.paddle_classes import PROGRAMS
+from unified_clip._backends.paddle import classes
+from unified_clip._backends.paddle.classes import PROGRAMS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "paddle_static.md"
 
@@ -398,7 +398,7 @@ def test_minimize_returns_the_gradients_before_clipping_as_paddle_does() -> None
 
 def test_optimizers_are_wrapped_once_and_by_static_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(paddle_classes, "_have_optimizers_apply_it", lambda: asked.append(1))
+    monkeypatch.setattr(classes, "_have_optimizers_apply_it", lambda: asked.append(1))
     uc.set_gradient_clip(uc.GradientClipByNorm(1.0))
     uc.set_gradient_clip(None)
     assert not asked

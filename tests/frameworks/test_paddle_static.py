@@ -15,7 +15,7 @@ from support.kits import Kit
 from support.paddle_programs import program, tensor
 
 import unified_clip.paddle as uc
-from unified_clip._ops import paddle_ops
+from unified_clip._backends.paddle import dense
 
 INPUT = np.array([[3.0, -0.0, -4.0], [0.3, 0.4, -0.0], [0.0, 0.0, 0.0], [1e-5, -2.0, 1e4]], np.float32)
 
@@ -219,8 +219,8 @@ def test_derivatives_inside_to_static() -> None:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paddle_ops, "PIECE", 20)
-    monkeypatch.setattr(paddle_ops, "SHORT", 6)
+    monkeypatch.setattr(dense, "PIECE", 20)
+    monkeypatch.setattr(dense, "SHORT", 6)
 
 
 SHAPES = [(3, 30), (0, 2), (5,), (), (2, 3), (1, 1, 100), (7, 1), (6,), (2, 2), (41,), (3, 0), (4,), (5, 2, 3)]
@@ -276,13 +276,13 @@ def test_norms_of_pieces_have_the_same_derivatives() -> None:
 def test_a_norm_of_long_gradients_needs_no_copy_of_them() -> None:
     with program():
         clip = uc.GradientClipByGlobalNorm(1.0)
-        shapes = [[3000, 1000]] * 2 + [[paddle_ops.SHORT]] * 40
+        shapes = [[3000, 1000]] * 2 + [[dense.SHORT]] * 40
         values = [paddle.static.create_parameter(shape, "float32") for shape in shapes]
         clip([(value, value) for value in values])
         operations = paddle.static.default_main_program().global_block().ops
         wide = [r.shape for o in operations for r in o.results() if o.name() == "pd_op.cast" and len(r.shape)]
     assert len(wide) == 2 * 3 + 3
-    assert max(math.prod(shape) for shape in wide) <= paddle_ops.PIECE
+    assert max(math.prod(shape) for shape in wide) <= dense.PIECE
 
 
 # -- the graphs of to_static

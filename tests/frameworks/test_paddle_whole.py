@@ -12,8 +12,8 @@ from support.kits import Kit
 
 import unified_clip
 import unified_clip.paddle as uc
-from unified_clip._ops import paddle_ops
-from unified_clip._ops.paddle_ops import OPS
+from unified_clip._backends.paddle import backend
+from unified_clip._backends.paddle.backend import BACKEND
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_plain_parameters_are_taken_whole() -> None:
         parameter(paddle.ones(shape, dtype))
         for shape, dtype in (([2], "float32"), ([3, 2], "float64"), ([], "float32"))
     ]
-    path = OPS.whole_of_parameters([*given, None, paddle.create_parameter([2], "float32")])
+    path = BACKEND.whole_of_parameters([*given, None, paddle.create_parameter([2], "float32")])
     assert path is not None
     assert len(path.tensors) == 3
 
@@ -48,18 +48,18 @@ def test_one_that_is_special_has_all_of_them_looked_at() -> None:
     tensor.stop_gradient = False
     tensor.grad = paddle.ones([2])
     for special in (left_out, embedding.weight, tensor, ("weight", plain), plain, paddle.ones([2])):
-        assert OPS.whole_of_parameters([plain, special]) is None
+        assert BACKEND.whole_of_parameters([plain, special]) is None
 
 
 def test_static_mode_and_the_setting_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [parameter(paddle.ones([2]))]
     paddle.enable_static()
     try:
-        assert OPS.whole_of_parameters(given) is None
+        assert BACKEND.whole_of_parameters(given) is None
     finally:
         paddle.disable_static()
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    assert OPS.whole_of_parameters(given) is None
+    assert BACKEND.whole_of_parameters(given) is None
 
 
 @pytest.mark.parametrize("p", [1, 2, math.inf])
@@ -75,7 +75,7 @@ def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: f
     for more in ([], [1.0], [math.inf]):
         whole = clip(more)
         with monkeypatch.context() as patch:
-            patch.setattr(paddle_ops, "GATHERER", None)
+            patch.setattr(backend, "GATHERER", None)
             assert clip(more) == whole
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from support.kits import Kit
 
 import unified_clip.tensorflow as uc
-from unified_clip._ops.tensorflow_ops import OPS
+from unified_clip._backends.tensorflow.backend import BACKEND
 from unified_clip.errors import NonFiniteNormError
 
 GRADIENT = [3.0, 4.0]
@@ -31,7 +31,9 @@ choosing = pytest.mark.usefixtures("_unforced")
 
 
 def on_host(*tensors: Any, differentiable: bool = True, others: tuple[Any, ...] = ()) -> bool:
-    return OPS.path([OPS.adopt(tensor) for tensor in tensors], differentiable=differentiable, others=others).on_host
+    return BACKEND.path(
+        [BACKEND.as_tensor(tensor) for tensor in tensors], differentiable=differentiable, extra_inputs=others
+    ).on_host
 
 
 def close(got: Any, wanted: Any) -> None:
@@ -228,14 +230,14 @@ def test_tensors_of_another_device() -> None:
     class Elsewhere:
         backing_device = "/job:localhost/replica:0/task:0/device:GPU:0"
 
-    from unified_clip._ops import tensorflow_ops
+    from unified_clip._backends.tensorflow import arithmetic
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensorflow_ops, "EAGER", Elsewhere)
-        assert not tensorflow_ops._in_host_memory([Elsewhere()])
+        patch.setattr(arithmetic, "EAGER", Elsewhere)
+        assert not arithmetic.in_host_memory([Elsewhere()])
         Elsewhere.backing_device = "/job:localhost/replica:0/task:0/device:CPU:0"
-        assert tensorflow_ops._in_host_memory([Elsewhere()])
-        assert not tensorflow_ops._in_host_memory([type("Subclass", (Elsewhere,), {})()])
+        assert arithmetic.in_host_memory([Elsewhere()])
+        assert not arithmetic.in_host_memory([type("Subclass", (Elsewhere,), {})()])
 
 
 @choosing
@@ -274,12 +276,12 @@ def test_error_if_nonfinite_under_a_tape_and_inside_a_function() -> None:
 def test_views_share_the_tensors_memory_and_cannot_be_written(kit: Kit, dtype: str, shape: tuple[int, ...]) -> None:
     array = np.arange(math.prod(shape)).reshape(shape) + 1.5
     tensor = kit.tensor(array, dtype)
-    view = OPS.host_view(tensor)
+    view = BACKEND.host_view(tensor)
     assert view.shape == shape
     assert view.dtype == np.dtype("uint16" if dtype == "bfloat16" else dtype)
     assert view.tobytes() == kit.bits(tensor)
     assert not view.flags.writeable
-    back = OPS.from_host(np.array(view), dtype)
+    back = BACKEND.from_host(np.array(view), dtype)
     assert back.dtype.name == dtype
     assert kit.bits(back) == kit.bits(tensor)
 

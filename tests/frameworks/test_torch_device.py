@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import unified_clip.torch as uc
 from unified_clip import ClipConfig
-from unified_clip._ops import torch_lists
+from unified_clip._backends.torch import lists
+from unified_clip._backends.torch.backend import BACKEND
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # forward derivatives
 
@@ -187,7 +189,7 @@ def test_dtypes_of_one_list_are_taken_apart_and_put_together_again(norm: str) ->
 
 @pytest.mark.usefixtures("forced")
 def test_16_bit_gradients_are_widened_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_lists, "AT_ONCE", 7)
+    monkeypatch.setattr(lists, "AT_ONCE", 7)
     values = [torch.randn(n).bfloat16() for n in (3, 3, 3, 9, 1, 6, 2)]
     given = parameters([v.clone() for v in values])
     norm = uc.clip_grad_norm_(given, 0.5)
@@ -346,3 +348,64 @@ def test_per_sample_gradients_are_clipped_each_on_its_own() -> None:
 
     wanted = torch.tensor([[0.6, 0.8], [0.03, 0.04], [0.0, 0.0]])
     torch.testing.assert_close(torch.func.vmap(clipped)(data), wanted)
+
+
+# -- collecting
+
+
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize("clip", [IN_PLACE["clip_grad_norm_"], IN_PLACE["clip_grad_value_"]], ids=["norm", "value"])
+def test_each_gradient_takes_few_calls_of_python_functions(clip: Callable[[Any], Any]) -> None:
+    def calls(count: int) -> int:
+        called = []
+        given = parameters([torch.ones(3) for _ in range(count)])
+        clip(given)
+        sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
+        try:
+            clip(given)
+        finally:
+            sys.setprofile(None)
+        return len(called)
+
+    assert (calls(110) - calls(10)) / 100 <= 12
+
+
+SHARED = torch.ones(8)
+
+
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        [torch.ones(2, 3).t()],
+        [torch.ones(2).to_sparse()],
+        [torch.ones(2, dtype=torch.complex64)],
+        [torch.ones(2, dtype=torch.int32)],
+        [torch.ones(0)],
+        [SHARED[:5], SHARED[4:]],
+        [SHARED, SHARED],
+        [torch.ones(2, device="meta")],
+        [torch._neg_view(torch.ones(2))],
+        [torch.ones([1] * 65)],
+    ],
+    ids=["strides", "sparse", "complex", "integers", "empty", "overlap", "aliases", "meta", "negative bit", "65 axes"],
+)
+def test_gradients_that_are_not_plain_are_not_collected_in_one_pass(gradients: list[torch.Tensor]) -> None:
+    assert BACKEND.whole_of_tensors([torch.ones(2)], differentiable=True, in_place=False) is not None
+    assert BACKEND.whole_of_tensors([torch.ones(2), *gradients], differentiable=False, in_place=True) is None
+
+
+@pytest.mark.usefixtures("forced")
+def test_a_wanted_derivative_is_not_collected_in_one_pass() -> None:
+    wanted = torch.ones(2, requires_grad=True)
+    assert BACKEND.whole_of_tensors([wanted], differentiable=True, in_place=False) is None
+    assert BACKEND.whole_of_tensors([wanted], differentiable=False, in_place=True) is not None
+    with torch.inference_mode():
+        made = torch.ones(2)
+    assert BACKEND.whole_of_tensors([made], differentiable=False, in_place=True) is None
+
+
+def test_tensors_on_the_cpu_are_left_to_the_host_path() -> None:
+    strided = torch.ones(2, 3).t()[::2]
+    collected = BACKEND.whole_of_tensors([torch.ones(2), strided], differentiable=False, in_place=True)
+    assert collected is None or collected.on_host

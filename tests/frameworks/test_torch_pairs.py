@@ -19,12 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
+from unified_clip._backends.torch import double_float32
+from unified_clip._backends.torch.arithmetic import widened
+from unified_clip._backends.torch.backend import BACKEND
+from unified_clip._backends.torch.double_float32 import PAIRS, DoubleFloat32Path, Pair
+from unified_clip._backends.torch.primitives import TorchPath
+from unified_clip._compute.device import DevicePath
 from unified_clip._core import rule
-from unified_clip._core.device import DevicePath
-from unified_clip._ops import torch_pairs
-from unified_clip._ops.torch_numbers import widened
-from unified_clip._ops.torch_ops import OPS, TorchPath
-from unified_clip._ops.torch_pairs import PAIRS, Pair, PairPath
 
 NORMAL = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False)
 SEVERAL = st.lists(st.lists(NORMAL, max_size=40), max_size=4)
@@ -48,19 +49,21 @@ def constant(value: float | Fraction) -> Pair:
 
 def test_the_setting_chooses_pairs_for_whatever_float32_can_hold() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.complex64):
-        assert isinstance(OPS.path([torch.ones(2, dtype=dtype)], differentiable=True), PairPath)
+        assert isinstance(BACKEND.path([torch.ones(2, dtype=dtype)], differentiable=True), DoubleFloat32Path)
     for dtype in (torch.float64, torch.complex128):
-        assert type(OPS.path([torch.ones(2), torch.ones(2, dtype=dtype)], differentiable=True)) is TorchPath
-    assert isinstance(OPS.path([], differentiable=True), PairPath)
+        assert type(BACKEND.path([torch.ones(2), torch.ones(2, dtype=dtype)], differentiable=True)) is TorchPath
+    assert isinstance(BACKEND.path([], differentiable=True), DoubleFloat32Path)
 
 
 def test_a_device_without_float64_chooses_them_for_the_whole_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNIFIED_CLIP_PATH")
     with FakeTensorMode():
         there, here = torch.empty(2, device="mps"), torch.empty(2)
-        assert isinstance(OPS.path([here, there], differentiable=True), PairPath)
-        assert isinstance(OPS.path([here], differentiable=True, others=[torch.empty((), device="mps")]), PairPath)
-        assert type(OPS.path([here], differentiable=True)) is TorchPath
+        assert isinstance(BACKEND.path([here, there], differentiable=True), DoubleFloat32Path)
+        assert isinstance(
+            BACKEND.path([here], differentiable=True, extra_inputs=[torch.empty((), device="mps")]), DoubleFloat32Path
+        )
+        assert type(BACKEND.path([here], differentiable=True)) is TorchPath
         with pytest.raises(TypeError, match="float64 gradients cannot be clipped together with gradients on a device"):
             uc.global_norm([there, here.double()])
 
@@ -87,7 +90,7 @@ def test_norms_are_the_exact_ones_rounded_within_the_error_of_pairs(lists: list[
 @given(st.lists(NORMAL, min_size=1, max_size=30))
 def test_so_are_those_of_slices(values: list[float]) -> None:
     rows = np.array([values, values[::-1], [0.0] * len(values)], np.float32)
-    path = OPS.path([torch.from_numpy(rows)], differentiable=True)
+    path = BACKEND.path([torch.from_numpy(rows)], differentiable=True)
     low, high = allowed([rows[0]], 2)
     assert all(low <= n <= high for n in path.slice_norms([1]).hi.flatten().tolist()[:2])
     assert path.slice_norms([1]).hi[2].item() == 0.0
@@ -115,8 +118,8 @@ def test_long_lists_are_added_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
     generator = np.random.default_rng(6)
     arrays = [generator.standard_normal(length).astype(np.float32) for length in (5, 1, 0, 130, 3, 64, 200)]
     wanted = reference.norm(arrays)
-    monkeypatch.setattr(torch_pairs, "CHUNK", 64)
-    vectors = list(torch_pairs._vectors([torch.from_numpy(array) for array in arrays]))
+    monkeypatch.setattr(double_float32, "CHUNK", 64)
+    vectors = list(double_float32._vectors([torch.from_numpy(array) for array in arrays]))
     assert sum(map(len, vectors)) == sum(map(len, arrays))
     assert len(vectors) <= 7
     assert max(map(len, vectors)) < 2 * 64
@@ -162,7 +165,7 @@ def test_taking_subnormal_numbers_for_zero_changes_nothing_else() -> None:
 @example(0.3, 7.0, rule.PYTORCH)
 def test_coefficients_have_the_bits_of_those_in_float64(limit: float, n: float, family: rule.Family) -> None:
     """But where c / (n + eps) is within 2**-43 of itself of the middle between two float32."""
-    pair = rule.coefficient(PairPath([], True), constant(n), limit, family)
+    pair = rule.coefficient(DoubleFloat32Path([], True), constant(n), limit, family)
     exact = min(Fraction(1), Fraction(limit) / (Fraction(n) + Fraction(family.eps)))
     low, high = (reference.nearest(exact * (1 + sign * Fraction(1, 2**43)), "float32") for sign in (-1, 1))
     assert low <= float(pair.hi) <= high or exact < 2.0**-126
@@ -170,8 +173,8 @@ def test_coefficients_have_the_bits_of_those_in_float64(limit: float, n: float, 
 
 def test_a_million_coefficients_have_the_bits_of_those_in_float64() -> None:
     generator = torch.Generator().manual_seed(7)
-    wide = DevicePath(OPS, [], True)
-    narrow = PairPath([], True)
+    wide = DevicePath(BACKEND, [], True)
+    narrow = DoubleFloat32Path([], True)
     for limit in (10.0 ** np.random.default_rng(7).uniform(-20, 20, 100)).tolist():
         n = torch.randn(10_000, generator=generator).abs() * limit * 10
         for family in (rule.PYTORCH, rule.TENSORFLOW_GLOBAL):
@@ -201,7 +204,7 @@ def test_a_million_coefficients_have_the_bits_of_those_in_float64() -> None:
     ],
 )
 def test_coefficients_at_the_ends_of_the_range(limit: float, n: float, coef: float) -> None:
-    got = rule.coefficient(PairPath([], True), constant(n), limit, rule.TENSORFLOW)
+    got = rule.coefficient(DoubleFloat32Path([], True), constant(n), limit, rule.TENSORFLOW)
     np.testing.assert_equal(got.hi.item(), coef)
 
 
@@ -223,20 +226,20 @@ def test_thresholds_are_held_to_48_bits_from_numbers_and_tensors() -> None:
 @given(NORMAL, NORMAL)
 def test_sums_and_products_are_exact(a: float, b: float) -> None:
     x, y = torch.tensor(a), torch.tensor(b)
-    total = torch_pairs.two_sum(x, y)
+    total = double_float32.two_sum(x, y)
     if math.isfinite(total.hi.item()):
         assert fraction(total) == Fraction(a) + Fraction(b)
-    product = torch_pairs.two_product(x, y)
+    product = double_float32.two_product(x, y)
     if 2.0**-100 < abs(product.hi.item()) < math.inf:  # else the error is no normal number
         assert fraction(product) == Fraction(a) * Fraction(b)
 
 
 @given(NORMAL)
 def test_powers_of_two_near_numbers_and_their_reciprocals(number: float) -> None:
-    power = torch_pairs.power_below(constant(number))
+    power = double_float32.power_below(constant(number))
     wanted = min(2.0 ** (math.frexp(number)[1] - 1), 2.0**126) if number else 2.0**-126
     assert (power.hi.item(), power.lo.item()) == (wanted, 0.0)
-    assert torch_pairs.reciprocal(power).hi.item() == 1 / wanted
+    assert double_float32.reciprocal(power).hi.item() == 1 / wanted
 
 
 @given(st.floats(2.0**-40, 2.0**40), st.floats(2.0**-40, 2.0**40))
@@ -428,10 +431,10 @@ def test_compiled_without_a_graph_break() -> None:
 def test_addresses_that_stand_for_buffers_tell_gradients_apart() -> None:
     """As on MPS: objects that stand for buffers are closer together than the buffers are long."""
     base, other = torch.arange(12.0), torch.arange(12.0)
-    assert OPS.distinct([base, other, base[:]], str) == [0, 1, 0]
-    assert OPS.distinct([base[::2], base[1::2]], str) == [0, 1]
+    assert BACKEND.alias_owners([base, other, base[:]], str) == [0, 1, 0]
+    assert BACKEND.alias_owners([base[::2], base[1::2]], str) == [0, 1]
     with pytest.raises(ValueError, match="0 and 1 overlap in memory"):
-        OPS.distinct([base[:7], base[6:]], str)
+        BACKEND.alias_owners([base[:7], base[6:]], str)
 
 
 def test_one_buffer_is_one_gradient(kit: Kit) -> None:

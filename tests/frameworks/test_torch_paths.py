@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip._ops.torch_ops import OPS
+from unified_clip._backends.torch.backend import BACKEND
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _eager(kit: Kit) -> None:
 
 
 def on_host(*tensors: torch.Tensor, differentiable: bool = True) -> bool:
-    return OPS.path(tensors, differentiable=differentiable).on_host
+    return BACKEND.path(tensors, differentiable=differentiable).on_host
 
 
 # -- the host path is taken for plain tensors only

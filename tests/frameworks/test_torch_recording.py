@@ -12,6 +12,7 @@ import torch
 import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
+from unified_clip._backends.torch.primitives import TorchPrimitives
 
 MISSED = "a clip call inside a graph of torch is not recorded"
 
@@ -69,7 +70,7 @@ def test_a_call_whose_derivative_is_wanted_is_recorded(tmp_path: Path) -> None:
 
 
 def test_a_threshold_that_is_known_to_a_device_only_is_recorded(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(type(uc.OPS), "read", lambda self, scalar: None)
+    monkeypatch.setattr(type(uc.BACKEND), "read", lambda self, scalar: None)
     with unified_clip.record(tmp_path / "run.jsonl"):
         uc.clip_grad_norm_([parameter(3.0, 4.0)], torch.tensor(2.5))
     (line,) = lines(tmp_path / "run.jsonl")
@@ -116,9 +117,11 @@ def test_on_cuda_nothing_waits_for_the_device(tmp_path: Path) -> None:
 def test_numbers_that_are_not_there_yet_keep_lines_waiting(tmp_path: Path, monkeypatch: Any) -> None:
     """As on CUDA, whose events say when a copy is there."""
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    original, arrived = type(uc.OPS).read_later, []
+    original, arrived = TorchPrimitives.read_later, []
     monkeypatch.setattr(
-        type(uc.OPS), "read_later", lambda self, scalars: original(self, scalars)._replace(ready=lambda: bool(arrived))
+        TorchPrimitives,
+        "read_later",
+        lambda self, scalars: original(self, scalars)._replace(ready=lambda: bool(arrived)),
     )
     with unified_clip.record(tmp_path / "run.jsonl"):
         for _ in range(3):

@@ -12,8 +12,8 @@ from support.kits import Kit
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip._ops import torch_ops
-from unified_clip._ops.torch_ops import OPS
+from unified_clip._backends.torch import backend
+from unified_clip._backends.torch.backend import BACKEND
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +43,10 @@ PLAIN = [
 
 
 def test_plain_parameters_are_taken_whole() -> None:
-    path = OPS.whole_of_parameters([parameter(gradient) for gradient in PLAIN])
+    path = BACKEND.whole_of_parameters([parameter(gradient) for gradient in PLAIN])
     assert path is not None
     assert len(path.tensors) == len(PLAIN) - 1
-    assert OPS.whole_of_parameters((parameter(PLAIN[0]), None)) is not None
+    assert BACKEND.whole_of_parameters((parameter(PLAIN[0]), None)) is not None
 
 
 def named(gradient: torch.Tensor) -> object:
@@ -93,7 +93,7 @@ SPECIAL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", SPECIAL)
 def test_one_that_is_special_has_all_of_them_looked_at(name: str) -> None:
-    assert OPS.whole_of_parameters([parameter(torch.ones(2)), SPECIAL[name]()]) is None
+    assert BACKEND.whole_of_parameters([parameter(torch.ones(2)), SPECIAL[name]()]) is None
 
 
 def test_a_parameter_that_has_become_a_result_is_left_out() -> None:
@@ -105,18 +105,18 @@ def test_memory_that_is_shared_is_looked_at() -> None:
     base = torch.ones(6)
     one = parameter(base[:3])
     for other in (one, parameter(base[:3]), parameter(base[2:5])):
-        assert OPS.whole_of_parameters([one, other]) is None
-    assert OPS.whole_of_parameters([one, parameter(base[3:])]) is not None
+        assert BACKEND.whole_of_parameters([one, other]) is None
+    assert BACKEND.whole_of_parameters([one, parameter(base[3:])]) is not None
 
 
 def test_nothing_that_watches_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [parameter(torch.ones(2))]
     with torch.autograd.forward_ad.dual_level():
-        assert OPS.whole_of_parameters(given) is None
+        assert BACKEND.whole_of_parameters(given) is None
     with torch.utils._python_dispatch.TorchDispatchMode():
-        assert OPS.whole_of_parameters(given) is None
+        assert BACKEND.whole_of_parameters(given) is None
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    assert OPS.whole_of_parameters(given) is None
+    assert BACKEND.whole_of_parameters(given) is None
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, math.inf])
@@ -130,7 +130,7 @@ def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: f
     for more in ([], [torch.randn(9, dtype=torch.float64)], [torch.tensor([math.inf])], [torch.tensor([math.nan])]):
         norm, whole = clip(more)
         with monkeypatch.context() as patch:
-            patch.setattr(torch_ops, "GATHERER", None)
+            patch.setattr(backend, "GATHERER", None)
             expected, looked_at = clip(more)
         assert norm.dtype == expected.dtype
         torch.testing.assert_close(norm, expected, rtol=0, atol=0, equal_nan=True)
@@ -153,7 +153,7 @@ def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
 
 
 def test_a_subnormal_norm_is_kept_in_a_thread_that_flushes_them() -> None:
-    lane = torch_ops.GATHERER.of_tensors([torch.ones(2)], False, False)
+    lane = backend.GATHERER.of_tensors([torch.ones(2)], False, False)
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush")
     try:

@@ -39,12 +39,12 @@ modes = ["host", "device"] # it has no functions of its own
 
 
 def write_the_adapter(copy: Path) -> None:
-    shutil.copy(TOY / "toy_ops.py", copy / "unified_clip" / "_ops")
+    shutil.copy(TOY / "toy_backend.py", copy / "unified_clip" / "_backends" / "toy.py")
 
 
 def copy_a_namespace(copy: Path) -> None:
     text = (copy / "unified_clip" / "numpy.py").read_text()
-    (copy / "unified_clip" / "toy.py").write_text(text.replace("_ops.numpy_ops", "_ops.toy_ops"))
+    (copy / "unified_clip" / "toy.py").write_text(text.replace("_backends.numpy", "_backends.toy"))
 
 
 def have_its_tensors_recognised(copy: Path) -> None:

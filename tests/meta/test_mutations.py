@@ -32,19 +32,19 @@ class Mutation:
 
 MUTATIONS = {
     "eps dropped from PyTorch's names": Mutation(
-        "_core/rule.py", "PYTORCH = Family(eps=1e-6", "PYTORCH = Family(eps=0.0",
+        "_core/rule.py", "PYTORCH = ClipConvention(eps=1e-6", "PYTORCH = ClipConvention(eps=0.0",
         "contract/test_clipping.py", "only_pytorch_names_add_eps",
     ),
     "eps on Paddle's names and clip_by_norm": Mutation(
-        "_core/rule.py", "PADDLE = Family(eps=0.0", "PADDLE = Family(eps=1e-6",
+        "_core/rule.py", "PADDLE = ClipConvention(eps=0.0", "PADDLE = ClipConvention(eps=1e-6",
         "contract/test_clipping.py", "only_pytorch_names_add_eps",
     ),
     "eps on clip_by_global_norm": Mutation(
-        "_core/rule.py", "TENSORFLOW_GLOBAL = Family(eps=0.0", "TENSORFLOW_GLOBAL = Family(eps=1e-6",
+        "_core/rule.py", "TENSORFLOW_GLOBAL = ClipConvention(eps=0.0", "TENSORFLOW_GLOBAL = ClipConvention(eps=1e-6",
         "contract/test_clipping.py", "only_pytorch_names_add_eps",
     ),
     "the norm accumulated in float32": Mutation(
-        "_ops/kernels.py", 'sums.append(np.einsum("ij,ij->i", blocks, blocks)',
+        "_compute/kernels.py", 'sums.append(np.einsum("ij,ij->i", blocks, blocks)',
         'sums.append(np.einsum("ij,ij->i", *[blocks.astype(np.float32)] * 2).astype(np.float64)',
         "contract/test_norms.py", "random_lists",
     ),
@@ -53,7 +53,7 @@ MUTATIONS = {
         "contract/test_norms.py", "boundary or half_way",
     ),
     "the coefficient rounded to float16": Mutation(
-        "_ops/kernels.py", "decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32)",
+        "_compute/kernels.py", "decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32)",
         "decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float16)",
         "contract/test_clipping.py", "not_rounded_to_the_gradients_dtype",
     ),
@@ -63,31 +63,32 @@ MUTATIONS = {
         "contract/test_containers.py", "generator_is_read_once",
     ),
     "the same gradient scaled twice": Mutation(
-        "_core/gradients.py", "if owners[index] == index", "if True",
+        "_core/collect.py", "if owners[index] == index", "if True",
         "contract/test_in_place.py", "same_memory",
     ),
     "a write before an error": Mutation(
-        "_core/rule.py", "one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)\n",
-        "one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)\n"
-        "        gradients.scale(group, path, path.constant(0.0))\n"
-        "        gradients.finish()\n",
+        "_core/rule.py", "    norms = measure(gradients, everything, rule, rule.tensors)\n",
+        "    norms = measure(gradients, everything, rule, rule.tensors)\n"
+        "    gradients.change(everything, norms[0].path, Scaled(norms[0].path.constant(0.0)))\n"
+        "    gradients.finish()\n",
         "contract/test_nonfinite.py", "changes_nothing",
     ),
     "each gradient written before the next one is prepared": Mutation(
-        "_core/gradients.py", "        self._writes += writes\n        if path.on_host",
+        "_core/writers.py", "        self._writes += writes\n        if path.on_host",
         "        make_all(writes)\n        if path.on_host",
         "contract/test_failing_operations.py", "leaves_all_gradients_unchanged and GradientClipByNorm",
     ),
     "the host path taken although a derivative is wanted, on PyTorch": Mutation(
-        "_ops/torch_ops.py", "return differentiable and torch.is_grad_enabled()", "return False",
+        "_backends/torch/conditions.py", "return differentiable and torch.is_grad_enabled()", "return False",
         "contract/test_derivatives.py", "clipping_by_the_norm", "torch",
     ),
     "the host path taken under a recording tape, on TensorFlow": Mutation(
-        "_ops/tensorflow_ops.py", "return bool(tensors) and bool(gradient_types(list(tensors)))", "return False",
+        "_backends/tensorflow/backend.py", "return bool(tensors) and bool(gradient_types(list(tensors)))",
+        "return False",
         "contract/test_derivatives.py", "clipping_by_the_norm", "tensorflow",
     ),
     "a raw write that autograd does not hear of": Mutation(
-        "_ops/torch_ops.py", "torch.autograd.graph.increment_version(tensors)", "pass",
+        "_backends/torch/backend.py", "torch.autograd.graph.increment_version(tensors)", "pass",
         "frameworks/test_torch_paths.py", "autograd_notices", "torch",
     ),
 }  # fmt: skip

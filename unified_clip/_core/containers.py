@@ -8,27 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import partial
 from typing import Any, NamedTuple
 
-from .ops import Ops
-from .writes import Write
+from .backend import Backend
+from .types import Leaf, Write
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
 """Return the framework that defines a type, None if none does. `_dispatch` replaces it: here no type is known."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
-
-
-class Leaf(NamedTuple):
-    """One tensor or None of a container, and where it stood."""
-
-    tensor: Any
-    position: int
-    name: str | None = None
-    parameter: Any = None
-
-    @property
-    def place(self) -> str:
-        """For messages."""
-        return f"position {self.position}" + (f" (parameter {self.name!r})" if self.name else "")
 
 
 class Tree(NamedTuple):
@@ -40,45 +26,45 @@ class Tree(NamedTuple):
     """Whether it was an iterator with nothing in it."""
 
 
-def flatten(ops: Ops, container: Any) -> Tree:
-    """The tensors and None in a container. A flat tuple or any iterator comes back as a list."""
+def flatten(backend: Backend, container: Any) -> Tree:
+    """Return the tensors and None in a container. A flat tuple or any iterator comes back as a list."""
     used_up = False
     if isinstance(container, Iterator):
         container = list(container)
         used_up = not container
-    elif type(container) is tuple and all(item is None or ops.is_tensor(item) for item in container):
+    elif type(container) is tuple and all(item is None or backend.is_tensor(item) for item in container):
         container = list(container)
     leaves: list[Leaf] = []
-    rebuild = _walk(ops, container, None, leaves)
+    rebuild = _walk(backend, container, None, leaves)
     return Tree(leaves, lambda results: rebuild(iter(results)), used_up)
 
 
-def _walk(ops: Ops, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
+def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
     """Append the leaves below `node`; return a function that builds it again from an iterator over the results."""
-    if node is None or ops.is_tensor(node):
-        leaves.append(Leaf(node, len(leaves), name or ops.parameter_name(node), node))
+    if node is None or backend.is_tensor(node):
+        leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
         return next
-    children = None if isinstance(node, MutableMapping) else ops.children(node)
+    children = None if isinstance(node, MutableMapping) else backend.children(node)
     if children is not None:
-        walks = [_walk(ops, child, _join(name, key), leaves) for key, child in children.items()]
-        return lambda results: ops.with_children(node, [part(results) for part in walks])
+        walks = [_walk(backend, child, _join(name, key), leaves) for key, child in children.items()]
+        return lambda results: backend.with_children(node, [part(results) for part in walks])
     if isinstance(node, Mapping):
-        parts = {key: _walk(ops, value, _join(name, key), leaves) for key, value in node.items()}
+        parts = {key: _walk(backend, value, _join(name, key), leaves) for key, value in node.items()}
         return lambda results: like_mapping(node, {key: part(results) for key, part in parts.items()})
     if isinstance(node, str | bytes) or not isinstance(node, Iterable):
-        raise not_a_tensor(ops, node, Leaf(node, len(leaves), name))
+        raise not_a_tensor(backend, node, Leaf(node, len(leaves), name))
     try:
         items = list(node)
     except (TypeError, NotImplementedError):  # a symbolic tensor has __iter__, and refuses
-        raise not_a_tensor(ops, node, Leaf(node, len(leaves), name)) from None
+        raise not_a_tensor(backend, node, Leaf(node, len(leaves), name)) from None
     if len(items) == 2 and isinstance(items[0], str):
-        label, part = items[0], _walk(ops, items[1], _join(name, items[0]), leaves)
+        label, part = items[0], _walk(backend, items[1], _join(name, items[0]), leaves)
         return lambda results: sequence(node, [label, part(results)])
-    if isinstance(node, tuple) and (variable := variable_index(ops, items)) is not None:
+    if isinstance(node, tuple) and (variable := variable_index(backend, items)) is not None:
         gradient, owner = items[1 - variable], items[variable]
-        leaves.append(Leaf(gradient, len(leaves), ops.parameter_name(owner), owner))
+        leaves.append(Leaf(gradient, len(leaves), backend.parameter_name(owner), owner))
         return lambda results: sequence(node, _pair(next(results), owner, variable))
-    walks = [_walk(ops, item, name, leaves) for item in items]
+    walks = [_walk(backend, item, name, leaves) for item in items]
     return lambda results: sequence(node, [part(results) for part in walks])
 
 
@@ -105,72 +91,72 @@ def _with_items(node: dict[Any, Any], results: Iterator[Any]) -> dict[Any, Any]:
     return {key: _with_items(item, results) if type(item) is dict else next(results) for key, item in node.items()}
 
 
-def variable_index(ops: Ops, items: list[Any] | tuple[Any, ...]) -> int | None:
+def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int | None:
     """Which half of a (gradient, variable) pair is the variable; None if this is no such pair."""
-    if len(items) != 2 or ops.is_variable(items[0]) == ops.is_variable(items[1]):
+    if len(items) != 2 or backend.is_variable(items[0]) == backend.is_variable(items[1]):
         return None
-    index = int(ops.is_variable(items[1]))
-    return index if items[1 - index] is None or ops.is_tensor(items[1 - index]) else None
+    index = int(backend.is_variable(items[1]))
+    return index if items[1 - index] is None or backend.is_tensor(items[1 - index]) else None
 
 
-def check_replaceable(ops: Ops, container: Any, function: str, instead: str) -> None:
-    """Refuse what an in-place name cannot update where tensors cannot be written."""
-    if ops.is_tensor(container) and not ops.is_variable(container):
+def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
+    """Reject what an in-place name cannot update where tensors cannot be written."""
+    if backend.is_tensor(container) and not backend.is_variable(container):
         raise TypeError(
-            f"{function} was given one tensor, and tensors of {ops.name} cannot be written in place; use {instead}, "
-            "which returns the result, or pass a list that holds the tensor"
+            f"{function} was given one tensor, and tensors of {backend.name} cannot be written in place; "
+            f"use {instead}, which returns the result, or pass a list that holds the tensor"
         )
-    _check_replaceable(ops, container, function, instead, inside_mutable=False)
+    _check_replaceable(backend, container, function, instead, inside_mutable=False)
 
 
-def _check_replaceable(ops: Ops, node: Any, function: str, instead: str, inside_mutable: bool) -> None:
-    if ops.is_variable(node):
-        if ops.is_trainable(node):
+def _check_replaceable(backend: Backend, node: Any, function: str, instead: str, inside_mutable: bool) -> None:
+    if backend.is_variable(node):
+        if backend.is_trainable(node):
             raise TypeError(
-                f"{function} was given the trainable variable {ops.parameter_name(node)!r}, which is a weight, not a "
-                "gradient; pass the gradients, or (gradient, variable) pairs"
+                f"{function} was given the trainable variable {backend.parameter_name(node)!r}, which is a weight, "
+                "not a gradient; pass the gradients, or (gradient, variable) pairs"
             )
     elif isinstance(node, list):
         for item in node:
             if not isinstance(item, str):  # the name in a [name, gradient]
-                _check_replaceable(ops, item, function, instead, True)
+                _check_replaceable(backend, item, function, instead, True)
     elif isinstance(node, MutableMapping):
         for item in node.values():
-            _check_replaceable(ops, item, function, instead, True)
+            _check_replaceable(backend, item, function, instead, True)
     elif isinstance(node, tuple) and inside_mutable:
-        if variable_index(ops, node) is None:
+        if variable_index(backend, node) is None:
             for item in node:
                 if not isinstance(item, str):
-                    _check_replaceable(ops, item, function, instead, True)
-    elif not (inside_mutable and (node is None or ops.is_tensor(node))):
+                    _check_replaceable(backend, item, function, instead, True)
+    elif not (inside_mutable and (node is None or backend.is_tensor(node))):
         kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
         raise TypeError(
-            f"{function} updates a list or a dict, because tensors of {ops.name} cannot be written in place, and was "
-            f"given {kind}; pass list(...), or use {instead}, which returns the result"
+            f"{function} updates a list or a dict, because tensors of {backend.name} cannot be written in place, "
+            f"and was given {kind}; pass list(...), or use {instead}, which returns the result"
         )
 
 
-def replacements(ops: Ops, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
+def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
     """What is to be in the place of a node, and the changes that put results into its lists, dicts and variables.
 
     Results come in the order of `flatten`. Nothing is changed before the changes are made.
     """
-    if ops.is_variable(node):
+    if backend.is_variable(node):
         new = next(results)
         if new is node:
             return node, []
-        old = ops.adopt(node)
-        return node, [Write(partial(ops.assign, node, new), partial(ops.assign, node, old))]
-    if node is None or ops.is_tensor(node):
+        old = backend.as_tensor(node)
+        return node, [Write(partial(backend.assign, node, new), partial(backend.assign, node, old))]
+    if node is None or backend.is_tensor(node):
         return next(results), []
     if isinstance(node, list):
-        items, writes = _replaced_items(ops, node, results)
+        items, writes = _replaced_items(backend, node, results)
         return node, [*writes, _put(node, dict(enumerate(items)))]
     if isinstance(node, MutableMapping):
-        found = {key: replacements(ops, node[key], results) for key in list(node)}
+        found = {key: replacements(backend, node[key], results) for key in list(node)}
         writes = [write for _, each in found.values() for write in each]
         return node, [*writes, _put(node, {key: item for key, (item, _) in found.items()})]
-    items, writes = _replaced_items(ops, node, results)
+    items, writes = _replaced_items(backend, node, results)
     return sequence(node, items), writes
 
 
@@ -190,11 +176,11 @@ def _put(node: Any, items: Mapping[Any, Any]) -> Write:
     return Write(put, restore)
 
 
-def _replaced_items(ops: Ops, items: Any, results: Iterator[Any]) -> tuple[list[Any], list[Write]]:
-    variable = variable_index(ops, items) if isinstance(items, tuple) else None
+def _replaced_items(backend: Backend, items: Any, results: Iterator[Any]) -> tuple[list[Any], list[Write]]:
+    variable = variable_index(backend, items) if isinstance(items, tuple) else None
     if variable is not None:
         return _pair(next(results), items[variable], variable), []
-    found = [(item, []) if isinstance(item, str) else replacements(ops, item, results) for item in items]
+    found = [(item, []) if isinstance(item, str) else replacements(backend, item, results) for item in items]
     return [item for item, _ in found], [write for _, writes in found for write in writes]
 
 
@@ -203,14 +189,14 @@ def _pair(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 
 def sequence(like: Any, items: list[Any]) -> Any:
-    """The items in a tuple of the kind of `like`, or in a list."""
+    """Return the items in a tuple of the kind of `like`, or in a list."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """The items in a mapping of the kind of `node` where it can be written, or in a dict."""
+    """Return the items in a mapping of the kind of `node` where it can be written, or in a dict."""
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items
     new = copy.copy(node)
@@ -223,27 +209,29 @@ def _join(name: str | None, key: Any) -> str:
     return str(key) if name is None else f"{name}.{key}"
 
 
-def not_a_tensor(ops: Ops, value: Any, leaf: Leaf) -> TypeError:
+def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
     kind = type(value)
     if isinstance(value, numbers.Number):
-        return TypeError(f"{leaf.place} is the plain number {value!r}; pass a tensor of {ops.name} or a NumPy array")
-    if other := other_framework(ops, value):
-        return TypeError(f"{leaf.place} is {of_another(ops, other)}")
+        return TypeError(
+            f"{leaf.place} is the plain number {value!r}; pass a tensor of {backend.name} or a NumPy array"
+        )
+    if other := other_framework(backend, value):
+        return TypeError(f"{leaf.place} is {of_another(backend, other)}")
     has_parameters = callable(getattr(value, "parameters", None))
     remedy = "pass its parameters()" if has_parameters else "pass tensors of one framework"
     return TypeError(
-        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{ops.name} cannot clip; "
+        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{backend.name} cannot clip; "
         f"{remedy}, or a list, a dict or an iterator of them"
     )
 
 
-def other_framework(ops: Ops, value: Any) -> str | None:
+def other_framework(backend: Backend, value: Any) -> str | None:
     """Return the framework of a tensor that is not of this one; None if the value is no such tensor."""
     framework = framework_of(type(value))
     is_tensor = hasattr(value, "shape") and hasattr(value, "dtype")
-    return framework if is_tensor and framework != ops.name else None
+    return framework if is_tensor and framework != backend.name else None
 
 
-def of_another(ops: Ops, other: str) -> str:
+def of_another(backend: Backend, other: str) -> str:
     """Describe a tensor of another framework in an error, with the remedy."""
-    return f"a {other} tensor; call unified_clip.{other}, or pass tensors of {ops.name}"
+    return f"a {other} tensor; call unified_clip.{other}, or pass tensors of {backend.name}"

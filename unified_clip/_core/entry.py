@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from . import consensus, observer
+from . import observer
+from .distributed import AWAITED
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,12 +18,13 @@ def as_it_is(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         return body(*args, **kwargs) if active is None else active.run(body, *args, **kwargs)
     except Exception as error:
-        if consensus.AWAITED.group is not None:
-            consensus.send_rejection(error)
+        send_rejection, AWAITED.send_rejection = AWAITED.send_rejection, None
+        if send_rejection is not None:
+            send_rejection(error)
         raise
     finally:
-        if consensus.AWAITED.group is not None:  # of a call that needed no other rank
-            consensus.AWAITED.group = None
+        if AWAITED.send_rejection is not None:  # of a call that needed no other rank
+            AWAITED.send_rejection = None
 
 
 def nothing(message: str) -> None:

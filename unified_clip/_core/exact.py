@@ -63,7 +63,7 @@ class Accumulator:
     """The same for sums that were held in two float64 each."""
 
     roots: int = 0
-    """How many square roots that are not whole are in it, each rounded down to a unit: see `_ops/moduli.py`."""
+    """How many square roots that are not whole are in it, each rounded down to a unit: see `_compute/moduli.py`."""
 
     nan: bool = False
     infinite: bool = False
@@ -80,12 +80,12 @@ class Accumulator:
 
     @classmethod
     def of_block_sums(cls, total: int) -> Accumulator:
-        """The exact sum of float64 sums over blocks of at most BLOCK elements each."""
+        """Return the exact sum of float64 sums over blocks of at most BLOCK elements each."""
         return cls(total, blocks=1 if total else 0)
 
     @classmethod
     def of_pair_sums(cls, total: int) -> Accumulator:
-        """The exact sum of sums that were held in two float64 each."""
+        """Return the exact sum of sums that were held in two float64 each."""
         return cls(total, pairs=1 if total else 0)
 
     @property

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from .ops import Path, Scalar
-
-if TYPE_CHECKING:
-    from .gradients import Gradients
+from .path import Path
+from .types import Scalar
 
 Rule = Literal["global", "each", "slices", "value"]
 """One norm over all gradients, one for each, one for each slice of the only one; or no norm, but bounds."""
@@ -18,7 +16,9 @@ class Clip(NamedTuple):
     """A group of gradients that is about to be clipped, and by what."""
 
     rule: Rule
-    gradients: Gradients
+    gradients: Any
+    """A `GradientList`, whose module imports this one."""
+
     group: range
     path: Path
     threshold: Scalar | tuple[Any, Any]

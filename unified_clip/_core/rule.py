@@ -3,177 +3,243 @@
 n    = (sum of |g|**p)**(1/p)         rounded once
 coef = min(1, c / (n + eps))          float64
 g'   = g * coef, and g itself where coef is 1
+
+`measure` takes the first two steps for a group of gradients, `apply` the last. All groups of a call are measured before
+the first is changed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
-from . import checks, observer
-from .gradients import Gradients
-from .ops import Path, Scalar, Tensor
+from . import observer, validation
+from .changes import Change, Clamped, OrZero, Scaled, Unchanged
+from .gradients import GradientList
+from .path import Path
+from .types import Scalar, Tensor
 
 
-@dataclass(frozen=True)
-class Family:
-    """What distinguishes the families of names: eps, and what becomes of the gradients when n is infinite."""
+class ClipConvention(NamedTuple):
+    """What differs between the frameworks' formulas: eps, and the result where n is infinite."""
 
     eps: float
     infinite_norm_gives_nan: bool
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """For the comparison across ranks."""
+        """The fields by name, for messages and for the comparison between ranks."""
         return {"eps": self.eps, "NaN where the norm is infinite": self.infinite_norm_gives_nan}
 
 
-PYTORCH = Family(eps=1e-6, infinite_norm_gives_nan=False)
-PADDLE = Family(eps=0.0, infinite_norm_gives_nan=False)
+PYTORCH = ClipConvention(eps=1e-6, infinite_norm_gives_nan=False)
+PADDLE = ClipConvention(eps=0.0, infinite_norm_gives_nan=False)
 TENSORFLOW = PADDLE
-TENSORFLOW_GLOBAL = Family(eps=0.0, infinite_norm_gives_nan=True)
+TENSORFLOW_GLOBAL = ClipConvention(eps=0.0, infinite_norm_gives_nan=True)
+
+Kind = Literal["value", "norm", "global_norm"]
+"""Bounds for every element; a norm per tensor; one norm over a group."""
 
 
-def coefficient(path: Path, n: Scalar, limit: Scalar, family: Family) -> Scalar:
-    """min(1, limit / (n + eps)) in float64; NaN for a NaN norm. Never divides by zero, nor does its derivative."""
-    one, is_known = path.constant(1.0), not _tensors(limit)
-    limit, reach = path.constant(limit), n + path.constant(family.eps)
-    within = reach <= limit
-    coef = path.where(within, one, limit / path.where(within, one, reach))
-    if family.infinite_norm_gives_nan:
-        coef = path.where(n >= path.constant(math.inf), path.constant(math.nan), coef)
-    # inf measures only, whatever the norm is; where it is known, nothing is scaled to begin with
-    return coef if is_known else path.where(limit >= path.constant(math.inf), one, coef)
+class StepThreshold(NamedTuple):
+    """A threshold that depends on a step which only a compiled graph has."""
+
+    compute: Callable[[Path], Scalar]
 
 
-def clip_together(
-    gradients: Gradients,
-    limit: Scalar,
-    family: Family,
-    *,
-    p: float = 2.0,
-    given_norm: Scalar | None = None,
-    error_if_nonfinite: bool = False,
-) -> Tensor:
-    """Clip all gradients by one norm, which is returned."""
-    group = range(len(gradients.values))
+class ClipRule(NamedTuple):
+    """How a group of gradients is clipped."""
+
+    kind: Kind
+    convention: ClipConvention = PADDLE
+    threshold: Scalar | StepThreshold = math.inf
+    bounds: tuple[Any, Any] | None = None
+    """For values, in the place of the threshold, which means from -threshold to threshold."""
+
+    p: float = 2.0
+    axes: Sequence[int] | None = None
+    """For the norm of a single gradient: one norm per slice, reduced over these axes."""
+
+    given_norm: Scalar | None = None
+    """For a global norm: the norm that the caller has measured before."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The numbers whose values only a device or a compiled graph has. They decide the path too."""
+        return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
+
+
+class Norm(NamedTuple):
+    """The norm of a group, or one per tensor of it, and what followed from it."""
+
+    group: range
+    path: Path
+    n: Scalar
+    """None for a group that is clipped by value."""
+
+    threshold: Scalar | tuple[Any, Any] = math.inf
+    """The bounds of a group that is clipped by value."""
+
+    coef: Scalar | None = None
+    """None if nothing is multiplied: for a threshold of inf, and for values."""
+
+    total: Tensor | None = None
+    """The total norm as the caller gets it; None for norms per tensor and for values."""
+
+
+def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
+    """Clip all gradients by one rule, and return the total norm if it measures one."""
+    everything = range(len(gradients.values))
     if gradients.shards is not None:
-        gradients.agree({**_compared(limit, family), "error_if_nonfinite": error_if_nonfinite})
-    path = gradients.path(group, _tensors(limit, given_norm))
-    with path.scope():
-        n = one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)
-        if error_if_nonfinite:
-            checks.finite(path, n, gradients.leaves, p)
-        norm = path.as_norm(n)
-        if not _tensors(limit, given_norm) and limit == 0 and given_norm == 0:
-            coef = path.constant(0.0)  # the gradients need not be 0, but a limit of 0 makes them
-        else:
-            coef = known_coefficient(path, n, limit, family)
-        if observer.active is not None:
-            measured = given_norm is None
-            observer.emit("global", gradients, group, path, limit, n, coef, p, family.eps, measured)
-        apply(gradients, group, path, coef)
-        return norm
+        gradients.set_consensus_fields(_must_match(rule, error_if_nonfinite))
+    norms = measure(gradients, everything, rule, rule.tensors)
+    if error_if_nonfinite:
+        _check_finite(gradients, norms[0], rule.p)
+    apply(gradients, rule, norms)
+    return norms[0].total if norms else None
 
 
-def _compared(limit: Scalar, family: Family) -> dict[str, Any]:
-    """What has to be equal on every rank. A limit that only a device has is not compared."""
-    return {"threshold": None if _tensors(limit) else float(limit), **family.arguments}
+def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = False) -> Tensor:
+    """Return the p-norm over all gradients."""
+    if gradients.shards is not None:
+        gradients.set_consensus_fields({"error_if_nonfinite": error_if_nonfinite})
+    norm = measure_one(gradients, range(len(gradients.values)), ClipRule("global_norm", p=p), ())
+    if error_if_nonfinite:
+        _check_finite(gradients, norm, p)
+    return norm.total
 
 
-def one_norm(gradients: Gradients, path: Path, p: float) -> Scalar:
-    """Over all gradients."""
-    gradients.check_one_norm()
-    return path.norm(p)
+def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
+    """Return what has to be equal on every rank. A threshold that only a device has is not compared."""
+    fields = {"threshold": None if _tensors(rule.threshold) else rule.threshold, **rule.convention.arguments}
+    return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 
 
-def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequence[int] | None = None) -> None:
-    """Clip each gradient, or each of its slices, by its own norm.
+def _check_finite(gradients: GradientList, norm: Norm, p: float) -> None:
+    with norm.path.scope():
+        validation.finite(norm.path, norm.n, gradients.leaves, p)
 
-    All are measured before the first is written, and those that a framework may refuse to write come first.
+
+# -- norm and coefficient
+
+
+def measure(
+    gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor] = (), *, scalars: bool = False
+) -> list[Norm]:
+    """Return the norm of a group, or one per tensor. Those that a framework may refuse to write come first.
+
+    `inputs`: tensors that the threshold depends on. `scalars`: return no arrays of norms.
     """
-    if gradients.shards is not None:
-        gradients.agree(_compared(limit, family))
-    several = axes is None and len(gradients.values) > 1
-    each = gradients.each(range(len(gradients.values))) if several else None
-    if each is not None:
-        with each.scope():
-            _apply_each("each", gradients, range(len(gradients.values)), each, each.norm(2), limit, family)
-        return
-    rule: observer.Rule = "each" if axes is None else "slices"
-    shared = gradients.shared_norms(2) if axes is None else None
-    measured = []
-    for index in range(len(gradients.values)):
-        group = range(index, index + 1)
-        path = gradients.path(group, _tensors(limit))
-        with path.scope():
-            if shared is not None:
-                n = path.constant(shared[index])
-            else:
-                n = path.norm(2) if axes is None else path.slice_norms(*gradients.slices(index, axes))
-            measured.append((group, path, n))
-    for group, path, n in sorted(measured, key=lambda each: each[1].on_host):
-        with path.scope():
-            _apply_each(rule, gradients, group, path, n, limit, family)
+    if rule.kind == "value":
+        return [_bounded(gradients, group, rule, inputs)]
+    if rule.kind == "global_norm":
+        return [measure_one(gradients, group, rule, inputs)]
+    if rule.axes is None:
+        if rule.p == 2 and len(group) > 1 and not inputs and not scalars:
+            path = gradients.per_tensor_path(group)
+            if path is not None:
+                with path.scope():
+                    return [_decided(group, path, path.norm(2), rule)]
+        gradients.tensor_norms(rule.p)  # a collective, in which ranks without a gradient take part too
+    norms = [measure_one(gradients, range(index, index + 1), rule, inputs) for index in group]
+    return sorted(norms, key=lambda norm: norm.path.on_host)
 
 
-def _apply_each(
-    rule: observer.Rule, gradients: Gradients, group: range, path: Path, n: Scalar, limit: Scalar, family: Family
-) -> None:
-    coef = known_coefficient(path, n, limit, family)
-    if observer.active is not None:
-        observer.emit(rule, gradients, group, path, limit, n, coef, 2.0, family.eps)
-    apply(gradients, group, path, coef)
+def measure_one(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
+    path = gradients.path(group, inputs)
+    with path.scope():
+        return _decided(group, path, _norm(gradients, group, rule, path), rule)
 
 
-def known_coefficient(path: Path, n: Scalar, limit: Scalar, family: Family) -> Scalar | None:
-    """None where the limit is known to be inf: nothing is scaled, whatever the gradients hold."""
-    if isinstance(limit, float) and limit == math.inf:
-        return None
-    return coefficient(path, n, limit, family)
+def _norm(gradients: GradientList, group: range, rule: ClipRule, path: Path) -> Scalar:
+    if rule.axes is not None:
+        return path.slice_norms(*gradients.slices(group.start, rule.axes))
+    if rule.given_norm is not None:
+        return path.constant(rule.given_norm)
+    if rule.kind == "global_norm":
+        gradients.check_total_norm()
+        return path.norm(rule.p)
+    norms = gradients.tensor_norms(rule.p)
+    return path.norm(rule.p) if norms is None else path.constant(norms[group.start])
 
 
-def apply(gradients: Gradients, group: range, path: Path, coef: Scalar | None) -> None:
-    if coef is None:
-        gradients.leave(group, path)
+def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
+    threshold = rule.threshold.compute(path) if isinstance(rule.threshold, StepThreshold) else rule.threshold
+    total = path.as_norm(n) if rule.kind == "global_norm" else None
+    if isinstance(threshold, float) and threshold == math.inf:
+        coef = None  # whatever the gradients hold
+    elif isinstance(threshold, float) and isinstance(rule.given_norm, float) and threshold == rule.given_norm == 0:
+        coef = path.constant(0.0)  # the gradients need not be 0, but a threshold of 0 makes them
     else:
-        gradients.scale(group, path, coef)
+        coef = coefficient(path, n, threshold, rule.convention)
+    return Norm(group, path, n, threshold, coef, total)
+
+
+def coefficient(path: Path, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
+    """Return min(1, threshold / (n + eps)) in float64; NaN for a NaN norm.
+
+    It never divides by zero, nor does its derivative.
+    """
+    one, is_known = path.constant(1.0), isinstance(threshold, int | float)
+    threshold, denominator = path.constant(threshold), n + path.constant(convention.eps)
+    is_within = denominator <= threshold
+    coef = path.where(is_within, one, threshold / path.where(is_within, one, denominator))
+    if convention.infinite_norm_gives_nan:
+        coef = path.where(n >= path.constant(math.inf), path.constant(math.nan), coef)
+    # A threshold of inf only measures, whatever the norm is; a known one has no coefficient to begin with.
+    return coef if is_known else path.where(threshold >= path.constant(math.inf), one, coef)
+
+
+def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
+    """Check the bounds of a group, and return them."""
+    path = gradients.path(group, inputs)
+    with path.scope():
+        threshold = rule.threshold.compute(path) if isinstance(rule.threshold, StepThreshold) else rule.threshold
+        low, high = (-threshold, threshold) if rule.bounds is None else rule.bounds
+        if gradients.shards is not None:
+            gradients.shards.check_by_value()
+            validation.bounds_of_shards(gradients.backend, _tensors(low, high))
+        if threshold is rule.threshold:  # else the bounds are around 0
+            for index in filter(gradients.is_sparse, group):
+                validation.sparse_bounds(low, high, gradients.leaves[index])
+        if _tensors(low, high) and len(group):
+            validation.ordered(path.bounds_inverted(low, high), low, high)
+        return Norm(group, path, None, (low, high))
 
 
 def _tensors(*scalars: Scalar | None) -> list[Tensor]:
-    """Those that are known to a device or a graph only, and so decide the path too."""
     return [scalar for scalar in scalars if scalar is not None and not isinstance(scalar, int | float)]
 
 
-def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) -> Tensor:
-    """The p-norm over all gradients."""
-    if gradients.shards is not None:
-        gradients.agree({"error_if_nonfinite": error_if_nonfinite})
-    path = gradients.path(range(len(gradients.values)))
-    with path.scope():
-        n = one_norm(gradients, path, p)
-        if error_if_nonfinite:
-            checks.finite(path, n, gradients.leaves, p)
-        return path.as_norm(n)
+# -- gradient
 
 
-def clip_by_value(gradients: Gradients, low: Any, high: Any) -> None:
-    """Move every element beyond a bound onto that bound. Bounds: numbers, or tensors that broadcast."""
-    group = range(len(gradients.values))
-    if gradients.shards is not None:
-        gradients.shards.check_by_value()
-        checks.bounds_of_shards(gradients.ops, _tensors(low, high))
-    for index in filter(gradients.is_sparse, group):
-        checks.sparse_bounds(low, high, gradients.leaves[index])
-    path = gradients.path(group, _tensors(low, high))
-    with path.scope():
-        if _tensors(low, high) and gradients.values:
-            checks.ordered(path.crossed(low, high), low, high)
-        if observer.active is not None:
-            observer.emit("value", gradients, group, path, (low, high))
-        if not _tensors(low, high) and (low, high) == (-math.inf, math.inf):
-            gradients.leave(group, path)
-            return
-        gradients.clamp(group, path, low, high)
+def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
+    """Clip a group by its norms, or by its bounds. `keep`: a condition without which the results are zeros."""
+    for norm in norms:
+        with norm.path.scope():
+            notify(gradients, rule, norm)
+            change = _change(norm)
+            gradients.change(norm.group, norm.path, change if keep is None else OrZero(change, keep))
+
+
+def notify(gradients: GradientList, rule: ClipRule, norm: Norm) -> None:
+    """Pass the observer, if there is one, what is about to be clipped."""
+    if observer.active is None:
+        return
+    if rule.kind == "value":
+        observer.emit("value", gradients, norm.group, norm.path, norm.threshold)
+        return
+    kind: observer.Rule = "global" if rule.kind == "global_norm" else "each" if rule.axes is None else "slices"
+    is_measured = rule.given_norm is None
+    found = (norm.threshold, norm.n, norm.coef, rule.p, rule.convention.eps, is_measured)
+    observer.emit(kind, gradients, norm.group, norm.path, *found)
+
+
+def _change(norm: Norm) -> Change:
+    if norm.n is None:
+        low, high = norm.threshold
+        is_unbounded = not _tensors(low, high) and (low, high) == (-math.inf, math.inf)
+        return Unchanged() if is_unbounded else Clamped(low, high)
+    return Unchanged() if norm.coef is None else Scaled(norm.coef)

@@ -1,4 +1,4 @@
-"""The compiled kernels of the host path, where they were built; `_ops/kernels.py` has the same in NumPy.
+"""The compiled kernels of the host path, where they were built; `_compute/kernels.py` has the same in NumPy.
 
 UNIFIED_CLIP_NATIVE=0 leaves them out, =1 requires them, when the package is installed as well.
 Unset, a clone without them warns where an installed copy has them.

@@ -1,4 +1,4 @@
-// What Python calls: see unified_clip/_ops/kernels.py, which has the same in NumPy.
+// What Python calls: see unified_clip/_compute/kernels.py, which has the same in NumPy.
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
@@ -168,7 +168,7 @@ Arrays unordered(const nb::list& buffers, const std::string& codes, const char* 
 NB_MODULE(_kernels, module) {
     using namespace nb::literals;
     nb::set_leak_warnings(false);  // at exit a traceback that somebody keeps is no fault of ours
-    module.doc() = "Compiled kernels of the host path: see unified_clip/_ops/kernels.py, which has the same in NumPy.";
+    module.doc() = "Compiled kernels of the host path: see unified_clip/_compute/kernels.py, which has the same in NumPy.";
     module.def(
         "power_sum",
         [](const nb::list& buffers, const std::string& codes, int p, const std::string& how, std::size_t threads) {

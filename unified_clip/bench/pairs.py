@@ -81,7 +81,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
     import unified_clip.torch as uc
 
-    from .._ops.torch_ops import OPS
+    from .._backends.torch.backend import BACKEND
 
     def tensor(array: Any) -> Any:
         is_float32 = array.dtype == np.float32
@@ -108,7 +108,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
         return [pair("torch.nn.utils.clip_grad_norm_ (torch.compile)", restore, compiled, in_place=True)]
 
     norm = Pair("torch.nn.utils.get_total_norm", lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
-    return Pairs(clips, norm, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
+    return Pairs(clips, norm, lambda: [BACKEND.host_view(parameter.grad) for parameter in parameters], in_graphs)
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -117,7 +117,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 
     import unified_clip.tensorflow as uc
 
-    from .._ops.tensorflow_ops import OPS
+    from .._backends.tensorflow.backend import BACKEND
 
     grads = [tf.constant(array) for array in arrays]
 
@@ -143,7 +143,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
         return [clip_pair(name, lambda: grads, as_argument, *functions) for name, functions in graphs.items()]
 
     norm = Pair("tf.linalg.global_norm", lambda: grads, uc.global_norm, tf.linalg.global_norm)
-    return Pairs(clips, norm, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
+    return Pairs(clips, norm, lambda: [BACKEND.host_view(grad) for grad in grads], in_graphs)
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -152,7 +152,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
     import unified_clip.paddle as uc
 
-    from .._ops.paddle_ops import OPS
+    from .._backends.paddle.backend import BACKEND
 
     has_native = arrays[0].dtype == np.float32
     dtype = "float32" if has_native else "bfloat16"
@@ -186,7 +186,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
         return [pair("paddle.nn.ClipGradByGlobalNorm (static program)", lambda: None, programs)] if programs else []
 
     norm = Pair("", lambda: masters, uc.get_total_norm)
-    return Pairs(clips, norm, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
+    return Pairs(clips, norm, lambda: [BACKEND.host_view(parameter.grad) for parameter in parameters], in_graphs)
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
@@ -236,7 +236,7 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
 
     import unified_clip.jax as uc
 
-    from .._ops.jax_ops import OPS
+    from .._backends.jax.backend import BACKEND
 
     grads = [jax.numpy.asarray(array) for array in arrays]
 
@@ -259,7 +259,7 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
         return [clip_pair(name, lambda: grads, as_argument, compiled, native)]
 
     norm = pair("optax.tree.norm (jit)", lambda: grads, norms)
-    return Pairs(clips, norm, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
+    return Pairs(clips, norm, lambda: [BACKEND.host_view(grad) for grad in grads], in_graphs)
 
 
 def _torch_threads(threads: int) -> None:

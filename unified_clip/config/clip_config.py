@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from pydantic import PrivateAttr, ValidationError
 
-from .._core import classes
-from .._core.ops import Tensor
-from .._core.shards import Across
+from .._api import param_grads
+from .._core.distributed import DistributedSpec
+from .._core.types import Tensor
 from . import documents
 from .clipper import Clipper, OutcomeProperties
 from .documents import Document
@@ -170,7 +170,7 @@ class ClipConfig(OutcomeProperties, Settings):
             details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
             process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`.
         """
-        return Clipper(self, names, details=details, across=Across(process_group, ownership, check_numel))
+        return Clipper(self, names, details=details, spec=DistributedSpec(process_group, ownership, check_numel))
 
     def __call__(self, grads: Any, *, step: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
@@ -187,7 +187,7 @@ class ClipConfig(OutcomeProperties, Settings):
         """Clip in place, as `clip_grad_norm_` does. Return the total norm before clipping."""
         return self._clipper.clip_(parameters, step=step)
 
-    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> classes.Pairs:
+    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip the gradients of (parameter, gradient) tuples. Return a list of tuples."""
         return self._clipper.pairs(params_grads, step=step)
 
@@ -225,11 +225,11 @@ class ClipConfig(OutcomeProperties, Settings):
                 selects parameters by name, and they have none.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
         """
-        across = Across(process_group, ownership, check_numel)
+        spec = DistributedSpec(process_group, ownership, check_numel)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
         if "torch" in packages:
-            return _integration("torch_optimizers").attach(self, optimizer, names, across)
-        if across.is_stated:
+            return _integration("torch_optimizers").attach(self, optimizer, names, spec)
+        if spec.is_given:
             raise TypeError("process_group, ownership and check_numel are for PyTorch only. Remove them.")
         if "keras" in packages:
             return _integration("keras_optimizers").attach(self, optimizer, names)

@@ -9,14 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .. import _dispatch
-from .._core import checks, classes, containers, entry, plan
-from .._core.containers import Leaf, Tree
+from .._api import groups, param_grads
+from .._api.functions import Resolver
+from .._api.groups import Outcome
+from .._core import containers, entry, validation
+from .._core.backend import Backend
+from .._core.collect import collect_in_place, from_tree, from_whole, in_place
+from .._core.containers import Tree
+from .._core.distributed import INFERRED, DistributedSpec
 from .._core.entry import public
-from .._core.functions import Resolver
-from .._core.gradients import GivenObjects, Gradients, InPlace, SameObjects, Whole, WholeSame, together
-from .._core.ops import Ops, Path, Scalar, Tensor
-from .._core.plan import Limit, Outcome, Part
-from .._core.shards import HERE_OR_TOLD, Across
+from .._core.gradients import GradientList
+from .._core.path import Path
+from .._core.rule import ClipRule, StepThreshold
+from .._core.types import Leaf, Scalar, Tensor
+from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
 from . import schedules
 from .outcome import ClipOutcome
@@ -76,16 +82,16 @@ class Clipper:
         names: Any = None,
         *,
         details: bool = False,
-        across: Across = HERE_OR_TOLD,
+        spec: DistributedSpec = INFERRED,
         unmatched: str = "",
         resolve: Resolver = _dispatch.resolve,
     ) -> None:
-        self.settings, self.details, self.across = settings, details, across
-        self._arguments = {"settings": settings, "names": names, "details": details, "across": across}
+        self.settings, self.details, self.spec = settings, details, spec
+        self._arguments = {"settings": settings, "names": names, "details": details, "spec": spec}
         self._arguments["unmatched"] = unmatched
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
         self._needs_order = all(part.rule == "value" for part in settings.parts)  # which complex numbers do not have
-        self._options: dict[str, Any] = {"order": self._needs_order, "across": across, "measures": True}
+        self._options: dict[str, Any] = {"reject_complex": self._needs_order, "spec": spec, "measures": True}
         self._step = 0
         self._last: ClipOutcome | None = None
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
@@ -116,52 +122,54 @@ class Clipper:
         `step` may be a tensor of the graph.
         """
         result, outcome = self._clip_container(grads, step)
-        return Traced(result, outcome.norm, plan.smallest_coefficient(outcome), plan.all_finite(outcome))
+        return Traced(result, outcome.norm, groups.smallest_coefficient(outcome), groups.all_finite(outcome))
 
     def _clip_container(self, grads: Any, step: Any) -> tuple[Any, Outcome]:
-        ops, grads = self._resolve(grads)
-        step = self._resolve_step(ops, step)
-        needs_leaves = self.settings.uses_names or self._needs_order or self.across.is_stated
+        backend, grads = self._resolve(grads)
+        step = self._resolve_step(backend, step)
+        needs_leaves = self.settings.uses_names or self._needs_order or self.spec.is_given
         items = None if needs_leaves or not self._is_simple(step) else containers.plain_items(grads)
-        whole = ops.whole_of_tensors(items[0], differentiable=True, in_place=False) if items else None
+        whole = backend.whole_of_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
-            plain = WholeSame(whole, *items)
-            outcome = self._clip(ops, plain, [range(len(plain.values))], step)
-            return plain.result(), outcome
-        tree = containers.flatten(ops, grads)
+            plain, writer = from_whole(whole, Functional(*items, reuse_unchanged=True))
+            outcome = self._clip(backend, plain, [range(len(plain.values))], step)
+            return writer.result(), outcome
+        tree = containers.flatten(backend, grads)
         for leaf in tree.leaves:
-            if ops.is_parameter(leaf.tensor):
+            if backend.is_parameter(leaf.tensor):
                 raise TypeError(f"{leaf.place} is a parameter. Pass gradients, or pass the parameters to clip_.")
-        results, outcome = self._clip_leaves(ops, GivenObjects, tree.leaves, step)
+        results, outcome = self._clip_leaves(backend, tree.leaves, step, differentiable=True)
         return tree.rebuild(results), outcome
 
     @public
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip in place, as `clip_grad_norm_` does, and return the total norm before clipping."""
-        ops, parameters = self._resolve(parameters)
-        step = self._resolve_step(ops, step)
+        backend, parameters = self._resolve(parameters)
+        step = self._resolve_step(backend, step)
         if isinstance(parameters, Iterator):
             parameters = list(parameters) or iter(())
-        quick = self._quick(ops, parameters, step)
+        quick = self._quick(backend, parameters, step)
         if quick is not None:
-            outcome = self._clip(ops, *quick, step)
-            quick[0].finish()
+            gradients, quick_writer, ranges = quick
+            outcome = self._clip(backend, gradients, ranges, step)
+            quick_writer.finish()
             return outcome.norm
-        in_place = InPlace(ops, parameters, "clip_", INSTEAD, arrange=self._selection.group_leaves, **self._options)
-        if self.settings.nonfinite == "skip" and not ops.gradients_on_parameters:
-            containers.check_replaceable(ops, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
-        outcome = self._clip(ops, in_place, self._selection.group_ranges(in_place), step)
+        arrange = self._selection.group_leaves
+        gradients, writer = in_place(backend, parameters, "clip_", INSTEAD, arrange=arrange, **self._options)
+        if self.settings.nonfinite == "skip" and not backend.gradients_on_parameters:
+            containers.check_replaceable(backend, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
+        outcome = self._clip(backend, gradients, self._selection.group_ranges(gradients), step)
         if outcome.skipped:
-            in_place.drop()
-        in_place.finish()
+            writer.drop()
+        writer.finish()
         return outcome.norm
 
     @public
-    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> classes.Pairs:
+    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip the gradients of (parameter, gradient) tuples, as in optimizers."""
-        ops, params_grads = self._resolve(params_grads)
-        leaves, indices = classes.read_pairs(ops, params_grads)
-        results, _ = self._clip_leaves(ops, SameObjects, leaves, self._resolve_step(ops, step))
+        backend, params_grads = self._resolve(params_grads)
+        leaves, indices = param_grads.read_pairs(backend, params_grads)
+        results, _ = self._clip_leaves(backend, leaves, self._resolve_step(backend, step), differentiable=False)
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
 
@@ -199,64 +207,70 @@ class Clipper:
         needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
         return step.is_known and not self.details and not needs_leaves and nonfinite in ("family", "zero")
 
-    def _quick(self, ops: Ops, parameters: Any, step: Step) -> tuple[Whole | InPlace, list[range]] | None:
+    def _quick(
+        self, backend: Backend, parameters: Any, step: Step
+    ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
         """Return gradients for clipping in place and the range of each part; None if that needs single leaves."""
-        by_name = self.settings.uses_names and ops.gradients_on_parameters
+        by_name = self.settings.uses_names and backend.gradients_on_parameters
         parts = self._selection.parameters(parameters) if by_name else None
         if not self._is_simple(step):
             return None
         if not self.settings.uses_names:
-            gradients = together(ops, parameters, "clip_", INSTEAD, plain=True, **self._options)
-            return gradients, [range(len(gradients.values))]
-        if parts is None or self.across.is_stated:
+            gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, plain=True, **self._options)
+            return gradients, writer, [range(len(gradients.values))]
+        if parts is None or self.spec.is_given:
             return None
         *included, excluded = parts
-        whole = None if ops.tell_shards(excluded) else ops.whole_of_parameters([p for part in included for p in part])
+        if backend.any_sharded(excluded):
+            return None
+        whole = backend.whole_of_parameters([parameter for part in included for parameter in part])
         if whole is None:
             return None
-        lengths = [sum(ops.gradient_of(parameter) is not None for parameter in part) for part in included]
+        lengths = [sum(backend.gradient_of(parameter) is not None for parameter in part) for part in included]
         ranges = consecutive_ranges(lengths)
-        return (Whole(whole), ranges) if ranges[-1].stop == len(whole.tensors) else None
+        if ranges[-1].stop != len(whole.tensors):
+            return None
+        return *from_whole(whole, InPlace(backend, parameters, (), {})), ranges
 
-    def _resolve_step(self, ops: Ops, step: Any) -> Step:
+    def _resolve_step(self, backend: Backend, step: Any) -> Step:
         """Return the step, as a number unless it is a tensor of a graph."""
         entry.leave(
             "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
         )
         if step is None:
             return Step(self._step, True)
-        if not ops.is_tensor(step):
+        if not backend.is_tensor(step):
             return Step(_checked_step(step), False)
-        if ops.shape(ops.adopt(step)) not in ((), (1,)):
+        if backend.shape(backend.as_tensor(step)) not in ((), (1,)):
             raise ValueError("step is a tensor that does not have exactly one element. Pass one whole number.")
-        value = ops.read(ops.adopt(step))
+        value = backend.read(backend.as_tensor(step))
         number = int(value) if value is not None and math.isfinite(value) and value == int(value) else value
         return Step(step if value is None else _checked_step(number), False)
 
     def _clip_leaves(
-        self, ops: Ops, kind: type[GivenObjects | SameObjects], leaves: Sequence[Leaf], step: Step
+        self, backend: Backend, leaves: Sequence[Leaf], step: Step, *, differentiable: bool
     ) -> tuple[list[Any], Outcome]:
         """Return a result for each leaf, excluded ones too, and the outcome."""
         members = Tree(self._selection.group_leaves(leaves), list)
-        gradients = kind(ops, members, parameters=leaves, **self._options)
-        outcome = self._clip(ops, gradients, self._selection.group_ranges(gradients), step)
+        gradients, writer = from_tree(
+            backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
+        )
+        outcome = self._clip(backend, gradients, self._selection.group_ranges(gradients), step)
         if outcome.skipped:
             return [None] * len(leaves), outcome
         results = {leaf.position: leaf.tensor for leaf in leaves}
-        results.update(zip((leaf.position for leaf in gradients.tree.leaves), gradients.result(), strict=True))
+        results.update(zip((leaf.position for leaf in members.leaves), writer.result(), strict=True))
         return [results[leaf.position] for leaf in leaves], outcome
 
-    def _clip(self, ops: Ops, gradients: Gradients, ranges: Sequence[range], step: Step) -> Outcome:
+    def _clip(self, backend: Backend, gradients: GradientList, ranges: Sequence[range], step: Step) -> Outcome:
         settings = self.settings
-        rules = [part.part(_limit(part, step.value)) for part in settings.parts]
+        rules = [part.part(_threshold(part, step.value)) for part in settings.parts]
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
-        _check_order(ops, gradients, parts)
-        known_step, others = (step.value, ()) if step.is_known else (None, (step.value,))
-        patterns = self._selection.patterns
-        outcome = plan.clip(
-            gradients, parts, settings.nonfinite, others=others, details=self.details, chosen=patterns, step=known_step
-        )
+        _check_order(backend, gradients, parts)
+        known, inputs = (step.value, ()) if step.is_known else (None, (step.value,))
+        options: dict[str, Any] = {"details": self.details, "patterns": self._selection.patterns, "step": known}
+        outcome = groups.clip(gradients, parts, settings.nonfinite, inputs=inputs, **options)
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
         if in_graph and step.is_counted and settings.has_schedule:
             raise TypeError(
@@ -264,8 +278,8 @@ class Clipper:
                 "of the graph, or use the integration with the optimizer."
             )
         names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
-        dtypes = [{ops.dtype(gradients.values[index]) for index in group} for group, _ in parts]
-        self._last = ClipOutcome(outcome, known_step, settings, parts, names, dtypes)
+        dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]
+        self._last = ClipOutcome(outcome, known, settings, parts, names, dtypes)
         if step.is_known and not in_graph:
             with self._counting:
                 self._recent.append(self._last)
@@ -297,14 +311,14 @@ def _checked_step(step: Any) -> int:
     return step
 
 
-def _check_order(ops: Ops, gradients: Gradients, parts: Sequence[tuple[range, Part]]) -> None:
+def _check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
     """Raise TypeError for complex gradients that are clipped by value: they have no order."""
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
-            checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=True)
+            validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
 
 
-def _limit(part: Clipping, step: Any) -> Limit:
+def _threshold(part: Clipping, step: Any) -> Scalar | StepThreshold:
     """Return the threshold at a step; for a step of a graph, a function that computes it there."""
     threshold = part.threshold
     if threshold is None:
@@ -314,8 +328,8 @@ def _limit(part: Clipping, step: Any) -> Limit:
     if isinstance(threshold, float):
         return threshold
 
-    def limit(path: Path) -> Scalar:
+    def compute(path: Path) -> Scalar:
         result = schedules.evaluate(threshold, path.constant(step), path.where, path.cosine, path.constant)
         return path.single(result) if isinstance(threshold, schedules.Ramp) else result
 
-    return limit
+    return StepThreshold(compute)

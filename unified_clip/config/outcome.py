@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from .._api.groups import Outcome
 from .._core.exact import FORMATS, nearest
-from .._core.ops import Path, Scalar
-from .._core.plan import Outcome, Part
+from .._core.path import Path
+from .._core.rule import ClipRule, StepThreshold
+from .._core.types import Scalar
 from .schema import Settings
 
 
@@ -38,7 +40,7 @@ class ClipOutcome:
         outcome: Outcome,
         step: int | None,
         settings: Settings,
-        parts: Sequence[tuple[range, Part]],
+        parts: Sequence[tuple[range, ClipRule]],
         names: Sequence[str],
         dtypes: Sequence[set[str]],
     ) -> None:
@@ -51,7 +53,7 @@ class ClipOutcome:
         self._titles = [*(group.name for group in settings.groups), ""]
         self._orders = [part.p for _, part in parts]
         self._dtypes = dtypes
-        self._names = [names[norm.group.start] for norm in outcome.each]
+        self._names = [names[norm.group.start] for norm in outcome.per_tensor]
         self._reading = _DeferredNumbers(outcome)
 
     def __repr__(self) -> str:
@@ -166,11 +168,11 @@ def _smallest(coefs: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, coefs)) else min(coefs, default=1.0)
 
 
-def _limit(part: Part) -> float | None:
+def _limit(part: ClipRule) -> float | None:
     """Return the threshold, or that of symmetric bounds; None for others, and for a threshold of a graph."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
-    return None if callable(part.limit) else part.limit
+    return None if isinstance(part.threshold, StepThreshold) else part.threshold
 
 
 class _Numbers(NamedTuple):
@@ -195,8 +197,8 @@ class _DeferredNumbers:
             self._take(outcome.path, outcome.n),
             [[(self._take(m.path, m.n), self._take(m.path, 1.0 if m.coef is None else m.coef)) for m in part]
              for part in outcome.norms],
-            [None if greatest is None else self._take(outcome.path, greatest) for greatest in outcome.greatest],
-            [self._take(norm.path, norm.n) for norm in outcome.each],
+            [None if greatest is None else self._take(outcome.path, greatest) for greatest in outcome.max_abs],
+            [self._take(norm.path, norm.n) for norm in outcome.per_tensor],
             outcome.counts and [self._take(outcome.path, count) for count in outcome.counts],
         )  # fmt: skip
         kinds: dict[type[Path], list[int]] = {}  # each reads its own scalars only

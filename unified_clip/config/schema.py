@@ -13,8 +13,7 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import GenerateJsonSchema
 
 from .._core import rule as formula
-from .._core.plan import Part
-from .._core.rule import Family
+from .._core.rule import ClipConvention, ClipRule
 from .fields import Bound, ConfigModel, Epsilon, Name, NormType, Threshold, located_error
 from .schedules import Constant, Schedule
 
@@ -99,17 +98,17 @@ class Clipping(ConfigModel):
         """Return min and max; None if they are not set."""
         return None if self.min is None or self.max is None else (self.min, self.max)
 
-    def part(self, limit: Any) -> Part:
+    def part(self, limit: Any) -> ClipRule:
         """Return the rule for the core. `limit`: the threshold of this step."""
         if self.rule == "value":
             bounds = self.bounds or ((-limit, limit) if isinstance(limit, float) else None)
-            return Part("value", formula.PADDLE, bounds=bounds) if bounds else Part("value", formula.PADDLE, limit)
+            return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=limit)
         if self.rule == "none":
-            return Part("global_norm", formula.PADDLE)
+            return ClipRule("global_norm", formula.PADDLE)
         family = FAMILIES[self.family or DEFAULT_FAMILY, self.rule]
         if self.eps is not None:
-            family = Family(self.eps, family.infinite_norm_gives_nan)
-        return Part(self.rule, family, limit, p=self.norm_type or 2.0)
+            family = ClipConvention(self.eps, family.infinite_norm_gives_nan)
+        return ClipRule(self.rule, family, limit, p=self.norm_type or 2.0)
 
 
 class Group(Clipping):
@@ -197,7 +196,8 @@ class Settings(Clipping):
     def meaning(self) -> Any:
         """Return a value that is equal for two configurations with the same effect."""
         parts = [
-            Part("global_norm", formula.PADDLE) if is_off(part) else part.part(part.threshold) for part in self.parts
+            ClipRule("global_norm", formula.PADDLE) if is_off(part) else part.part(part.threshold)
+            for part in self.parts
         ]
         return self.nonfinite, self.patterns, parts
 

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._core import checks
-from .._core.containers import Leaf
-from .._core.gradients import Gradients, wants_clipping
+from .._core import validation
+from .._core.collect import wants_clipping
+from .._core.gradients import GradientList
+from .._core.types import Leaf
 from ..recording.clip_event import make_namer
 from .schema import Settings
 
@@ -61,7 +62,7 @@ class ParameterSelection:
             self._check_patterns([_dotted(name) for name, _ in named])
         return parts
 
-    def group_ranges(self, gradients: Gradients) -> list[range]:
+    def group_ranges(self, gradients: GradientList) -> list[range]:
         """Return the range of each part among gradients in the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
@@ -95,7 +96,7 @@ class ParameterSelection:
                 message = f"The pattern {pattern!r} of the configuration matches none of the names {few}."
                 if self._unmatched:
                     raise ValueError(f"{message} {self._unmatched}")
-                checks.warn(message)
+                validation.warn(message)
         self._checked = True
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from .._core.ops import Tensor
+from .._core.types import Tensor
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from . import torch_scaling

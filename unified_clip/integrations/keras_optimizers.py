@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from .._core.containers import Leaf
+from .._core.types import Leaf
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
 from ..errors import ClipWarning
@@ -87,8 +87,8 @@ class Attached(AbstractContextManager[Any, None]):
         self._first_step = self._last_step = self.step
         self._skips = settings.nonfinite == "skip"
         self._name_of = make_namer(names)
-        self._ops = importlib.import_module(f"unified_clip._ops.{keras.backend.backend()}_ops").OPS
-        self._clipper = steps.clipper(settings, self._ops)
+        self._backend = importlib.import_module(f"unified_clip._backends.{keras.backend.backend()}").BACKEND
+        self._clipper = steps.clipper(settings, self._backend)
         self._variables: Sequence[Variable] = []
         wide = "float64" if keras.config.floatx() == "float64" else "float32"
         add = functools.partial(optimizer.add_variable, aggregation="only_first_replica")
@@ -187,7 +187,7 @@ class Attached(AbstractContextManager[Any, None]):
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
-        steps = self._ops.read(ops.copy(self._optimizer._iterations))
+        steps = self._backend.read(ops.copy(self._optimizer._iterations))
         return steps is not None and (int(steps) + 1) % every != 0  # None in a graph, which discards the outcome too
 
     def _name(self, variable: Variable) -> str:

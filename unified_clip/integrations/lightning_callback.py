@@ -11,7 +11,7 @@ except ImportError:  # the same under its older name
     from pytorch_lightning import Callback
 
 from .. import monitor
-from .._core.shards import Across
+from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper, OutcomeProperties
 from . import torch_scaling
@@ -57,13 +57,13 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         check_numel: bool | int | None = None,
     ) -> None:
         self._config, self._names, self._log_every = config, names, log_every
-        self._across = Across(process_group, ownership, check_numel)
+        self._spec = DistributedSpec(process_group, ownership, check_numel)
         self._begin()
 
     def _begin(self) -> None:
         self._clippers: WeakKeyDictionary[Any, Clipper] = WeakKeyDictionary()
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._clipper = self._config.clipper(self._names, **vars(self._across))
+        self._clipper = self._config.clipper(self._names, **vars(self._spec))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without outcomes: a copy begins anew."""
@@ -92,7 +92,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         if optimizer not in self._clippers:
             check_not_attached(optimizer)
             names = pl_module if self._names is None else self._names
-            self._clippers[optimizer] = self._config.clipper(names, **vars(self._across))
+            self._clippers[optimizer] = self._config.clipper(names, **vars(self._spec))
         steps = self._count_step(trainer, optimizer)
         if self._skips_step(trainer, optimizer):
             return

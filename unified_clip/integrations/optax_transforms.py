@@ -10,8 +10,8 @@ import numpy as np
 import optax
 from jax.experimental.sparse import BCOO
 
-from .._core.shards import Across
-from .._ops.jax_ops import OPS
+from .._backends.jax.backend import BACKEND
+from .._core.distributed import DistributedSpec
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
 from . import steps
@@ -50,9 +50,9 @@ def transformation(
             "of optax.chain(as_optax(), optimizer)."
         )
     following = optax.with_extra_args_support(optimizer or optax.identity())
-    across = Across(process_group)
-    clipper = steps.clipper(settings, OPS, across)
-    anywhere = OPS.stated(across).anywhere
+    spec = DistributedSpec(process_group)
+    clipper = steps.clipper(settings, BACKEND, spec)
+    anywhere = BACKEND.with_spec(spec).anywhere
 
     def init(params: Any) -> ClipState:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)

@@ -7,11 +7,12 @@ from typing import Any
 
 import paddle
 
-from .._core import classes
-from .._core.containers import Leaf
-from .._core.plan import IN_GRAPHS
-from .._ops.paddle_classes import OptimizerClip
-from .._ops.paddle_ops import OPS, in_static_mode, in_to_static_mode
+from .._api.groups import IN_GRAPHS
+from .._api.param_grads import ParamGrads
+from .._backends.paddle.backend import BACKEND
+from .._backends.paddle.classes import OptimizerClip
+from .._backends.paddle.conditions import in_static_mode, in_to_static_mode
+from .._core.types import Leaf
 from ..config.clipper import Clipper, OutcomeProperties
 from ..config.schema import Settings
 from ..recording.clip_event import Namer
@@ -31,11 +32,11 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def __repr__(self) -> str:
         return f"<{type(self._settings).__name__} {self._settings.rule}>"
 
-    def __call__(self, params_grads: Iterable[Any]) -> classes.Pairs:
+    def __call__(self, params_grads: Iterable[Any]) -> ParamGrads:
         param_grads = list(params_grads)
         if in_static_mode() or in_to_static_mode():
             return self._in_graph(param_grads)
-        names = {OPS.parameter_name(parameter) or "" for parameter, gradient in param_grads if gradient is not None}
+        names = {BACKEND.parameter_name(parameter) or "" for parameter, gradient in param_grads if gradient is not None}
         if not names:
             return param_grads
         is_next_group = bool(self._clipped) and self._clipped.isdisjoint(names)
@@ -61,7 +62,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def step(self, step: int) -> None:
         self._clipper.step, self._clipped = step, set()
 
-    def _in_graph(self, param_grads: classes.Pairs) -> classes.Pairs:
+    def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
         """Clip at every step of a program. Making the program is not a step."""
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
@@ -86,12 +87,12 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))  # 
 
 def _namer(names: Any) -> Namer:
     """Return a function that names gradients by their parameters' own names: static programs replace the objects."""
-    check_names(names, lambda parameter: OPS.parameter_name(parameter) is not None, "Paddle")
+    check_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping | None):
         raise TypeError(f"names is a {type(names).__name__}. Pass a Layer, or a dict of name to parameter.")
-    by_own_name = {OPS.parameter_name(parameter): name for name, parameter in (names or {}).items()}
+    by_own_name = {BACKEND.parameter_name(parameter): name for name, parameter in (names or {}).items()}
 
     def name_of(leaf: Leaf) -> str | None:  # a function: Clipper takes other callables for models
         return by_own_name.get(leaf.name, leaf.name)

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .._core.ops import Ops
-from .._core.shards import HERE_OR_TOLD, Across
+from .._core.backend import Backend
+from .._core.distributed import INFERRED, DistributedSpec
 from ..config import outcome
 from ..config.clipper import Clipper, Traced
 from ..config.schema import Settings
@@ -53,11 +53,11 @@ UNKNOWN = -1
 """Stands for None in `clipped`, and for a step that is not yet made."""
 
 
-def clipper(settings: Settings, ops: Ops, across: Across = HERE_OR_TOLD) -> Clipper:
+def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
     """Return a clipper that skips no steps: the integration does, which has the optimizer's state."""
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
-    return Clipper(settings, across=across, resolve=lambda grads: (ops, grads))
+    return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]

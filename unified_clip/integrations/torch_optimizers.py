@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from .._core.containers import Leaf
-from .._core.shards import HERE_OR_TOLD, Across
-from .._ops import torch_shards
+from .._backends.torch import sharded
+from .._core.distributed import INFERRED, DistributedSpec
+from .._core.types import Leaf
 from ..config.clip_config import ClipConfig
 from ..config.clipper import OutcomeProperties
 from ..recording.clip_event import make_namer
@@ -35,8 +35,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     schedule. A copy of the handle has the configuration and the step, and is not attached.
     """
 
-    def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, across: Across) -> None:
-        self._begin(config, across)
+    def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, spec: DistributedSpec) -> None:
+        self._begin(config, spec)
         check_names(names, lambda parameter: isinstance(parameter, torch.Tensor), "PyTorch")
         self._names = names
         self._look_up_names(optimizer, "Pass the model: clip.attach_to(optimizer, model).")
@@ -45,9 +45,9 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def _begin(self, config: ClipConfig, across: Across = HERE_OR_TOLD) -> None:
+    def _begin(self, config: ClipConfig, spec: DistributedSpec = INFERRED) -> None:
         self._config = config
-        self._clipper = config.clipper(lambda leaf: self._name_of(leaf), **vars(across))
+        self._clipper = config.clipper(lambda leaf: self._name_of(leaf), **vars(spec))
         self._hooks: list[Any] = []
         self._outermost: FrameType | None = None
 
@@ -131,7 +131,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._name_of, self._count = name_of, len(parameters)
 
 
-def attach(config: ClipConfig, optimizer: Any, names: Any = None, across: Across = HERE_OR_TOLD) -> Attached:
+def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: DistributedSpec = INFERRED) -> Attached:
     """Make an optimizer clip before every step. `ClipConfig.attach_to` lists the arguments and errors."""
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -142,9 +142,9 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, across: Across
             "torch.optim.Optimizer.__init__. Pass the optimizer inside it, which makes the steps."
         )
     check_not_attached(optimizer)
-    if not across.is_stated and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
-        raise torch_shards.flat()
-    return Attached(config, optimizer, names, across)
+    if not spec.is_given and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
+        raise sharded.flat()
+    return Attached(config, optimizer, names, spec)
 
 
 def check_not_attached(optimizer: Any) -> None:

@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .. import monitor
-from .._core.shards import Across
+from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.clipper import OutcomeProperties
 from . import torch_scaling
@@ -46,11 +46,11 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         ownership: Any = None,
         check_numel: bool | int | None = None,
     ) -> None:
-        self._config, self._across = config, Across(process_group, ownership, check_numel)
+        self._config, self._spec = config, DistributedSpec(process_group, ownership, check_numel)
         self._begin()
 
     def _begin(self) -> None:
-        self._clipper = self._config.clipper(**vars(self._across))
+        self._clipper = self._config.clipper(**vars(self._spec))
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:

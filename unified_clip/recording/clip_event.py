@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from .._core.checks import COMPLEX, FLOATING
-from .._core.containers import Leaf
+from .._core.backend import Backend
 from .._core.exact import nearest
 from .._core.observer import Clip
-from .._core.ops import Later, Ops, Path, Scalar
+from .._core.path import Path
+from .._core.types import Deferred, Leaf, Scalar
+from .._core.validation import COMPLEX, FLOATING
 
 Namer = Callable[[Leaf], str | None]
 
@@ -49,7 +50,7 @@ class ByParameter:
 
     def in_order(self, clip: Clip) -> Sequence[str]:
         """Return the parameters' names in order if no gradient has a name and number and shapes agree; else []."""
-        leaves, shape = clip.gradients.leaves, clip.gradients.ops.shape
+        leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
         shapes = [tuple(getattr(parameter, "shape", ())) for parameter in self._names.values()]
@@ -83,10 +84,10 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
     """Copy the gradients. Complex ones get a last axis of two real numbers; sparse ones are left out."""
-    ops, copies = clip.gradients.ops, {}
+    backend, copies = clip.gradients.backend, {}
     for name, index in names.items():
         value = clip.gradients.values[index]
-        dtype, array = ops.dtype(value), ops.fetched(value)
+        dtype, array = backend.dtype(value), backend.to_numpy(value)
         if dtype in COMPLEX:
             dtype = {"complex64": "float32", "complex128": "float64"}[dtype]
             array = array.copy()[..., None].view(dtype)
@@ -106,7 +107,7 @@ class ClipEvent:
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
         self.scalars: list[Scalar] = []
-        self.deferred: Later | None = None
+        self.deferred: Deferred | None = None
         self._places: list[tuple[dict[str, Any], str]] = []
         self._measured = clip.measured and clip.n is not None
         self._greatest: dict[str, float] = {}
@@ -127,8 +128,8 @@ class ClipEvent:
         }
         self.in_graph = not path.on_host and path.in_graph([each for each in (clip.n, clip.coef) if each is not None])
         if clip.gradients.shards is not None:
-            self.fields |= clip.gradients.shards.told()
-        if self.in_graph and path.graph_teller() is None:
+            self.fields |= clip.gradients.shards.metadata()
+        if self.in_graph and path.graph_callback() is None:
             return  # the graph cannot report
         self._put(path, self.fields, "norm", clip.n)
         self._put(path, self.fields, "coef", clip.coef)
@@ -163,18 +164,18 @@ class ClipEvent:
 
     def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Measure the norm of each gradient and of its weight, of the call's order."""
-        ops, p = clip.gradients.ops, clip.p or 2.0
+        backend, p = clip.gradients.backend, clip.p or 2.0
         self.fields["parameters"] = {}
         for name, index in names.items():
             value, leaf = clip.gradients.values[index], clip.gradients.leaves[index]
-            fields = self.fields["parameters"][name] = {"shape": list(ops.shape(value) or ())}
-            self._norm(ops, value, p, fields, "norm")
-            if leaf.parameter is not leaf.tensor and ops.is_tensor(leaf.parameter):
-                weight = ops.adopt(leaf.parameter)
-                if ops.dtype(weight) in (*FLOATING, *COMPLEX):
-                    self._norm(ops, weight, p, fields, "weight")
+            fields = self.fields["parameters"][name] = {"shape": list(backend.shape(value) or ())}
+            self._norm(backend, value, p, fields, "norm")
+            if leaf.parameter is not leaf.tensor and backend.is_tensor(leaf.parameter):
+                weight = backend.as_tensor(leaf.parameter)
+                if backend.dtype(weight) in (*FLOATING, *COMPLEX):
+                    self._norm(backend, weight, p, fields, "weight")
         low, high = self.fields["threshold"] if clip.rule == "value" and self.fields["threshold"] else (0.0, 1.0)
-        dtypes = {ops.dtype(value) for value in clip.gradients.values}
+        dtypes = {backend.dtype(value) for value in clip.gradients.values}
         if low == -high and len(dtypes) == 1:
             self._bound = nearest(high, dtypes.pop())
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
@@ -186,17 +187,17 @@ class ClipEvent:
         """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
-        norms = clip.gradients.shared_norms(clip.p, known_only=True) or {}
+        norms = clip.gradients.tensor_norms(clip.p, known_only=True) or {}
         if norms or not names:
-            ops, leaves = clip.gradients.ops, clip.gradients.leaves
+            backend, leaves = clip.gradients.backend, clip.gradients.leaves
             self.fields["parameters"] = {
-                name: {"shape": list(ops.shape(leaves[index].tensor) or ()), "norm": norms[index]}
+                name: {"shape": list(backend.shape(leaves[index].tensor) or ()), "norm": norms[index]}
                 for name, index in names.items()
                 if index in norms
             }
 
-    def _norm(self, ops: Ops, tensor: Any, p: float, fields: dict[str, Any], key: str) -> None:
-        path = ops.path([tensor], differentiable=False)
+    def _norm(self, backend: Backend, tensor: Any, p: float, fields: dict[str, Any], key: str) -> None:
+        path = backend.path([tensor], differentiable=False)
         with path.scope():
             self._put(path, fields, key, path.norm(p))
 

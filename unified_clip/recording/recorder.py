@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from .. import _json, _safetensors
-from .._core import checks
+from .._core import validation
 from .._core.observer import Clip
 from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
@@ -207,7 +207,7 @@ class Recording:
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
         """Write a call's lines whenever its graph runs."""
-        callbacks = [each.path.graph_teller() for each in events if each.path is not None]
+        callbacks = [each.path.graph_callback() for each in events if each.path is not None]
         callback = callbacks[0]
         if callback is None or None in callbacks:
             self.on_unrecordable_graph(events[0].fields["framework"])
@@ -262,7 +262,7 @@ class Recording:
     def _warn(self, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            checks.warn_at_call(message)
+            validation.warn_at_call(message)
 
 
 def _write_line(file: FileIO, line: dict[str, Any]) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 
 from .. import _dispatch
 from .._core import containers
-from .._core.containers import Leaf
+from .._core.types import Leaf
 from .frameworks import converter
 from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
     """Return the gradients in a container by name, or by position. TypeError: it has something else."""
-    ops, container = _dispatch.resolve(container)
-    tensors = converter(ops.name)
-    leaves = containers.flatten(ops, container).leaves
+    backend, container = _dispatch.resolve(container)
+    tensors = converter(backend.name)
+    leaves = containers.flatten(backend, container).leaves
     gradients: dict[str, Gradient] = {}
     for name, leaf in zip(_names(leaves), leaves, strict=True):
-        if leaf.tensor is not None and ops.is_parameter(leaf.tensor) and ops.is_trainable(leaf.tensor):
+        if leaf.tensor is not None and backend.is_parameter(leaf.tensor) and backend.is_trainable(leaf.tensor):
             raise TypeError(f"{leaf.place} is a parameter. Pass the gradients themselves")
         gradient = gradients[name] = None if leaf.tensor is None else tensors.read(leaf.tensor)
         if gradient is not None and gradient.dtype not in STORAGE:

@@ -148,7 +148,7 @@ def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient of a call; none if the gradients have none."""
+    """Return one coefficient per gradient of a call; an empty list for a clip by value or by slices."""
     count = len(line.parameters)
     coefs = line.coefs() * count if line.rule == "global" else line.coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []

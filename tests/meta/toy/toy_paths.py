@@ -7,13 +7,13 @@ import pytest
 from toyframe import Tensor
 
 from unified_clip import toy as uc
-from unified_clip._ops import toy_ops
+from unified_clip._backends import toy
 
 
 def test_tensors_take_the_host_path_unless_the_device_path_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     for choice, on_host in (("", True), ("framework", False)):
         monkeypatch.setenv("UNIFIED_CLIP_PATH", choice)
-        assert toy_ops.OPS.path([Tensor([3.0, 4.0])], differentiable=True).on_host == on_host
+        assert toy.BACKEND.path([Tensor([3.0, 4.0])], differentiable=True).on_host == on_host
 
 
 def test_memory_that_cannot_be_written_is_refused_before_any_write() -> None:

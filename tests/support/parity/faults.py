@@ -26,7 +26,7 @@ class Mistake:
 
     order: float = 2
     own_norms: bool = False
-    one_norm: bool = False
+    total_norm: bool = False
     not_counted: int | None = None
     not_scaled: int | None = None
     float32: bool = False
@@ -39,7 +39,7 @@ def clipped(case: Case, mistake: Mistake) -> CallOutcome:
     gradients: Sequence[Dense] = [g for g in case.gradients if isinstance(g, Dense)]
     eps = case.call.eps if mistake.eps is None else mistake.eps
     limit = case.call.threshold(case.arguments) * mistake.threshold
-    by_one = mistake.one_norm or (case.call.by_total_norm and not mistake.own_norms)
+    by_one = mistake.total_norm or (case.call.by_total_norm and not mistake.own_norms)
     norms = [norm([g], mistake) for g in gradients]
     counted = [g for number, g in enumerate(gradients) if number != mistake.not_counted]
     whole = norm(counted, mistake)

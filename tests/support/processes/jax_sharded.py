@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support import reference
 
 import unified_clip.jax as uc
-from unified_clip._ops import jax_shards
+from unified_clip._backends import jax as backend
 from unified_clip.errors import NonFiniteNormError
 
 DEVICES = 2
@@ -60,17 +60,17 @@ def clipped(
 ) -> tuple[float, list[np.ndarray], list[str]]:
     """The norm, the gradients afterwards, gathered, and what was reduced over the processes."""
     given = [sharded(array, spec) for array, spec in zip(arrays, specs, strict=True)]
-    held, calls, own = list(given), [], jax_shards._exchanged
+    held, calls, own = list(given), [], backend.sharded._exchanged
 
     def counting(ranks: Any, numbers: Any, reduce: Any) -> list[int]:
         calls.append(reduce.__name__)
         return own(ranks, numbers, reduce)
 
-    jax_shards._exchanged = counting
+    backend.sharded._exchanged = counting
     try:
         norm = uc.clip_grad_norm_(held, limit, p, check_numel=True, **stated)
     finally:
-        jax_shards._exchanged = own
+        backend.sharded._exchanged = own
     assert [new.sharding for new in held] == [old.sharding for old in given]
     return float(norm), [gathered(array) for array in held], calls
 

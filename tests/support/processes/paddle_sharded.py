@@ -285,6 +285,12 @@ def in_place(function: str, arrays: Sequence[np.ndarray], layout: str, *args: An
     return [gathered(each.grad) for each in given]
 
 
+def configured_by_value(arrays: Sequence[np.ndarray], layout: str) -> list[np.ndarray]:
+    given = parameters(arrays, layout)
+    ClipConfig(rule="value", threshold=0.5).clipper().clip_(given)
+    return [gathered(each.grad) for each in given]
+
+
 def without_gradients(ranks: Sequence[int], arrays: Sequence[np.ndarray], beside: bool) -> float:
     """The norm where some processes have parameters and no gradients; a plain one with a gradient beside them."""
     given = parameters(arrays, "rows")

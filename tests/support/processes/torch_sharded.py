@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import unified_clip.torch as uc
+from unified_clip._backends.torch.backend import TorchBackend
 from unified_clip._core.exact import UNIT, Accumulator
-from unified_clip._core.shards import Exchange
-from unified_clip._ops.torch_ops import TorchOps
+from unified_clip._distributed.consensus import Consensus
 
 Layout = list[tuple[str, Any]]
 
@@ -113,17 +113,17 @@ def clipped(
 def clipped_by_float64_sums(array: np.ndarray, layout: str) -> float:
     """The norm, if sums were float64, here and over the processes."""
 
-    def here(ops: TorchOps, tensors: Sequence[torch.Tensor]) -> Any:
+    def here(backend: TorchBackend, tensors: Sequence[torch.Tensor]) -> Any:
         squares = [value**2 for tensor in tensors for value in tensor.tolist()]
         total = Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
         return SimpleNamespace(norm_dtype="float32", power_sum=lambda p, exactly: total)
 
-    def everywhere(exchange: Exchange, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
+    def everywhere(exchange: Consensus, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
         total = torch.tensor(own.total / 2**30, dtype=torch.float64)
         dist.all_reduce(total)
         return Accumulator(int(total.item() * 2**30) << UNIT - 30), dtype
 
-    with mock.patch.object(TorchOps, "measuring", here), mock.patch.object(Exchange, "power_sum", everywhere):
+    with mock.patch.object(TorchBackend, "partial_sums", here), mock.patch.object(Consensus, "power_sum", everywhere):
         return clipped([array], layout, 2.0, 1.0)[0]
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import reference
 
+from unified_clip._compute import kernels, memory, sparse_rows
+from unified_clip._compute.exact_sums import sum_exactly
 from unified_clip._core.exact import BLOCK, UNIT, WORDS, Accumulator, nearest
-from unified_clip._ops import kernels, memory
-from unified_clip._ops.exact_sums import sum_exactly
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -181,8 +181,9 @@ def test_slices_and_rows_without_a_wider_format_are_summed_exactly(dtype: str, m
     # As on processors where NumPy has nothing wider than float64.
     array = np.random.default_rng(0).standard_normal((5, 7)).astype(dtype)
     rows = np.array([[0, 1, 0, 1, 1]])
-    wanted = kernels.slice_norms(array, dtype, [1], dtype), kernels.merge_rows(rows, array, dtype)[1]
-    monkeypatch.setattr(kernels, "_wider_than", lambda dtype: None)
-    got = kernels.slice_norms(array, dtype, [1], dtype), kernels.merge_rows(rows, array, dtype)[1]
+    wanted = kernels.slice_norms(array, dtype, [1], dtype), sparse_rows.merge_rows(rows, array, dtype)[1]
+    for module in (kernels, sparse_rows):
+        monkeypatch.setattr(module, "wider_than", lambda dtype: None)
+    got = kernels.slice_norms(array, dtype, [1], dtype), sparse_rows.merge_rows(rows, array, dtype)[1]
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import reference
 
+from unified_clip._compute import kernels, moduli, processor
+from unified_clip._compute.exact_sums import CHUNK
 from unified_clip._core.exact import UNIT, Accumulator
-from unified_clip._ops import kernels, moduli
-from unified_clip._ops.exact_sums import CHUNK
 
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
 NUMBERS = {
@@ -39,7 +39,7 @@ def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def norm(arrays: list[np.ndarray], p: float) -> float:
     parts = [kernels.storage(array) for array in arrays]
     dtype = reference.norm_dtype(name for _, name in parts)
-    with kernels.ieee_arithmetic():
+    with processor.ieee_arithmetic():
         return kernels.general_norm(parts, p, dtype) if p == math.inf else kernels.exact_norm(parts, int(p), dtype)
 
 
@@ -139,7 +139,7 @@ def test_the_greatest_of_many_that_are_nearly_equal(measure: Callable[[np.ndarra
 
 @given(st.lists(st.one_of(NUMBERS["complex128"], NEAR_ONE), max_size=20))
 def test_rounded_moduli_are_off_by_an_ulp_at_most(values: list[complex]) -> None:
-    with kernels.ieee_arithmetic():
+    with processor.ieee_arithmetic():
         got = moduli.rounded(np.array(values, np.complex128))
     for z, modulus in zip(values, got.tolist(), strict=True):
         exact = reference.norm([np.array([z], np.complex128)])

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import reference
 
-from unified_clip._core import consensus
-from unified_clip._core.consensus import Call, Exchange
-from unified_clip._core.containers import Leaf
+from unified_clip._compute import checksums, kernels
+from unified_clip._core import entry
+from unified_clip._core.distributed import AWAITED, DistributedSpec
 from unified_clip._core.exact import Accumulator
-from unified_clip._core.shards import Across, Alone, Row, SharedPath, each_norm
-from unified_clip._ops import checksums, kernels
+from unified_clip._core.path import Path
+from unified_clip._core.types import Leaf
+from unified_clip._distributed import consensus
+from unified_clip._distributed.consensus import Call, Consensus
+from unified_clip._distributed.norm import LocalShards, NormGroup, SingleProcess
 
 LIMIT = 10
 """Seconds that one may wait for the others."""
@@ -60,7 +64,7 @@ class Member:
 
 
 class Sums:
-    """`Measuring` of arrays."""
+    """`PartialSums` of arrays."""
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         self._parts = [(array, array.dtype.name) for array in arrays]
@@ -85,8 +89,11 @@ def leaf(position: int) -> Leaf:
     return Leaf(None, position)
 
 
-class Held:
-    """`Shards`: what one process holds of some gradients."""
+class Held(LocalShards):
+    """The shards of one process."""
+
+    parameters: int | None = None  # type: ignore[assignment]
+    numel: int | None = None  # type: ignore[assignment]
 
     def __init__(self, group: Any, arrays: Sequence[np.ndarray], **told: Any) -> None:
         self._group, self.values = group, [np.asarray(array) for array in arrays]
@@ -109,14 +116,23 @@ class Held:
     def counted(self, indices: Sequence[int]) -> list[Any]:
         return [self.values[index] for index in indices]
 
-    def rows(self, known_only: bool = False) -> list[Row]:
+    def rows(self, known_only: bool = False) -> list[NormGroup]:
         return [
-            Row(index if array.size else None, [self._group], leaf(index), self._names and self._names[index])
+            NormGroup(index if array.size else None, [self._group], leaf(index), self._names and self._names[index])
             for index, array in enumerate(self.values)
         ]
 
     def whole(self, index: int) -> Any:
         return self.values[index]
+
+    def elements(self, index: int) -> int:
+        return int(self.values[index].size)
+
+    def layouts(self) -> list[str]:
+        return []
+
+    def world(self) -> Any:
+        return self._group
 
 
 def together(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
@@ -127,9 +143,9 @@ def together(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
 
 
 def norm_of(group: Any, arrays: Sequence[np.ndarray], p: float, agreed: Any = None, **told: Any) -> tuple[float, str]:
-    local = SimpleNamespace(constant=float, norm_dtype="")
+    local: Any = SimpleNamespace(constant=float, norm_dtype="")
     held: Any = Held(group, arrays, **told)
-    path = SharedPath(local, held, range(len(arrays)), agreed or {}, Sums, is_first=True)  # type: ignore[arg-type]
+    path = held.path(local, range(len(arrays)), agreed or {}, Sums, function="", is_first=True)
     return path.norm(p), local.norm_dtype
 
 
@@ -194,8 +210,8 @@ def test_a_sum_that_leaves_a_doubt_is_made_again_by_all(size: int) -> None:
 
 
 def test_a_process_alone_has_it_all() -> None:
-    assert norm_of(Alone(), [np.array([3.0, 4.0], np.float32)], 2.0) == (5.0, "float32")
-    assert norm_of(Alone(), [np.array([3.0, 4.0], np.float32)], math.inf) == (4.0, "float32")
+    assert norm_of(SingleProcess(), [np.array([3.0, 4.0], np.float32)], 2.0) == (5.0, "float32")
+    assert norm_of(SingleProcess(), [np.array([3.0, 4.0], np.float32)], math.inf) == (4.0, "float32")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -256,7 +272,7 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
 
     def run(group: Member) -> Any:
         p = orders[group.rank > 0]
-        return Exchange(group, Call()).compare() if p is None else norm_of(group, [array], p)
+        return Consensus(group, Call()).compare() if p is None else norm_of(group, [array], p)
 
     assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in refused(3, run)
 
@@ -295,7 +311,7 @@ def test_norms_of_single_gradients_are_found_together(size: int, seed: int) -> N
     parts = [np.array_split(array, size) for array in whole]
 
     def run(group: Member) -> dict[int, float]:
-        return each_norm(Held(group, [cut[group.rank] for cut in parts]), 2, {"threshold": 1.0}, Sums)  # type: ignore[arg-type]
+        return Held(group, [cut[group.rank] for cut in parts]).tensor_norms(2, {"threshold": 1.0}, Sums)
 
     found, calls = together(size, run)
     assert found == [{index: reference.norm([array]) for index, array in enumerate(whole)}] * size
@@ -316,34 +332,34 @@ def test_norms_of_single_gradients_are_found_together(size: int, seed: int) -> N
     ],
 )
 def test_what_says_more_than_the_tensors_is_stated(stated: dict[str, Any], is_stated: bool) -> None:
-    assert Across(**stated).is_stated == is_stated
+    assert DistributedSpec(**stated).is_given == is_stated
 
 
 def test_a_statement_that_means_nothing_is_refused() -> None:
     with pytest.raises(
         ValueError, match="ownership is 'owned'; it has to be 'replicated', 'distinct', a function of a"
     ):
-        Across(ownership="owned")
+        DistributedSpec(ownership="owned")
     with pytest.raises(TypeError, match="check_numel is '5'; it has to be a bool, a whole number, or None"):
-        Across(check_numel="5")  # type: ignore[arg-type]
+        DistributedSpec(check_numel="5")  # type: ignore[arg-type]
     for ownership in ("replicated", "distinct", bool):  # as with a group of all that is not made yet
         with pytest.raises(ValueError, match=r"process_group is None: .* \(before init_process_group"):
-            Across(process_group=None, ownership=ownership)
+            DistributedSpec(process_group=None, ownership=ownership)
 
 
 def test_what_is_stated_is_the_same_in_a_copy() -> None:
     """Process groups cannot be copied."""
-    stated = Across(process_group=threading.Lock(), ownership="distinct")
+    stated = DistributedSpec(process_group=threading.Lock(), ownership="distinct")
     assert copy.deepcopy(stated) is stated
 
 
-def path_of(group: Any, arrays: Sequence[np.ndarray]) -> SharedPath:
-    local = SimpleNamespace(
+def path_of(group: Any, arrays: Sequence[np.ndarray]) -> Path:
+    local: Any = SimpleNamespace(
         constant=float,
         on_host=True,
         nonfinite_counts=lambda: [(int(np.isnan(each).sum()), int(np.isinf(each).sum())) for each in arrays],
     )
-    return SharedPath(local, Held(group, arrays), range(len(arrays)), {}, Sums)  # type: ignore[arg-type]
+    return Held(group, arrays).path(local, range(len(arrays)), {}, Sums, function="", is_first=False)
 
 
 def test_who_holds_what_is_not_finite_is_told() -> None:
@@ -361,7 +377,7 @@ def test_who_holds_what_is_not_finite_is_told() -> None:
 
 
 def test_all_else_is_asked_of_what_is_held_here_but_for_slices() -> None:
-    path = path_of(Alone(), [np.ones((2, 2))])
+    path = path_of(SingleProcess(), [np.ones((2, 2))])
     assert path.on_host
     with pytest.raises(ValueError, match="axes cannot be used with a gradient that several processes hold"):
         path.slice_norms([0])
@@ -393,10 +409,10 @@ def test_only_ranks_that_know_their_parameters_compare_them(p: float) -> None:
 
 def of_copies(group: Any, p: float, arrays: Sequence[np.ndarray]) -> tuple[float, str]:
     """The norm of gradients that each rank has, taken for copies, so that the first counts."""
-    local = SimpleNamespace(constant=float, norm_dtype="")
+    local: Any = SimpleNamespace(constant=float, norm_dtype="")
     held: Any = Held(group, arrays, copies=range(len(arrays)))
     held.counted = lambda indices: arrays if group.rank == 0 else []
-    path = SharedPath(local, held, range(len(arrays)), {}, Sums, is_first=True)  # type: ignore[arg-type]
+    path = held.path(local, range(len(arrays)), {}, Sums, function="", is_first=True)
     return path.norm(p), local.norm_dtype
 
 
@@ -467,7 +483,7 @@ def test_a_checksum_depends_on_every_bit_and_on_the_order() -> None:
 def test_the_names_that_were_called_are_told() -> None:
     def call(group: Member) -> None:
         name = "clip_by_global_norm" if group.rank else "clip_grad_norm_"
-        Exchange(group, Call({"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name})).compare()
+        Consensus(group, Call({"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name})).compare()
 
     message = refused(3, call)
     assert "eps: 1e-06 on rank 1, 2; 0.0 on rank 0. rank 1, 2 called clip_by_global_norm, rank 0 called" in message
@@ -518,11 +534,26 @@ class Broken:
 # -- rejections
 
 
+def rejected(find_group: Callable[[], Any], body: Callable[[], Any]) -> Exception:
+    """Run a call for which other ranks wait, and return its error."""
+
+    def call() -> None:
+        AWAITED.send_rejection = partial(consensus.send_rejection, find_group=find_group)
+        body()
+
+    with pytest.raises(Exception) as caught:
+        entry.as_it_is(call)
+    assert AWAITED.send_rejection is None
+    return caught.value
+
+
 def awaited(group: Any, error: Exception) -> list[str]:
     """Reject a call that others wait for; the notes that the error has then."""
-    consensus.AWAITED.group = (lambda: group) if group is None or hasattr(group, "rank") else group
-    consensus.send_rejection(error)
-    assert consensus.AWAITED.group is None
+
+    def body() -> None:
+        raise error
+
+    assert rejected(group if callable(group) else lambda: group, body) is error
     return list(getattr(error, "__notes__", []))
 
 
@@ -545,10 +576,8 @@ def test_all_ranks_may_reject_a_call() -> None:
 
 
 def test_a_rank_rejects_alone_where_no_other_waits() -> None:
-    assert awaited(None, TypeError()) == []
-    assert awaited(Alone(), TypeError()) == []
+    assert awaited(SingleProcess(), TypeError()) == []
     assert awaited(Broken(Member(Meeting(2), 0)), consensus.undeclared("nothing declares it")) == []
-    consensus.send_rejection(TypeError())  # which nobody waits for
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
@@ -568,11 +597,8 @@ def test_a_rank_that_cannot_measure_can_still_reject(p: float, monkeypatch: pyte
 
     def run(group: Member) -> float:
         if group.rank == 1:
-            consensus.AWAITED.group = lambda: group
-            with pytest.raises(MemoryError) as caught:
-                norm_of(group, [np.ones(7, np.float32)], p)
-            assert consensus.AWAITED.group is not None, "nothing is sent yet"
-            consensus.send_rejection(caught.value)
+            error = rejected(lambda: group, lambda: norm_of(group, [np.ones(7, np.float32)], p))
+            assert isinstance(error, MemoryError)
         else:
             with pytest.raises(ValueError, match="rank 1 rejected this call: MemoryError: 7 numbers"):
                 alike(group, p=p)
@@ -615,9 +641,9 @@ def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:
         at, to = divmod(group.rank, 2)
         held = Held(None, [np.ones(2)])
         groups = [Member(rows[at], to), Member(columns[to], at)]
-        held.rows = lambda known_only=False: [Row(0, groups, leaf(0), "[2]")]  # type: ignore[method-assign]
+        held.rows = lambda known_only=False: [NormGroup(0, groups, leaf(0), "[2]")]  # type: ignore[method-assign]
         with pytest.raises(ValueError) as caught:
-            each_norm(held, 2, {"threshold": float(group.rank == 0)}, Sums)  # type: ignore[arg-type]
+            held.tensor_norms(2, {"threshold": float(group.rank == 0)}, Sums)
         return str(caught.value)
 
     first, second, third, fourth = together(4, run)[0]

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import unified_clip
 from unified_clip import _native
+from unified_clip._compute import kernels, processor
 from unified_clip._core.exact import UNIT, nearest
-from unified_clip._ops import kernels
 
 if _native.KERNELS is None:
     pytest.skip("the compiled kernels are not built", allow_module_level=True)
@@ -182,22 +182,22 @@ def test_what_is_not_finite_is_told_by_every_thread(place: int) -> None:
         assert math.isnan(got) if math.isnan(value) else got == value
 
 
-@pytest.mark.skipif(kernels._LIBM is None, reason="the processor's mode is set as on x86-64 Linux")
+@pytest.mark.skipif(processor.LIBM is None, reason="the processor's mode is set as on x86-64 Linux")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) -> None:
     array, result = np.full(200_000, 1.0, np.float32), np.empty(200_000, np.float32)
     tiny = np.full(200_000, 1e-40, np.float32)
     expected = NATIVE.power_sum([tiny], "f", 2, "exact", 1)
     saved, flushing = ctypes.create_string_buffer(32), ctypes.create_string_buffer(32)
-    kernels._LIBM.fegetenv(saved)
+    processor.LIBM.fegetenv(saved)
     control = int.from_bytes(saved.raw[28:32], "little") | 0x8040  # flush results, take subnormal numbers for zero
     flushing.raw = saved.raw[:28] + control.to_bytes(4, "little")
-    kernels._LIBM.fesetenv(flushing)
+    processor.LIBM.fesetenv(flushing)
     try:
         NATIVE.scale([array], [result], "f", 1e-40, threads)
         found = NATIVE.power_sum([tiny], "f", 2, "exact", threads)
     finally:
-        kernels._LIBM.fesetenv(saved)
+        processor.LIBM.fesetenv(saved)
     assert found == expected
     assert result.view(np.uint32).tolist() == tiny.view(np.uint32).tolist()
 
@@ -207,7 +207,7 @@ def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) 
 def test_every_16_bit_number_is_scaled_as_numpy_does(name: str, coef: float) -> None:
     every = np.arange(2**16, dtype=np.uint16).view(np.float16 if name == "float16" else np.uint16)
     wanted, got = np.empty_like(every), np.empty_like(every)
-    with kernels.ieee_arithmetic():
+    with processor.ieee_arithmetic():
         kernels._scale(every, name, coef, wanted)
     NATIVE.scale([every], [got], kernels.CODES[name], coef, 2)
     same_numbers(got, wanted, name)
@@ -222,7 +222,7 @@ def test_numbers_are_scaled_as_numpy_does(name: str, coef: float) -> None:
     for view in (array, array.T, array[:, ::2], array[::-1], array.reshape(4, 16, 8, 8).transpose(0, 2, 3, 1)):
         wanted, got = np.empty_like(view), np.empty_like(view)
         in_place = np.array(view, copy=True, order="K")
-        with kernels.ieee_arithmetic():
+        with processor.ieee_arithmetic():
             kernels._scale(view, name, coef, wanted)
             kernels.scale([view, in_place], [name, name], coef, [got, in_place])
         same_numbers(got, wanted, name)
@@ -318,7 +318,7 @@ def test_the_number_of_threads_follows_openmps_setting(
 ) -> None:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     monkeypatch.setenv("OMP_NUM_THREADS", setting)
-    assert kernels.default_threads() == (threads or usable)
+    assert processor.default_threads() == (threads or usable)
 
 
 # -- with the extension and without

@@ -16,9 +16,10 @@ from support.kits import in_a_new_process
 
 import unified_clip.numpy as uc
 from unified_clip import _native
+from unified_clip._backends import numpy
+from unified_clip._compute import collected, kernels
 from unified_clip._core.exact import UNIT, nearest
-from unified_clip._core.writes import make_all
-from unified_clip._ops import host, kernels, numpy_ops
+from unified_clip._core.writers import make_all
 
 if _native.KERNELS is None:
     pytest.skip("the compiled kernels are not built", allow_module_level=True)
@@ -62,7 +63,7 @@ def test_sums_do_not_depend_on_gaps_and_order(name: str, dtype: str, p: int) -> 
 
 
 def lane_of(*arrays: np.ndarray) -> Any:
-    return numpy_ops.GATHERER.of_tensors(list(arrays), False, False)
+    return numpy.GATHERER.of_tensors(list(arrays), False, False)
 
 
 @pytest.mark.parametrize("dtype", CODES)
@@ -288,7 +289,7 @@ def test_each_norm_is_correctly_rounded() -> None:
         np.array([np.inf, 1.0], np.float16),
         RNG.standard_normal(100_000),
     ]
-    path = host.EachPath(numpy_ops.OPS, GATHERER.of_tensors(given, False, False))
+    path = collected.PerTensorPath(numpy.BACKEND, GATHERER.of_tensors(given, False, False))
     with path.scope():
         norms = path.norm(2)
         expected = [
@@ -300,7 +301,7 @@ def test_each_norm_is_correctly_rounded() -> None:
 
 def test_each_is_scaled_by_its_own_coefficient() -> None:
     given = [np.array([3.0, 4.0], np.float32), np.array([0.5]), np.array([6.0, 8.0], np.float16)]
-    path = host.EachPath(numpy_ops.OPS, GATHERER.of_tensors(given, False, True))
+    path = collected.PerTensorPath(numpy.BACKEND, GATHERER.of_tensors(given, False, True))
     coefs = np.array([0.5, 1.0, 0.25])
     scaled = path.scale(coefs)
     assert scaled[1] is given[1]
@@ -310,14 +311,14 @@ def test_each_is_scaled_by_its_own_coefficient() -> None:
 
 
 def test_a_later_version_of_the_exchange_interface_is_left_alone() -> None:
-    class Later:
+    class Deferred:
         versions = (ctypes.c_uint32 * 64)(2)
 
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    Later.__dlpack_c_exchange_api__ = new(ctypes.addressof(Later.versions), b"dlpack_exchange_api", None)
-    assert host.gatherer(Later) is None
-    assert host.gatherer(np.ndarray) is not None
+    Deferred.__dlpack_c_exchange_api__ = new(ctypes.addressof(Deferred.versions), b"dlpack_exchange_api", None)
+    assert collected.gatherer(Deferred) is None
+    assert collected.gatherer(np.ndarray) is not None
 
 
 @pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">c8", ">c16"])

@@ -19,8 +19,8 @@ from hypothesis.extra import numpy as npst
 from support import reference
 
 from unified_clip import _native
+from unified_clip._compute import kernels
 from unified_clip._core.exact import FORMATS, UNIT, Accumulator
-from unified_clip._ops import kernels
 
 pytestmark = pytest.mark.nightly
 

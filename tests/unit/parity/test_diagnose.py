@@ -91,7 +91,7 @@ MISTAKES = {
     ),
     "one norm": (
         EACH,
-        Mistake(one_norm=True),
+        Mistake(total_norm=True),
         "global for per tensor",
         "each gradient is clipped by the total norm instead of its own norm",
     ),
@@ -372,7 +372,7 @@ def test_what_is_close_enough_has_no_cause() -> None:
 
 
 def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
-    found = dataclasses.replace(clipped(EACH, Mistake(one_norm=True)), name="native")
+    found = dataclasses.replace(clipped(EACH, Mistake(total_norm=True)), name="native")
     deviation = judge_result(WorkItem(NATIVE, EACH), oracle.expect(EACH), found, Framework(), ()).deviation
     assert deviation is not None
     judgements, _ = match.match_deviations([], {("torch", EACH.name): deviation}, {"torch": {}})
@@ -399,7 +399,7 @@ RANDOM_MISTAKES: dict[str, Callable[[Case, int], Mistake]] = {
     "left out": lambda one, number: Mistake(not_counted=number),
     "not scaled": lambda one, number: Mistake(not_scaled=number),
     "per tensor for global": lambda one, number: Mistake(own_norms=True),
-    "global for per tensor": lambda one, number: Mistake(one_norm=True),
+    "global for per tensor": lambda one, number: Mistake(total_norm=True),
     "float32": lambda one, number: Mistake(float32=True),
     "16 bits": lambda one, number: Mistake(rounded_to=("float16", "bfloat16")[number % 2]),
     "clipped twice": lambda one, number: Mistake(times=2),

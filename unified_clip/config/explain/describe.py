@@ -13,7 +13,7 @@ FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle":
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about a configuration. `threshold`: the source of an unknown threshold, or of both bounds."""
+    """Return sentences about a configuration. `threshold`: what to print for unknown thresholds or bounds."""
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest = rule(settings, threshold)
@@ -32,7 +32,7 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
     threshold = threshold or limits(clipping)
     if clipping.rule == "value":
         return f"Clip each element to [-c, c] with c = {threshold}. NaN stays NaN."
-    eps = clipping.part(1.0).family.eps
+    eps = clipping.part(1.0).convention.eps
     denominator = f"(n + {number(eps)})" if eps else "n"
     is_global = clipping.rule == "global_norm"
     gradients, norm = ("all gradients", "their total norm") if is_global else ("each gradient", "its own norm")
@@ -98,7 +98,7 @@ def nonfinite(settings: Settings) -> str:
         return f"If the total norm is NaN or infinite, {actions[settings.nonfinite]}."
     if settings.rule in ("none", "value"):
         return "NaN stays NaN."
-    if settings.part(1.0).family.infinite_norm_gives_nan:
+    if settings.part(1.0).convention.infinite_norm_gives_nan:
         return "If the norm is NaN or infinite, every gradient becomes NaN."
     return "If the norm is infinite, finite gradients become 0 and infinite ones NaN. If it is NaN, all become NaN."
 

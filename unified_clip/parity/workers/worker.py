@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from ... import _workers
-from ..._core.containers import Leaf
-from ..._core.ops import Ops
-from ..._core.shards import HERE_OR_TOLD
+from ..._core.backend import Backend
+from ..._core.distributed import INFERRED
+from ..._core.types import Leaf
 from ...tensors.files import memmap
 from ...tensors.types import STORAGE, Gradient, encode
 from ..adapters.base import Adapter
@@ -66,18 +66,18 @@ def main() -> None:
         write_json(options.out / "worker.json", {"missing": str(error)})
         return
     namespace = importlib.import_module(f"unified_clip.{options.framework}")
-    ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
+    backend = importlib.import_module(f"unified_clip._backends.{options.framework}").BACKEND
     if options.rank == 0:
         write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
-    run(options, adapter, namespace, ops)
+    run(options, adapter, namespace, backend)
 
 
-def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
+def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
     """Raise RuntimeError if a plain tensor does not take the path to test: a comparison would prove nothing."""
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(tensors: Sequence[Any]) -> Sequence[Any]:
-        on_host.append(ops.path(tensors, differentiable=False).on_host)
+        on_host.append(backend.path(tensors, differentiable=False).on_host)
         return tensors
 
     if mode in IN_GRAPHS:
@@ -86,7 +86,7 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
         look([plain])
     elif mode in PROCESSES:
         leaves = [Leaf(plain, 0)]
-        shards = ops.shards(leaves, leaves, HERE_OR_TOLD, differentiable=False)
+        shards = backend.shards(leaves, leaves, INFERRED, differentiable=False)
         if shards is not None:
             look(shards.values)
     if mode in OURS and set(on_host) != {mode in EXACT}:
@@ -103,7 +103,7 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield package, importlib.metadata.version(package)
 
 
-def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, ops: Ops) -> None:
+def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: Backend) -> None:
     """Run every item of a job, in order."""
     out, rank = options.out, options.rank
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, ops: Ops)
     for mode, runs in groupby(items, lambda item: item["mode"]):
         os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
         with ranks.process_group(options.framework, adapter, mode, rank, out / f"{mode}.meeting") as holding:
-            check_path(holding, ops, mode)
+            check_path(holding, backend, mode)
             for batch in batches(list(runs), is_alone, lambda item: bool(dtypes(gradients(item)) & WIDE)):
                 cases = [(job["cases"][item["case"]], gradients(item)) for item in batch]
                 started = time.perf_counter()

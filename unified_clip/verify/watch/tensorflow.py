@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
-from ..._ops.tensorflow_ops import is_for_xla
+from ..._backends.tensorflow.arithmetic import is_for_xla
 from .base import NativeCall, ObservedTensors, Observer, without_none, wrap
 
 Describe = Callable[[Sequence[Any]], NativeCall]

@@ -1,0 +1,205 @@
+"""The toy framework. Its tensors are always in memory that can be seen: it has no derivatives, graphs or devices."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import toyframe
+from toyframe import where
+
+from .._compute import host, kernels, memory
+from .._compute.device import DevicePath, inverse, odd_bits
+from .._core.backend import Backend
+from .._core.path import Path
+from .._core.types import Scalar, Tensor, Write
+
+
+class ToyBackend(Backend):
+    """`Backend` and `DevicePrimitives` for toyframe."""
+
+    name = "toy"
+    writable = True
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, toyframe.Tensor) or kernels.is_array(value)
+
+    def as_tensor(self, value: Any) -> Tensor:
+        """An array shares its memory with the tensor: in-place names write through it."""
+        if isinstance(value, toyframe.Tensor):
+            return value
+        array = np.asarray(value)
+        if isinstance(value, np.generic):
+            array.flags.writeable = False
+        return toyframe.Tensor(array)
+
+    def dtype(self, tensor: Any) -> str:
+        return str(getattr(tensor.dtype, "name", tensor.dtype))
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
+        if host.forced_path():
+            return DevicePath(self, tensors, differentiable)
+        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+
+    def read(self, scalar: Tensor) -> float | int | None:
+        number: float | int = scalar.item()
+        return number
+
+    def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        return memory.alias_owners(tensors, [self.host_view(self.as_tensor(tensor)) for tensor in tensors], describe)
+
+    # -- what the host path needs
+
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        return kernels.storage(tensor.numpy())[0]
+
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
+        return toyframe.Tensor(array.view(dtype))
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return toyframe.Tensor(value, dtype)
+
+    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing keeps a record of what was read."""
+
+    # -- what the device path needs
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        if isinstance(value, toyframe.Tensor):
+            return value.cast("float64").reshape(())
+        return toyframe.Tensor(value, "float64")
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        sums = [_powers(part, p, divisor).sum(_all_axes(part)).reshape(()) for t in tensors for part in _real(t, p)]
+        return sum(sums, start=self.constant(0.0, tensors))
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = self.constant(0.0, tensors)
+        for tensor in tensors:
+            greatest = np.maximum(greatest, _magnitudes(tensor).max(_all_axes(tensor)).reshape(()))
+        return greatest
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        sums = [_powers(part, 2, divisor).sum(axes) for part in tensor.parts()]
+        return sum(sums, start=self.constant(0.0, [tensor]))
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        return _magnitudes(tensor).max(axes)
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        return np.sqrt(value) if p == 2 else value ** inverse(p)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return scalar
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return scalar.cast(dtype).cast("float64")
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return scalar.cast(dtype)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        results = [tensor.copy() for tensor in tensors]
+        for part in (part for tensor in results for part in tensor.parts()):
+            wide = "float64" if part.dtype == "float64" else "float32"
+            product = part.cast(wide) * coef.cast(wide)
+            part.assign(where(coef != 1.0, product.cast(part.dtype), part))
+        return results
+
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        return self.prepare_write(tensors, self.scale(tensors, coef))
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        if not isinstance(value, toyframe.Tensor):
+            return toyframe.Tensor(value, tensor.dtype)
+        return (_rounded_to_odd(value) if tensor.dtype == "bfloat16" else value).cast(tensor.dtype)
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        return not (low <= high).all()
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        return where(tensor < low, low, where(tensor > high, high, tensor))
+
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
+        return self.prepare_write(tensors, results)
+
+    def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
+        return [where(keep, tensor, toyframe.Tensor(np.zeros(tensor.shape), tensor.dtype)) for tensor in tensors]
+
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        return [Write(functools.partial(tensor.assign, value)) for tensor, value in zip(tensors, values, strict=True)]
+
+    def cosine(self, scalar: Scalar) -> Scalar:
+        return np.cos(scalar)
+
+    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
+        counts = [self.nonfinite_counts(tensor) for tensor in tensors]
+        nan, inf = (toyframe.Tensor(sum(each), "float64") for each in zip((0, 0), *counts, strict=True))
+        return nan, inf
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor.copy()
+
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return math.isfinite(scalar.item())
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
+        nan, inf = (test(tensor).cast("int64").sum(_all_axes(tensor)).item() for test in (np.isnan, np.isinf))
+        return int(nan), int(inf)
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return False
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+def _all_axes(tensor: Tensor) -> range:
+    return range(len(tensor.shape))
+
+
+def _real(tensor: Tensor, p: float) -> list[Tensor]:
+    """Real tensors with the same sum of |g|**p: for a complex tensor its two parts (p = 2) or its magnitudes."""
+    return tensor.parts() if p == 2 else [_magnitudes(tensor)]
+
+
+def _magnitudes(tensor: Tensor) -> Tensor:
+    """|g| in float64, NaN where either part of a complex number is: abs(inf + nan j) is inf."""
+    wide = tensor.cast("complex128" if "complex" in tensor.dtype else "float64")
+    return where(np.isnan(wide), toyframe.Tensor(math.nan), abs(wide))
+
+
+def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
+    numbers = tensor.cast("float64")
+    if p in (1, 2):
+        numbers = numbers if divisor is None else numbers / divisor
+        return numbers * numbers if p == 2 else abs(numbers)
+    assert divisor is not None  # as every order but 1 and 2 has one
+    below = np.log(numbers) - np.log(divisor)  # of zero it is -inf, whose power is zero
+    below = where((below > 0.0) & (numbers < math.inf), toyframe.Tensor(0.0), below)  # at most 0, but for rounding
+    return np.exp(p * below)
+
+
+def _rounded_to_odd(value: Tensor) -> Tensor:
+    """What can be rounded to bfloat16 as if it had not been rounded before: the cast goes by way of float32."""
+    wide = value.cast("float64")
+    near = wide.cast("float32")
+    return odd_bits(wide, near.cast("float64"), near.bits(), where).cast("int32").from_bits()
+
+
+BACKEND = ToyBackend()

@@ -1,0 +1,325 @@
+"""The public classes, written once. A namespace binds each to its framework by a subclass that sets `_names`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from .._core import containers, observer, rule, validation
+from .._core.backend import Backend
+from .._core.collect import collect_in_place, from_tree, from_whole, wants_clipping
+from .._core.containers import Tree
+from .._core.distributed import INFERRED, DistributedSpec
+from .._core.entry import public
+from .._core.gradients import GradientList
+from .._core.rule import ClipRule
+from .._core.types import Leaf, Tensor
+from .._core.writers import Functional
+from .functions import Functions
+from .param_grads import ParamGrads, read_pairs
+
+NeedClip = Callable[[Any], bool]
+
+
+class FrameworkBinding:
+    """A class that a namespace binds to its framework by a subclass, which keeps the docstring."""
+
+    _names: ClassVar[Functions]
+
+    recorded_as: ClassVar[str]
+    """What a recording calls an instance."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
+        cls.recorded_as = cls.__name__
+
+
+class GradientClip(FrameworkBinding):
+    """What the three clips share: which parameters take part, and the two ways to be called."""
+
+    _function: ClassVar[str]
+    _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
+
+    def __init__(self, need_clip: NeedClip | None) -> None:
+        if need_clip is not None and not callable(need_clip):
+            raise TypeError(f"need_clip is {need_clip!r}; pass a function of a parameter that returns True or False")
+        self.need_clip = need_clip
+
+    @public
+    def __call__(self, params_grads: Iterable[Any]) -> ParamGrads:
+        """Clip the gradients of (parameter, gradient) pairs.
+
+        Args:
+            params_grads: Pairs (parameter, gradient); a gradient may be None. On TensorFlow either order.
+
+        Returns:
+            The list of pairs with clipped gradients, each in the order given. A gradient that is left alone is the
+            object that was given.
+        """
+        backend, params_grads = self._names.resolve(params_grads)
+        whole = self._whole(backend, params_grads)
+        if whole is None:
+            return clip_pairs(backend, params_grads, lambda parameter: self)
+        gradients, writer = whole
+        self._clip(gradients)
+        pairs: ParamGrads = writer.result()
+        return pairs
+
+    @public
+    def clip_(self, parameters: Any) -> Tensor | None:
+        """Clip the gradients of `parameters` in place.
+
+        Args:
+            parameters: As for `clip_grad_norm_`: parameters, or, where they carry no gradient, the gradients.
+
+        Returns:
+            The total norm before clipping (GradientClipByGlobalNorm), or None.
+        """
+        backend, parameters = self._names.resolve(parameters)
+        function, reject_complex = f"{type(self).__name__}.clip_", self._needs_order
+        plain = self.need_clip is None
+        gradients, writer = collect_in_place(
+            backend,
+            parameters,
+            function,
+            self._instead,
+            plain=plain,
+            keep=self._takes,
+            reject_complex=reject_complex,
+            spec=self._spec,
+            measures=self._measures,
+        )
+        norm = self._clip(gradients)
+        writer.finish()
+        return norm
+
+    _needs_order: ClassVar[bool] = False
+    _measures: ClassVar[bool] = False
+    """Whether a call takes one norm over all gradients."""
+
+    _spec = INFERRED
+
+    def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
+        """Return pairs that can be clipped in one go."""
+        if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
+            return None
+        if type(pairs) not in (list, tuple):
+            return None
+        path = backend.whole_of_pairs(pairs)
+        if path is None:
+            return None
+        parameters, gradients = zip(*pairs, strict=True)
+        return from_whole(
+            path, Functional(gradients, lambda new: list(zip(parameters, new, strict=True)), reuse_unchanged=True)
+        )
+
+    def _takes(self, parameter: Any) -> bool:
+        """Return whether a parameter's gradient is counted and scaled."""
+        return wants_clipping(parameter) and (self.need_clip is None or bool(self.need_clip(parameter)))
+
+    @abstractmethod
+    def _clip(self, gradients: GradientList) -> Tensor | None:
+        """Clip what takes part; the norm, if it is one over all."""
+
+    def _group(self) -> object:
+        """Parameters whose clips have equal groups are clipped in one call by `append_gradient_clip_ops`."""
+        return id(self)
+
+
+class GradientClipByValue(GradientClip):
+    """Clip every element of every gradient to [min, max]. NaN stays NaN.
+
+    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+
+    Args:
+        max: The upper bound.
+        min: The lower bound; None means -max.
+        need_clip: A function of a parameter; where it returns False, the gradient is left alone. So it is where the
+            parameter's own attribute `need_clip` is false.
+
+    Raises:
+        TypeError: A bound is no number.
+        ValueError: A bound is NaN; min is above max; max is negative and min is None.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> clip = uc.GradientClipByValue(max=1.0)
+        >>> clip([("weight", np.array([-3.0, 0.5]))])
+        [('weight', array([-1. ,  0.5]))]
+    """
+
+    _needs_order = True
+
+    def __init__(self, max: Any, min: Any = None, need_clip: NeedClip | None = None) -> None:
+        super().__init__(need_clip)
+        self.min, self.max = validation.known_bounds(self._names.resolve(max)[0], max, min)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(max={self.max}, min={self.min})"
+
+    def _clip(self, gradients: GradientList) -> None:
+        rule.clip(gradients, ClipRule("value", bounds=(self.min, self.max)))
+
+
+class GradientClipByNorm(GradientClip):
+    """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
+
+    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+
+    Args:
+        clip_norm: The threshold, 0 or more. inf changes nothing.
+        need_clip: A function of a parameter; where it returns False, the gradient is left alone. So it is where the
+            parameter's own attribute `need_clip` is false.
+        process_group: As for `clip_grad_norm_`; the processes that hold parts of each gradient.
+
+    Raises:
+        TypeError: clip_norm is no number.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> clip = uc.GradientClipByNorm(clip_norm=1.0)
+        >>> clip([("weight", np.array([3.0, 4.0])), ("bias", np.array([0.5]))])
+        [('weight', array([0.6, 0.8])), ('bias', array([0.5]))]
+    """
+
+    def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto") -> None:
+        super().__init__(need_clip)
+        self._spec = DistributedSpec(process_group)
+        self.clip_norm = validation.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(clip_norm={self.clip_norm})"
+
+    def _clip(self, gradients: GradientList) -> None:
+        rule.clip(gradients, ClipRule("norm", rule.PADDLE, self.clip_norm))
+
+
+class GradientClipByGlobalNorm(GradientClip):
+    """Clip all gradients by one 2-norm n over everything given in a call: multiply each by min(1, clip_norm / n).
+
+    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and
+    Bengio, 2013.
+
+    Args:
+        clip_norm: The threshold, 0 or more. inf changes nothing.
+        group_name: Read by `append_gradient_clip_ops` only: parameters whose clips have the same name and threshold
+            share one norm there.
+        auto_skip_clip: Accepted for compatibility; it changes no result.
+        need_clip: A function of a parameter; where it returns False, the gradient is neither counted nor scaled. So
+            it is where the parameter's own attribute `need_clip` is false.
+        process_group: As for `clip_grad_norm_`.
+        ownership: As for `clip_grad_norm_`.
+        check_numel: As for `clip_grad_norm_`.
+
+    Raises:
+        TypeError: clip_norm is no number.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> clip = uc.GradientClipByGlobalNorm(clip_norm=1.0)
+        >>> clip([("weight", np.array([3.0])), ("bias", np.array([4.0]))])
+        [('weight', array([0.6])), ('bias', array([0.8]))]
+    """
+
+    _measures = True
+
+    def __init__(
+        self,
+        clip_norm: Any,
+        group_name: str = "default_group",
+        auto_skip_clip: bool = False,
+        need_clip: NeedClip | None = None,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
+    ) -> None:
+        super().__init__(need_clip)
+        if not isinstance(group_name, str):
+            raise TypeError(f"group_name is {group_name!r}; pass a string")
+        self.clip_norm = validation.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
+        self.group_name = group_name
+        self.auto_skip_clip = auto_skip_clip
+        self._spec = DistributedSpec(process_group, ownership, check_numel)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(clip_norm={self.clip_norm}, group_name={self.group_name!r})"
+
+    def _clip(self, gradients: GradientList) -> Tensor:
+        return rule.clip(gradients, ClipRule("global_norm", rule.PADDLE, self.clip_norm))
+
+    def _group(self) -> object:
+        return (self.group_name, self.clip_norm)
+
+
+class ErrorClipByValue(FrameworkBinding):
+    """A function of one gradient that clips its elements to [min, max]; made for `register_hook` of a tensor.
+
+    Source: `paddle.fluid.clip.ErrorClipByValue`.
+
+    Args:
+        max: The upper bound.
+        min: The lower bound; None means -max.
+
+    Raises:
+        TypeError: A bound is no number.
+        ValueError: A bound is NaN; min is above max; max is negative and min is None.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> uc.ErrorClipByValue(max=0.5)(np.array([-3.0, 0.25]))
+        array([-0.5 ,  0.25])
+    """
+
+    def __init__(self, max: Any, min: Any = None) -> None:
+        self.min, self.max = validation.known_bounds(self._names.resolve(max)[0], max, min)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(max={self.max}, min={self.min})"
+
+    @public
+    def __call__(self, gradient: Any) -> Any:
+        backend, gradient = self._names.resolve(gradient)
+        validation.one_tensor(backend, gradient, "ErrorClipByValue")
+        backend.check_hook(gradient)
+        tree = containers.flatten(backend, gradient)
+        gradients, writer = from_tree(backend, tree, reuse_unchanged=True, reject_complex=True)
+        rule.clip(gradients, ClipRule("value", bounds=(self.min, self.max)))
+        return writer.result()
+
+
+# -- pairs
+
+
+def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
+    """Apply to every gradient the clip of its parameter; clips of one group measure one norm. All or nothing."""
+    leaves, indices = read_pairs(backend, params_grads)
+    groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
+    for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:
+        clip = clip_of(parameter)
+        if clip is not None:  # also where it has nothing to do here: other processes may have
+            members = groups.setdefault(clip._group(), (clip, []))[1]
+            members += [leaf for leaf in own if clip._takes(parameter)]
+    results = {leaf.position: leaf.tensor for leaf in leaves}
+    for clip, members in groups.values():
+        gradients, writer = from_tree(
+            backend,
+            Tree(members, list),
+            reuse_unchanged=True,
+            reject_complex=clip._needs_order,
+            spec=clip._spec,
+            measures=clip._measures,
+            function=type(clip).__name__,
+        )
+        if gradients.values or gradients.shards:  # which others may have the values of
+            clip._clip(gradients)
+        results.update(zip((leaf.position for leaf in members), writer.result(), strict=True))
+    pairs = [(leaf.parameter, results[leaf.position]) for leaf in leaves]
+    return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]

@@ -1,0 +1,3 @@
+"""The backend of JAX."""
+
+from .backend import BACKEND as BACKEND

@@ -1,0 +1,385 @@
+"""JAX. Arrays cannot be written, so in-place names update the list or dict; every pytree is a container."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Self, cast
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax.experimental.sparse import BCOO
+
+from ..._compute import collected, host, kernels, sparse_rows
+from ..._compute.device import DevicePath, inverse
+from ..._core.backend import Backend
+from ..._core.distributed import DistributedSpec, PartialSums, Shards
+from ..._core.path import Path, WholePath
+from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor, Write
+from . import block_sums, mesh_axes, sharded
+from .arithmetic import fewer, magnitudes, maximum, merged_rows, narrowed, powers, product, real_parts, select
+from .block_sums import computed_once
+from .exchange import Exporter, beside, is_concrete, put
+
+
+class JaxBackend(Backend):
+    """`Backend` and `DevicePrimitives` for JAX."""
+
+    name = "jax"
+    writable = False
+    donates = True
+    takes_capsules = True
+    _axes: tuple[str, ...] | None = None
+    """Those of `shard_map` that a caller states; None where types tell."""
+
+    def with_spec(self, spec: DistributedSpec) -> Self:
+        group = spec.process_group
+        if group == "auto":
+            return self
+        told = copy.copy(self)
+        axes = () if group is None else (group,) if isinstance(group, str) else group
+        if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
+            raise TypeError(
+                f"process_group is {group!r}; it has to be the name of an axis of shard_map, a tuple of such names, "
+                "None, or 'auto'"
+            )
+        told._axes = tuple(axes)
+        return told
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, jax.Array | BCOO) or kernels.is_array(value)
+
+    def as_tensor(self, value: Any) -> Tensor:
+        # JAX may read the memory that it is given after it has returned, so it is given a copy.
+        if isinstance(value, jax.Array | BCOO):
+            return value
+        with np.errstate(over="ignore"):  # without x64, a large float64 becomes inf
+            return jnp.asarray(kernels.own_copy(value))
+
+    def as_bound(self, value: Any) -> Tensor:
+        """Return a NumPy array as it is: JAX without x64 would narrow it."""
+        return kernels.own_copy(value) if kernels.is_array(value) else value
+
+    def dtype(self, tensor: Any) -> str:
+        return str(getattr(tensor.dtype, "name", tensor.dtype))
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    def children(self, node: Any) -> dict[str, Any] | None:
+        if isinstance(node, str) or jax.tree_util.all_leaves([node]):
+            return None
+        if type(node) in (dict, list, tuple) or hasattr(node, "_fields"):
+            return None  # plain containers, which may hold (name, gradient) pairs
+        pairs, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda part: part is not node)
+        return {jax.tree_util.keystr(path, simple=True): child for path, child in pairs}
+
+    def with_children(self, node: Any, children: list[Any]) -> Any:
+        structure = jax.tree_util.tree_structure(node, is_leaf=lambda part: part is not node)
+        return jax.tree_util.tree_unflatten(structure, children)
+
+    def unsupported(self, gradient: Any) -> str | None:
+        if gradient.dtype != jax.dtypes.float0:
+            return None
+        return (
+            "float0: JAX returns it as the gradient of an integer parameter, and it has no values. Replace it with "
+            "None, or pass the gradients of floating-point parameters only"
+        )
+
+    def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
+        if not isinstance(gradient, BCOO):
+            return None
+        if gradient.n_batch or not gradient.n_sparse:
+            raise TypeError("BCOO with batch dimensions, or without sparse ones, cannot be clipped; use todense()")
+        if self.host_views([gradient.indices, gradient.data]) is None:
+            indices, data = merged_rows(gradient)
+        else:
+            rows = np.asarray(gradient.indices)
+            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # BCOO pads with the rest
+            dtype = self.dtype(gradient)
+            unique, array = sparse_rows.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
+            merged = [jnp.asarray(unique.T), self.from_host(array, dtype)]
+            indices, data = self.placed(merged, zip([gradient.indices, gradient.data]))
+
+        def restore(new: Tensor) -> BCOO:
+            return BCOO((new, indices), shape=gradient.shape, indices_sorted=True, unique_indices=True)
+
+        return CoalescedSparse(data, restore, gradient.n_sparse, indices)
+
+    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
+        columns = indices[:, list(axes)]
+        if self.host_views([indices]) is None:
+            return jnp.unique(columns, axis=0, size=len(indices), return_inverse=True)[1].reshape(-1)
+        return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # nothing to compile
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
+        views = self.host_views([*tensors, *extra_inputs])
+        if views is None:
+            if self._are_in_parts(tensors, extra_inputs):
+                return cast(Path, sharded.PartsPath(self, tensors))
+            return JaxPath(self, tensors, differentiable)
+        return host.HostPath(self, tensors, views[: len(tensors)])
+
+    def _are_in_parts(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any]) -> bool:
+        if host.forced_path() or not all(map(is_concrete, extra_inputs)):
+            return False
+        return all(sharded.is_in_parts(tensor) or is_concrete(tensor) for tensor in tensors)
+
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
+    ) -> Shards | None:
+        if self.in_graph([leaf.tensor for leaf in gradients]):
+            if spec.ownership is not None or spec.check_numel is not None:
+                raise TypeError(
+                    "ownership and check_numel are for eager calls on the arrays of several processes; in a graph, "
+                    "types tell along which axes gradients are cut; leave them out"
+                )
+            return None
+        if self._axes:
+            raise ValueError(
+                f"process_group names {', '.join(map(repr, self._axes))}, as for axes of shard_map, and this is not "
+                "inside it: arrays tell by themselves on which devices they are; leave process_group out"
+            )
+        if jax.process_count() == 1:
+            return super().shards(gradients, parameters, spec, differentiable=differentiable)
+        return sharded.find(gradients, parameters, spec)
+
+    def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
+        """`tensors`: arrays of one device, or lists of them."""
+        parts = [part for each in tensors for part in (each if isinstance(each, list) else [each])]
+        return super().partial_sums(parts)
+
+    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
+        each = EachPath(self, tensors, differentiable)
+        return each if len(tensors) > 1 and self.in_graph(tensors) and each.is_certain(2) else None
+
+    def spread(self, tensor: Tensor) -> tuple[str, ...]:
+        """Return the axes of `shard_map` along which devices have parts of an array."""
+        return mesh_axes.spread(tensor, self._axes)
+
+    def anywhere(self, tensors: Sequence[Tensor], found: Sequence[Tensor]) -> Tensor:
+        """Return whether anything was found, of what was looked for in each tensor, on any device."""
+        if self._are_in_parts(tensors, ()):  # where the answers may be on devices that have nothing in common
+            return jnp.asarray(any(map(np.asarray, found)))
+        return mesh_axes.anywhere([(each, self.spread(tensor)) for tensor, each in zip(tensors, found, strict=True)])
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
+        gatherer = None if host.forced_path() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
+        if gatherer and jax.process_count() > 1 and any(map(sharded.is_elsewhere, tensors)):
+            return None  # a copy on one device here has a buffer too, and others may have it on several
+        return collected.whole_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
+
+    def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
+        """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
+        if host.forced_path() or not all(is_concrete(tensor) for tensor in tensors):
+            return None
+        return [self.host_view(tensor) for tensor in tensors]
+
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        return kernels.storage(np.asarray(tensor))[0]
+
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
+        return put([array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array])[0]
+
+    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
+        return put([np.from_dlpack(Exporter(capsule)) for capsule in capsules])
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return self.from_host(np.array(value, dtype), dtype)
+
+    def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+        return [beside(result, tensors) for result, tensors in zip(results, sources, strict=True)]
+
+    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
+        """Arrays are never written."""
+
+    def read(self, scalar: Tensor) -> float | int | None:
+        return np.asarray(scalar).item() if is_concrete(scalar) else None
+
+    def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        # Nothing is written in place, and two gradients may well be one array: those of a + b are.
+        return list(range(len(tensors)))
+
+    # -- what the device path needs, in a scope where JAX has float64
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        return jnp.reshape(jnp.asarray(value, dtype=jnp.float64), ())
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        parts = [(jnp.sum(powers(tensor, p, divisor)), self.spread(tensor)) for tensor in fewer(tensors)]
+        return computed_once(mesh_axes.total(parts))
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = [self.slice_max_abs(tensor, range(tensor.ndim)).reshape(()) for tensor in fewer(tensors)]
+        here = maximum(jnp.stack([jnp.zeros((), jnp.float64), *greatest]), (0,))
+        axes = {axis for tensor in tensors for axis in self.spread(tensor)}
+        return computed_once(maximum(mesh_axes.of_every_device(here, sorted(axes)), (0,)).reshape(()))
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        return computed_once(jnp.sum(powers(tensor, 2, divisor), axis=tuple(axes), keepdims=True))
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        return maximum(magnitudes(tensor), tuple(axes))
+
+    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        _check_concrete(rows)
+        return computed_once(jax.backend.segment_sum(rows, groups, num_segments=len(rows))[groups])
+
+    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        _check_concrete(rows)
+        return jax.backend.segment_max(jax.lax.stop_gradient(rows), groups, num_segments=len(rows))[groups]
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        if p == 1:
+            return value
+        return jnp.sqrt(value) if p == 2 else jnp.exp(jnp.log(value) * inverse(p))  # not by a power: see `powers`
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return jnp.where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return jax.lax.stop_gradient(scalar)
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return scalar.astype(dtype).astype(jnp.float64)
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return scalar.astype(dtype)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        coef = computed_once(coef)
+        changed = coef != 1.0
+        return [select(changed, product(tensor, coef), tensor) for tensor in tensors]
+
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        raise AssertionError("JAX arrays cannot be written")
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        bounds_inverted = self.read(jnp.any(~(low <= high)))
+        return None if bounds_inverted is None else bool(bounds_inverted)
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        return narrowed(jnp.asarray(value), tensor.dtype)
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        return jnp.where(tensor < low, low, jnp.where(tensor > high, high, tensor))
+
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        raise AssertionError("JAX arrays cannot be written")
+
+    def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
+        return [select(keep, tensor, jnp.zeros_like(tensor)) for tensor in tensors]
+
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        raise AssertionError("JAX arrays cannot be written")
+
+    def cosine(self, scalar: Scalar) -> Scalar:
+        return jnp.cos(scalar)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor if isinstance(tensor, jax.core.Tracer) else jnp.copy(tensor)
+
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return None if isinstance(scalar, jax.core.Tracer) else bool(jnp.isfinite(scalar))
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
+        return int(jnp.isnan(tensor).sum()), int(jnp.isinf(tensor).sum())
+
+    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
+        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
+            return sum(
+                (jnp.sum(test(tensor), dtype=jnp.float64) for tensor in tensors), start=jnp.zeros((), jnp.float64)
+            )
+
+        return count(jnp.isnan), count(jnp.isinf)
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = jax.enable_x64(True)
+        return scope
+
+    # -- for a recording
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return any(isinstance(value, jax.core.Tracer) for value in values)
+
+    def graph_callback(self) -> GraphCallback | None:
+        return _call_from_graph
+
+
+class JaxPath(DevicePath):
+    """The device path with norms that are rounded from the exact sum: of orders 1 and 2, but for float64."""
+
+    _backend: JaxBackend
+
+    def __init__(self, backend: JaxBackend, tensors: Sequence[Tensor], differentiable: bool) -> None:
+        for tensor in tensors:
+            mesh_axes.refuse_terms(tensor)
+        super().__init__(backend, tensors, differentiable)
+
+    def norm(self, p: float) -> Scalar:
+        return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
+
+    def is_certain(self, p: float) -> bool:
+        """Not where sums of float64 lose too much, terms are not exact, or lengths are symbols, in `jax.export`. And
+        only with several devices: there the order of additions depends on their number, and XLA needs time to compile
+        what makes up for it."""
+        of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
+        return (
+            jax.device_count() > 1
+            and of_reals
+            and self.norm_dtype == "float32"
+            and all(isinstance(tensor.size, int) for tensor in self._tensors)
+        )
+
+    def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
+        parts = [[part for tensor in fewer(group) for part in real_parts(tensor)] for group in groups]
+        return self._backend.rounded(block_sums.norms(parts, p, self._backend.spread), "float32")
+
+
+class EachPath(JaxPath):
+    """A norm and a coefficient for each gradient: arrays of them."""
+
+    def norm(self, p: float) -> Scalar:
+        return self._rounded([[tensor] for tensor in self._tensors], int(p))
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        return [self._backend.scale([tensor], coef[index])[0] for index, tensor in enumerate(self._tensors)]
+
+
+@functools.cache
+def _gatherer(kind: type) -> Any | None:
+    """For the type of concrete arrays, whose buffers refuse what is deleted, elsewhere or in parts."""
+    return collected.gatherer(kind) if issubclass(kind, jax.Array) else None
+
+
+def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:
+    def receive_bits(*bits: Any) -> None:
+        receive([np.asarray(each).view(np.float64)[..., 0].tolist() for each in bits])
+
+    with jax.enable_x64(True):
+        # As bits: without x64 a callback is given float32.
+        wide = [jnp.asarray(scalar, jnp.float64) for scalar in scalars]
+        jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(each, jnp.uint32) for each in wide))
+    wait: Callable[[], object] = jax.effects_barrier
+    return wait
+
+
+def _check_concrete(rows: Any) -> None:
+    """Reject sums of groups in traced code: their transposes make float64 arrays where x64 is off."""
+    if isinstance(rows, jax.core.Tracer):
+        raise TypeError(
+            "axes has some, and not all, of the several sparse axes of a BCOO array, which is not supported under jit, "
+            "grad and vmap. Pass sparse.todense()"
+        )
+
+
+BACKEND = JaxBackend()

@@ -1,0 +1,245 @@
+"""The rules as optax's gradient transformations: `unified_clip.jax.transforms`. Optax is imported when one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.experimental.sparse import BCOO
+
+from ..._api.functions import Functions
+from ..._core import entry, rule, validation
+from ..._core.collect import collect
+from ..._core.distributed import DistributedSpec
+from .backend import BACKEND
+
+__all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_norm", "gradient_clip_by_global_norm"]
+
+NeedClip = Callable[[str], bool]
+
+_names = Functions.over(BACKEND)
+
+_STATIC = "with optax.inject_hyperparams, which would change it, name it in static_args='{}'"
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group: Any = "auto") -> Any:
+    """PyTorch's rule: clip all updates by one norm n over them, times min(1, max_norm / (n + 1e-6)).
+
+    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
+    dtypes; None and `optax.MaskedNode` stay in their places. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov
+    and Bengio, "On the difficulty of training recurrent neural networks", 2013.
+
+    Args:
+        max_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+        norm_type: The order p of the norm: any p > 0, inf or 'inf'. Always known: with `optax.inject_hyperparams` name
+            it in `static_args`.
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: max_norm or norm_type is no number; when used, an update is of integers or booleans.
+        ValueError: max_norm is negative or NaN (if it is known); norm_type is not above 0.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> optimizer = optax.chain(uc.transforms.clip_grad_norm(max_norm=1.0), optax.sgd(0.5))
+        >>> params = {"w": jnp.zeros(2), "b": None}
+        >>> updates, state = optimizer.update({"w": jnp.array([30.0, 40.0]), "b": None}, optimizer.init(params))
+        >>> updates
+        {'b': None, 'w': Array([-0.29999998, -0.39999998], dtype=float32)}
+    """
+    if isinstance(norm_type, jax.Array):
+        raise TypeError(f"norm_type is an array; pass a number, or 'inf'; {_STATIC.format('norm_type')}")
+    return _by_one_norm(
+        "clip_grad_norm", max_norm, "max_norm", rule.PYTORCH, process_group, validation.norm_type(norm_type)
+    )
+
+
+def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
+    """TensorFlow's rule: clip all updates by one 2-norm n over them, times min(1, clip_norm / n).
+
+    A norm that is NaN or infinite makes every element NaN. A stateless `optax.GradientTransformation`; it needs the
+    package optax. Updates keep their structure, shapes and dtypes. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov
+    and Bengio, 2013. (`optax.clip_by_global_norm` differs in the last bits, and at norms that are not finite.)
+
+    Args:
+        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: clip_norm is no number; when used, an update is of integers or booleans.
+        ValueError: clip_norm is negative or NaN (if it is known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.clip_by_global_norm(clip_norm=1.0)
+        >>> updates, state = clip.update((jnp.array([3.0]), jnp.array([4.0])), clip.init(None))
+        >>> updates
+        (Array([0.6], dtype=float32), Array([0.8], dtype=float32))
+    """
+    return _by_one_norm("clip_by_global_norm", clip_norm, "clip_norm", rule.TENSORFLOW_GLOBAL, process_group)
+
+
+def gradient_clip_by_global_norm(
+    clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto"
+) -> Any:
+    """Paddle's rule: clip the updates that need it by one 2-norm n over them, times min(1, clip_norm / n).
+
+    A norm that is infinite makes finite updates 0. A stateless `optax.GradientTransformation`; it needs the package
+    optax. Updates keep their structure, shapes and dtypes. Source: `paddle.nn.ClipGradByGlobalNorm`.
+
+    Args:
+        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+        need_clip: A function of an update's path: the keys, indices and names of fields that lead to it, joined by
+            dots, such as "encoder.0.bias" (`jax.tree_util.keystr`). Where it returns False, the update is neither
+            counted nor scaled. With `optax.inject_hyperparams` name it in `static_args`. (For a mask, put the
+            transformation into `optax.masked`: the same.)
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: clip_norm is no number, or need_clip no function; when used, an update is of integers or booleans.
+        ValueError: clip_norm is negative or NaN (if it is known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.gradient_clip_by_global_norm(1.0, need_clip=lambda path: not path.endswith("bias"))
+        >>> updates, state = clip.update({"w": jnp.array([3.0, 4.0]), "bias": jnp.array([2.0])}, clip.init(None))
+        >>> updates
+        {'bias': Array([2.], dtype=float32), 'w': Array([0.6, 0.8], dtype=float32)}
+    """
+    if need_clip is not None and not callable(need_clip):
+        raise TypeError(
+            f"need_clip is {need_clip!r}; pass a function of a path, or put a mask into optax.masked; "
+            + _STATIC.format("need_clip")
+        )
+    name = "gradient_clip_by_global_norm"
+    return _by_one_norm(name, clip_norm, "clip_norm", rule.PADDLE, process_group, need_clip=need_clip)
+
+
+def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
+    """TensorFlow's and Paddle's rule: clip each update by its own 2-norm n, times min(1, clip_norm / n).
+
+    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
+    dtypes. Source: `tf.clip_by_norm`, `paddle.nn.ClipGradByNorm`.
+
+    Args:
+        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: clip_norm is no number; when used, an update is of integers or booleans.
+        ValueError: clip_norm is negative or NaN (if it is known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.clip_by_norm(clip_norm=1.0)
+        >>> updates, state = clip.update([jnp.array([3.0, 4.0]), jnp.array([0.5])], clip.init(None))
+        >>> updates
+        [Array([0.6, 0.8], dtype=float32), Array([0.5], dtype=float32)]
+    """
+    validation.threshold(BACKEND, clip_norm, "clip_norm", differentiable=True)
+    return _transformation(
+        "clip_by_norm",
+        lambda updates: [_names.clip_by_norm(each, clip_norm, process_group=process_group) for each in updates],
+    )
+
+
+def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
+    """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
+
+    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
+    dtypes. Source: `tf.clip_by_value`, `torch.nn.utils.clip_grad_value_` (which takes one c for -c and c),
+    `paddle.nn.ClipGradByValue`.
+
+    Args:
+        clip_value_min: The lower bound: a number, or an array with one element, which may be traced; rounded to each
+            update's dtype.
+        clip_value_max: The upper bound, likewise.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: A bound is no number; when used, an update is complex or of booleans.
+        ValueError: A bound is NaN, or, when used, the lower one is above the upper one (if they are known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.clip_by_value(-1.0, 1.0)
+        >>> updates, state = clip.update([jnp.array([-3.0, 0.5])], clip.init(None))
+        >>> updates
+        [Array([-1. ,  0.5], dtype=float32)]
+    """
+    low = validation.bound(BACKEND, clip_value_min, "clip_value_min")
+    high = validation.bound(BACKEND, clip_value_max, "clip_value_max")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        validation.ordered(low > high, low, high)
+    return _transformation("clip_by_value", lambda updates: [_names.clip_by_value(each, low, high) for each in updates])
+
+
+def _by_one_norm(
+    name: str,
+    threshold: Any,
+    what: str,
+    family: rule.ClipConvention,
+    process_group: Any,
+    p: float = 2.0,
+    need_clip: NeedClip | None = None,
+) -> Any:
+    spec = DistributedSpec(process_group)
+    limit = validation.threshold(BACKEND, threshold, what, differentiable=True)
+
+    def clip(updates: Sequence[Any]) -> Any:
+        gradients, writer = collect(BACKEND, list(updates), name, plain=isinstance(limit, float), spec=spec)
+        rule.clip(gradients, rule.ClipRule("global_norm", family, limit, p=p))
+        return writer.result()
+
+    return _transformation(name, clip, need_clip)
+
+
+def _transformation(
+    name: str, clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: NeedClip | None = None
+) -> Any:
+    """A `GradientTransformation` that applies `clip` to the leaves, or to those whose path `need_clip` approves."""
+    try:
+        import optax
+    except ModuleNotFoundError as error:
+        if error.name != "optax":
+            raise
+        message = "unified_clip.jax.transforms needs the package optax, which is not installed: pip install optax"
+        raise ModuleNotFoundError(message, name="optax") from None
+
+    clip.__name__ = f"transforms.{name}"  # for a recording
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        leaves, structure = jax.tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: isinstance(x, BCOO))
+        clipped = [leaf for _, leaf in leaves]
+        taken = [
+            index
+            for index, (path, _) in enumerate(leaves)
+            if need_clip is None or need_clip(jax.tree_util.keystr(path, simple=True, separator="."))
+        ]
+        for index, result in zip(taken, entry.run(clip, [clipped[index] for index in taken]), strict=True):
+            clipped[index] = result
+        return jax.tree_util.tree_unflatten(structure, clipped), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

@@ -1,0 +1,70 @@
+"""NumPy: the smallest adapter, and the model for adding a framework. It has the host path only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._compute import collected, host, kernels, memory
+from .._core.backend import Backend
+from .._core.path import Path, WholePath
+from .._core.types import Tensor
+
+
+class NumpyBackend(Backend):
+    """`Backend` over numpy.ndarray; NumPy scalars are taken as 0-d arrays that cannot be written."""
+
+    name = "numpy"
+    writable = True
+
+    def is_tensor(self, value: Any) -> bool:
+        return kernels.is_array(value)
+
+    def as_tensor(self, value: Any) -> Tensor:
+        if isinstance(value, np.ndarray):
+            return value
+        array = np.asarray(value)
+        array.flags.writeable = False
+        return array
+
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype.name)
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
+        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        return collected.whole_path(self, GATHERER.of_tensors(tensors, False, in_place)) if GATHERER else None
+
+    def read(self, scalar: Tensor) -> float | int | None:
+        return scalar.item()  # type: ignore[no-any-return]
+
+    def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        return memory.alias_owners(tensors, [self.host_view(self.as_tensor(tensor)) for tensor in tensors], describe)
+
+    # -- what the host path needs
+
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        return kernels.storage(np.asarray(tensor))[0]
+
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
+        if dtype != "bfloat16":
+            return array
+        import ml_dtypes  # whoever has such arrays has it
+
+        return array.view(ml_dtypes.bfloat16)
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return np.dtype(dtype).type(value)
+
+    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
+        """NumPy keeps no record of what was read."""
+
+
+GATHERER: Any = collected.gatherer(np.ndarray)
+BACKEND = NumpyBackend()

@@ -1,0 +1,3 @@
+"""The backend of Paddle."""
+
+from .backend import BACKEND as BACKEND

@@ -1,0 +1,159 @@
+"""What the public classes and functions have on Paddle only: optimizers take them, and static programs exist."""
+
+from __future__ import annotations
+
+import functools
+import reprlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import paddle
+from paddle.nn.clip import ClipGradBase
+
+from ..._api import api, classes, param_grads
+from ..._core import validation
+from .backend import BACKEND
+from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_ir
+
+
+class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
+    """Makes a clip one that Paddle's optimizers accept as `grad_clip=`; they call it once for each parameter group."""
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _clip_in_any_mode(self, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
+        pairs: param_grads.ParamGrads = self(params_grads)
+        return pairs
+
+    _dygraph_clip = _pir_clip = _static_clip = _clip_in_any_mode
+
+
+Program = Any
+
+PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
+"""What is set for each static program: clips by the names of parameters, and the default by None.
+
+Names, since every access to a parameter makes a new Value, and using one whose program is gone ends the process.
+"""
+
+
+class Api(api.Api):
+    """Every public function; what is set in static mode belongs to a program."""
+
+    def set_gradient_clip(
+        self, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
+    ) -> None:
+        if in_to_static_mode():
+            raise TypeError("clips cannot be set in a graph of to_static; call set_gradient_clip outside")
+        static = program is not None or in_static_mode()
+        if static:
+            program = _checked(paddle.static.default_main_program() if program is None else program)
+            param_list = _found_by_name(param_list, program)
+        parameters = None if param_list is None else validation.parameter_list(BACKEND, param_list)
+        if static:
+            _set(clip, [None] if parameters is None else _names(parameters, program), program)
+            return
+        if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
+            raise ValueError("param_list holds parameters of a static program; pass program=that program as well")
+        super().set_gradient_clip(clip, parameters)
+
+    set_gradient_clip.__doc__ = api.Api.set_gradient_clip.__doc__
+
+    def _clip_of(self, parameter: Any) -> classes.GradientClip | None:
+        if in_to_static_mode() and isinstance(parameter, paddle.pir.Value):
+            raise TypeError(
+                "what is set for a parameter is not known in a graph of to_static; call a clip itself there, or "
+                "append_gradient_clip_ops outside"
+            )
+        return _clip_in_program(parameter) if _is_static(parameter) else super()._clip_of(parameter)
+
+
+def _set(clip: classes.GradientClip | None, names: Iterable[str | None], program: Program) -> None:
+    api.check_clip(clip)
+    _have_optimizers_apply_it()
+    clips = PROGRAMS.setdefault(program, {})
+    for name in names:
+        if clip is None:
+            clips.pop(name, None)
+        else:
+            clips[name] = clip
+
+
+def _is_static(parameter: Any) -> bool:
+    return isinstance(parameter, paddle.pir.Value) or in_static_mode()
+
+
+def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
+    """Return the clip of a parameter, which may also be given as its name in the default main program."""
+    program = building = paddle.static.default_main_program()
+    name = parameter if isinstance(parameter, str) else None
+    if isinstance(parameter, paddle.pir.Value):
+        program, name = parameter.block.program, BACKEND.parameter_name(parameter)
+    clips = PROGRAMS.get(program, {})
+    clip = clips.get(name, clips.get(None))
+    if clip is not None and program is not building:
+        raise ValueError(
+            f"parameter {name!r} belongs to a program that is not the one being built; clip its gradient under "
+            "paddle.static.program_guard(its program)"
+        )
+    return clip
+
+
+def _checked(program: Any) -> Program:
+    if is_of_old_ir(program):
+        raise of_old_ir("program is a Program")
+    if not isinstance(program, paddle.pir.Program):
+        raise TypeError(f"program is a {type(program).__name__}; pass a paddle.static.Program")
+    return program
+
+
+def _found_by_name(param_list: Any, program: Program) -> Any:
+    """Return a list or tuple with the parameters in the place of their names; anything else as it is."""
+    if not isinstance(param_list, list | tuple):
+        return param_list
+    parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}
+    for position, name in enumerate(param_list):
+        if isinstance(name, str) and name not in parameters:
+            raise ValueError(
+                f"position {position} of param_list is {name!r}, which names no parameter of the program; it has "
+                f"{reprlib.repr(sorted(parameters))}"
+            )
+    return [parameters[item] if isinstance(item, str) else item for item in param_list]
+
+
+def _names(parameters: Sequence[Any], program: Program) -> list[str]:
+    for position, parameter in enumerate(parameters):
+        if is_of_old_ir(parameter):
+            raise of_old_ir(f"position {position} of param_list is a {type(parameter).__name__}")
+        if not isinstance(parameter, paddle.pir.Value):
+            raise TypeError(
+                f"position {position} of param_list is a {type(parameter).__name__}; pass parameters of the static "
+                "program, or their names"
+            )
+        if not parameter.is_parameter:
+            raise ValueError(f"position {position} of param_list is a value that is no parameter; pass parameters")
+        if parameter.block.program is not program:
+            raise ValueError(
+                f"position {position} of param_list (parameter {parameter.name!r}) belongs to another program than the "
+                "one to set it for; pass program=its program"
+            )
+    return [parameter.name for parameter in parameters]
+
+
+@functools.cache
+def _have_optimizers_apply_it() -> None:
+    """Wrap a method of Paddle's Optimizer, once: both ways to a static update call it after their own clip.
+
+    Paddle 3 looks for nothing that was set: `minimize` knows `grad_clip=` alone.
+    """
+    original = paddle.optimizer.Optimizer.append_regularization_ops
+
+    @functools.wraps(original)
+    def append_regularization_ops(self: Any, parameters_and_grads: Any, regularization: Any = None) -> Any:
+        if self._grad_clip is None and in_static_mode() and paddle.static.default_main_program() in PROGRAMS:
+            parameters_and_grads = classes.clip_pairs(BACKEND, parameters_and_grads, _clip_in_program)
+        return original(self, parameters_and_grads, regularization)
+
+    paddle.optimizer.Optimizer.append_regularization_ops = append_regularization_ops

@@ -1,0 +1,98 @@
+"""What is asked of Paddle's tensors and of its mode, to choose a path and to refuse what would end the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import paddle
+
+from ..._core.distributed import DistributedSpec
+from ..._core.types import Leaf
+from . import sharded
+
+DTYPES = {
+    name: getattr(paddle, name)
+    for name in (
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+        "int8", "int16", "int32", "int64", "uint8", "bool",
+    )
+}  # fmt: skip
+
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+PARAMETER = paddle.base.framework.EagerParamBase
+
+
+PLAIN = (paddle.Tensor, PARAMETER)
+
+
+OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
+
+
+def is_of_old_ir(value: Any) -> bool:
+    """Return whether a variable or a program is of Paddle's IR before 3.0, in which nothing is clipped."""
+    return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
+
+
+def of_old_ir(what: str) -> TypeError:
+    return TypeError(
+        f"{what} of Paddle's old IR, which unified_clip does not support. Unset FLAGS_enable_pir_api (or set it to 1), "
+        "do not enter paddle.pir_utils.OldIrGuard, and build the program again"
+    )
+
+
+def records(differentiable: bool) -> bool:
+    """Return whether a derivative by a tensor that wants one is recorded here."""
+    return differentiable and paddle.is_grad_enabled()
+
+
+def in_static_mode() -> bool:
+    """Return whether a static program is being built by hand; paddle.jit.to_static builds its own."""
+    return not paddle.in_dynamic_mode() and not in_to_static_mode()
+
+
+def in_to_static_mode() -> bool:
+    return bool(paddle.base.dygraph.base.in_to_static_mode())
+
+
+def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
+    """Reject what several processes hold in static programs, which add up nothing over them."""
+    values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
+    of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
+    told = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
+    if spec.is_given or told:
+        raise TypeError(
+            "gradients that several processes hold are clipped in dynamic mode only, and this is a static program, or "
+            "a graph of to_static; leave the optimizer and its clip outside of it"
+        )
+
+
+def check_mode(tensors: Iterable[Any]) -> None:
+    """Reject eager tensors while a static program is being built, where the first operation would end the process,
+    and the values of any other program, which would give one that cannot run."""
+    if in_to_static_mode():
+        return
+    building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()
+    for tensor in tensors:
+        if building is not None and isinstance(tensor, paddle.Tensor):
+            raise TypeError("an eager tensor cannot be clipped in static mode; call paddle.disable_static() first")
+        if isinstance(tensor, paddle.pir.Value) and tensor.block.program is not building:
+            raise ValueError(
+                "a value of a static program can be clipped only while that program is being built; clip it in static "
+                "mode, under paddle.static.program_guard(its program)"
+            )
+
+
+def is_plain(tensor: Any) -> bool:
+    """Return whether the tensor's value lies in CPU memory that may be read."""
+    return has_address(tensor) and bool(tensor.place.is_cpu_place())
+
+
+def has_address(tensor: Any) -> bool:
+    """Whether the tensor's memory, on any device, is its value: no subclass, dense, not distributed, not freed."""
+    if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
+        return False
+    return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

@@ -1,0 +1,3 @@
+"""The backend of TensorFlow."""
+
+from .backend import BACKEND as BACKEND

@@ -1,0 +1,343 @@
+"""TensorFlow. Tensors cannot be written, so in-place names update the container; accumulators (Variables) are assigned.
+
+Two things TensorFlow's compilers do shape the arithmetic here: XLA's maximum drops NaN, and Grappler turns
+`not (x <= c)` into `x > c`, which differs for NaN. So NaN is masked by name, and no comparison is negated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.context import ensure_initialized
+from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
+
+from ..._compute import collected, host, kernels, processor, sparse_rows
+from ..._compute.device import DevicePath, inverse
+from ..._core import entry
+from ..._core.backend import Backend
+from ..._core.path import Path, WholePath
+from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor, Write
+from . import exact_sum, vectorized
+from .arithmetic import (
+    EAGER,
+    LANES,
+    additions,
+    computed_once,
+    constant,
+    has_to_be_exact,
+    in_host_memory,
+    is_for_xla,
+    join_short,
+    magnitude,
+    max_abs,
+    pays_to_branch,
+    powers,
+    product,
+    real_parts,
+    rounded_bound,
+    split_long,
+    terms,
+)
+
+TENSOR = tf.__internal__.types.Tensor
+"""Base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow included; not of IndexedSlices."""
+
+
+class TensorflowBackend(Backend):
+    """`Backend` and `DevicePrimitives` for TensorFlow."""
+
+    name = "tensorflow"
+    writable = False
+    has_variables = True
+    takes_capsules = True
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        if isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, TENSOR):
+            raise TypeError(
+                f"a {type(value).__name__} holds a gradient of each replica, not their sum; clip in the function that "
+                "strategy.run is given, after get_replica_context().all_reduce('sum', gradients), or pass "
+                "strategy.reduce('sum', gradient, axis=None)"
+            )
+        return isinstance(value, TENSOR | tf.IndexedSlices) or kernels.is_array(value)
+
+    def as_tensor(self, value: Any) -> Tensor:
+        if isinstance(value, tf.Tensor | tf.IndexedSlices):
+            return value
+        return tf.convert_to_tensor(value)
+
+    def dtype(self, tensor: Any) -> str:
+        return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras names its dtypes by strings
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
+        shape = tf.TensorShape(tensor.shape)
+        return None if shape.rank is None else tuple(shape.as_list())
+
+    # -- variables
+
+    def is_variable(self, value: Any) -> bool:
+        return isinstance(value, TENSOR) and hasattr(type(value), "assign")
+
+    def is_trainable(self, variable: Any) -> bool:
+        return bool(variable.trainable)
+
+    def parameter_name(self, parameter: Any) -> str | None:
+        return str(getattr(parameter, "path", parameter.name)) if self.is_variable(parameter) else None
+
+    def assign(self, variable: Any, value: Tensor) -> None:
+        if value is not variable:
+            variable.assign(value)
+
+    def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        """Only Variables count once: the gradients of a and b in f(a + b) are one tensor, and yet two gradients."""
+        first: dict[int, int] = {}
+        return [
+            first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
+            for index, tensor in enumerate(tensors)
+        ]
+
+    def name_scope(self, name: str) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = nullcontext() if tf.executing_eagerly() else tf.name_scope(name)
+        return scope
+
+    # -- sparse gradients
+
+    def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return None
+        indices, values = tf.convert_to_tensor(gradient.indices), tf.convert_to_tensor(gradient.values)
+        if not (in_host_memory([indices]) and _all_different(indices)):
+            indices, values = self._merged(indices, values, differentiable)
+        return CoalescedSparse(values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape), 1, indices)
+
+    def _merged(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
+        if not self._takes_host([indices, values], watched=[values] if differentiable else []):
+            rows, segments = tf.unique(indices)
+            wide = tf.cast(values, tf.complex128 if values.dtype.is_complex else tf.float64)
+            sums = tf.math.unsorted_segment_sum(wide, segments, tf.size(rows))
+            return rows, tf.cast(sums, values.dtype)
+        dtype = self.dtype(values)
+        merged_rows, sums = sparse_rows.merge_rows(
+            self.host_view(indices).reshape(1, -1), self.host_view(values), dtype
+        )
+        return self.from_host(merged_rows.reshape(-1), self.dtype(indices)), self.from_host(sums, dtype)
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
+        everything = [*tensors, *extra_inputs]
+        # No other than a functional name has a derivative; a threshold, though, is read only where nothing watches it.
+        if not self._takes_host(everything, watched=everything if differentiable else extra_inputs):
+            return DevicePath(self, tensors, differentiable)
+        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        present = [tensor for tensor in tensors if tensor is not None]
+        if GATHERER is None or not self._takes_host(present, watched=present if differentiable else []):
+            return None
+        return collected.whole_path(self, GATHERER.of_tensors(present, False, False))
+
+    def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
+        return not host.forced_path() and in_host_memory(tensors) and not _is_watched(watched)
+
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        if tensor.dtype != tf.bfloat16:
+            return np.asarray(memoryview(tensor))
+        # The buffer protocol does not know bfloat16. __array__ shares the memory too, and lets it be written.
+        view = kernels.storage(np.asarray(tensor.__array__()))[0].view()
+        view.flags.writeable = False
+        return view
+
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
+        # What tf.constant does after a copy: the tensor shares the array's memory where that is aligned.
+        return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
+
+    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
+        return [tf.experimental.dlpack.from_dlpack(capsule) for capsule in capsules]
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        ensure_initialized()  # where there is no gradient, this may be the first tensor of the process
+        return self.from_host(np.array(value, dtype), dtype)
+
+    def threads(self) -> int | None:
+        return tf.config.threading.get_intra_op_parallelism_threads() or None  # 0 is TensorFlow's own choice
+
+    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing is ever written."""
+
+    def read(self, scalar: Tensor) -> float | int | None:
+        if not in_host_memory([scalar]):
+            return None
+        with processor.ieee_arithmetic():
+            number: float | int = scalar.numpy().item()
+            return number
+
+    def wants_derivative(self, scalar: Tensor) -> bool:
+        return type(scalar) is EAGER and _is_watched([scalar])
+
+    # -- what the device path needs
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        if isinstance(value, tf.Tensor):
+            return tf.cast(tf.reshape(value, []), tf.float64)
+        return constant(value, tf.float64)
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        joined = list(tensors) if is_for_xla() else join_short(tensors)[0]
+        sums, pieces = [self.constant(0.0, tensors)], split_long(joined)
+        for piece in pieces:
+            # All would be cast first, for a graph runs whatever it can; so each waits for an earlier sum.
+            with tf.control_dependencies(sums[-LANES:][:1]):
+                parts = real_parts(piece, p)
+            if divisor is not None and p in (1, 2):
+                parts = [part / divisor for part in parts]
+            # l2_loss is half the sum of squares, in one pass; doubling it is exact.
+            sums += [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(powers(part, p, divisor)) for part in parts]
+        total = computed_once(tf.add_n(sums))
+        total = 2.0 * total if p == 2 else total
+        if divisor is not None or not has_to_be_exact(tensors):
+            return total
+        return exact_sum.settled(total, additions(pieces), joined, p, terms)
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = [max_abs(magnitude(tensor)) for tensor in tensors]
+        return computed_once(max_abs(tf.stack([self.constant(0.0, tensors), *greatest])))
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        parts = [part if divisor is None else part / divisor for part in real_parts(tensor, 2)]
+        return tf.add_n([tf.reduce_sum(tf.square(part), axis=list(axes), keepdims=True) for part in parts])
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        return max_abs(magnitude(tensor), axis=list(axes), keepdims=True)
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        return tf.sqrt(value) if p == 2 else tf.pow(value, self.constant(inverse(p), []))
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return tf.where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return tf.stop_gradient(scalar)
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return tf.cast(tf.cast(scalar, dtype), tf.float64)
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return tf.cast(scalar, dtype)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        coef = computed_once(coef)
+        unchanged = coef >= 1.0
+        joined, apart = join_short(tensors)
+
+        def scaled() -> list[Tensor]:
+            return [product(tensor, coef) for tensor in joined]
+
+        if pays_to_branch(joined, coef):
+            return apart(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
+        return apart([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
+
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        raise AssertionError("tensors of TensorFlow cannot be written")
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        ordered = tf.reduce_all(low <= high)
+        return not bool(ordered) if type(ordered) is EAGER else None
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        return rounded_bound(value, tensor.dtype)
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        return tf.where(tensor < low, low, tf.where(tensor > high, high, tensor))
+
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        raise AssertionError("tensors of TensorFlow cannot be written")
+
+    def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
+        return [tf.where(keep, tensor, tf.zeros_like(tensor)) for tensor in tensors]
+
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        raise AssertionError("tensors of TensorFlow cannot be written")
+
+    def cosine(self, scalar: Scalar) -> Scalar:
+        return tf.cos(scalar)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return bool(np.isfinite(scalar.numpy())) if type(scalar) is EAGER else None
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
+        parts = [tf.math.real(tensor), tf.math.imag(tensor)] if tensor.dtype.is_complex else [tensor]
+        nan, inf = (np.any([test(part).numpy() for part in parts], axis=0) for test in (tf.math.is_nan, tf.math.is_inf))
+        return int(np.sum(nan)), int(np.sum(inf))
+
+    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
+        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
+            total = self.constant(0.0, tensors)
+            for tensor in tensors:
+                parts = [tf.math.real(tensor), tf.math.imag(tensor)] if tensor.dtype.is_complex else [tensor]
+                found = functools.reduce(tf.logical_or, map(test, parts))
+                total += tf.reduce_sum(tf.cast(found, tf.float64))
+            return total
+
+        return count(tf.math.is_nan), count(tf.math.is_inf)
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        if differentiable or not tf.executing_eagerly():
+            return nullcontext()
+        scope: AbstractContextManager[Any] = tf.init_scope()  # when eager, it only pauses every tape
+        return scope
+
+    # -- for a recording
+
+    def to_numpy(self, tensor: Tensor) -> kernels.Array:
+        return kernels.storage(tensor.numpy())[0]
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return not tf.executing_eagerly() or any(type(value) is not EAGER for value in values)
+
+    def graph_callback(self) -> GraphCallback | None:
+        # XLA has no such operation, and in a graph of TensorFlow 1 nothing would run it.
+        in_function = isinstance(tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph)
+        return None if is_for_xla() or not in_function else _call_from_graph
+
+
+# -- conditions of the host path
+
+
+def _is_watched(tensors: Sequence[Tensor]) -> bool:
+    """Whether a GradientTape or a ForwardAccumulator that records now would derive by one of these eager tensors."""
+    return bool(tensors) and bool(gradient_types(list(tensors)))
+
+
+def _all_different(indices: Tensor) -> bool:
+    rows = np.asarray(memoryview(indices))
+    return np.unique(rows).size == rows.size
+
+
+# -- arithmetic of the device path
+
+
+def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:
+    tf.numpy_function(lambda *values: receive([value.tolist() for value in values]), list(scalars), [])
+    return lambda: None  # a call returns when its graph has run
+
+
+def _run_as_written() -> None:
+    """Have AutoGraph call the public functions as they are: they branch on what is known while tracing only."""
+    for function in entry.PUBLIC:
+        function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
+
+
+GATHERER: Any = collected.gatherer(EAGER)
+BACKEND = TensorflowBackend()
+_run_as_written()
+vectorized.register()

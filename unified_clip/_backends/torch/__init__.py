@@ -1,0 +1,3 @@
+"""The backend of PyTorch."""
+
+from .backend import BACKEND as BACKEND

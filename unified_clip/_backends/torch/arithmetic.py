@@ -1,0 +1,74 @@
+"""What PyTorch's device path computes of one tensor: float64 numbers, their powers, products rounded once."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..._compute.device import odd_bits
+from ..._core.types import Scalar, Tensor
+
+HALF = (torch.float16, torch.bfloat16)
+WITHOUT_FLOAT64 = ("mps",)
+"""Types of devices."""
+
+
+def lacks_float64(tensor: Tensor) -> bool:
+    return tensor.device.type in WITHOUT_FLOAT64
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """In float64; on the CPU where the tensor's device has none."""
+    tensor = tensor.cpu() if lacks_float64(tensor) else tensor
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def magnitudes(wide: Tensor) -> Tensor:
+    """|g|, NaN where either part of a complex number is: abs(inf + nan j) is inf."""
+    return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
+
+
+def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
+    wide = widened(tensor)
+    numbers = wide if p == 2 else magnitudes(wide)
+    if numbers.is_complex():
+        numbers = torch.view_as_real(numbers.resolve_conj())
+    if divisor is not None:
+        divisor = divisor.to(wide.device)
+    if divisor is not None and p in (1, 2):
+        numbers = numbers / (divisor.unsqueeze(-1) if numbers.dim() > wide.dim() and divisor.dim() else divisor)
+    if p == 2:
+        squares = numbers * numbers
+        return squares.sum(-1) if wide.is_complex() else squares
+    if p == 1:
+        return numbers
+    assert divisor is not None  # as every order but 1 and 2 has one
+    zero = numbers == 0
+    below = torch.where(zero, divisor, numbers).log() - divisor.log()
+    below = torch.where((below > 0) & (numbers < math.inf), 0.0, below)  # at most 0, but for rounding
+    return torch.where(zero, 0.0, (p * below).exp())
+
+
+def narrowed(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bound rounded to a dtype. PyTorch casts to 16 bits by way of float32, which rounds others twice."""
+    if dtype not in HALF or value.dtype in (*HALF, torch.float32):
+        return value.to(dtype)
+    once, twice = _rounded_to_odd(value.detach().to(torch.float64)).to(dtype), value.to(dtype)
+    return torch.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
+
+
+def _rounded_to_odd(wide: Tensor) -> Tensor:
+    near = wide.to(torch.float32)
+    return odd_bits(wide, near.to(torch.float64), near.view(torch.int32), torch.where).view(torch.float32)
+
+
+def product(tensor: Tensor, coef: Scalar) -> Tensor:
+    """tensor * coef, in float32 with coef rounded to it, but for float64 and complex128."""
+    coef = coef.to(tensor.device)
+    if tensor.dtype == torch.float64:
+        return tensor * coef
+    if tensor.is_complex():
+        parts = torch.view_as_real(tensor.resolve_conj())
+        return torch.view_as_complex(product(parts, coef.unsqueeze(-1) if coef.dim() else coef))
+    return (tensor.to(torch.float32) * coef.to(torch.float32)).to(tensor.dtype)

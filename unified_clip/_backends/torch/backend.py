@@ -1,0 +1,321 @@
+"""PyTorch. In-place names take parameters; a gradient that is changed keeps its identity unless it is sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, cast
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..._compute import collected, host, kernels, memory, processor, sparse_rows
+from ..._core import entry
+from ..._core.backend import Backend
+from ..._core.distributed import DistributedSpec, PartialSums, Shards
+from ..._core.path import Path, WholePath
+from ..._core.types import CoalescedSparse, Leaf, Tensor
+from . import arithmetic, block_sums, compiled, conditions, sharded
+from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
+from .double_float32 import DoubleFloat32Path
+from .primitives import IN_LISTS, EachPath, TorchPath, TorchPrimitives
+
+GATHERER: Any = collected.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
+
+
+class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
+    """`Backend` for PyTorch."""
+
+    writable = True
+    gradients_on_parameters = True
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) or kernels.is_array(value)
+
+    def as_tensor(self, value: Any) -> Tensor:
+        if isinstance(value, torch.Tensor):
+            return value
+        return self.from_host(*kernels.storage(kernels.own_copy(value)))
+
+    def as_bound(self, value: Any) -> Tensor:
+        """Return a DTensor, as PyTorch's own norm of several is one, as the tensor that all processes have."""
+        return self.as_tensor(sharded.gathered(value))
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    # -- gradients on parameters
+
+    def is_parameter(self, value: Any) -> bool:
+        return isinstance(value, torch.nn.Parameter)
+
+    def identity(self, parameter: Any) -> Hashable:
+        in_graph = torch.compiler.is_compiling() and isinstance(parameter, torch.Tensor)
+        key: Hashable = parameter if in_graph else id(parameter)  # with an id the graph would be for that one only
+        return key
+
+    def gradient_of(self, parameter: Any) -> Any | None:
+        return None if conditions.is_inner(parameter) else getattr(parameter, "grad", None)
+
+    def main_gradient_of(self, parameter: Any) -> Any | None:
+        return getattr(parameter, "main_grad", None) if getattr(parameter, "requires_grad", False) else None
+
+    main_gradient_remedy = (
+        "Copy it first: parameter.grad = parameter.main_grad.to(parameter.dtype). With Megatron's optimizer, pass "
+        "optimizer.get_parameters() after optimizer.prepare_grads()"
+    )
+
+    def set_gradient(self, parameter: Any, gradient: Any) -> None:
+        parameter.grad = gradient
+
+    def can_have_gradient(self, parameter: Any) -> bool:
+        if not isinstance(parameter, torch.Tensor) or conditions.is_inner(parameter):
+            return False
+        return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
+
+    def unsupported(self, gradient: Any) -> str | None:
+        if torch.compiler.is_compiling() or not isinstance(gradient, torch.Tensor):
+            return None
+        if gradient.is_nested:
+            return "a nested tensor. Pass its parts instead: gradient.unbind()"
+        if isinstance(gradient, FakeTensor) and not conditions.can_compute(gradient):
+            return "a FakeTensor outside its FakeTensorMode. Call unified_clip inside it: `with gradient.fake_mode:`"
+        return None
+
+    def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
+        if conditions.is_strided(gradient):
+            return None
+        if gradient.layout != torch.sparse_coo:
+            raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped; convert it with to_dense()")
+        if gradient.sparse_dim() == 0:
+            raise TypeError("a sparse tensor without sparse dimensions cannot be clipped; convert it with to_dense()")
+        recorded = differentiable and self.wants_derivative(gradient)
+        if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
+            merged = arithmetic.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
+            indices, values = merged.indices(), merged.values().to(gradient.dtype)
+            indices, values = indices.to(gradient.device), values.to(gradient.device)
+        else:
+            dtype = self.dtype(gradient)
+            rows, array = sparse_rows.merge_rows(
+                self.host_view(gradient._indices()), self.host_view(gradient._values()), dtype
+            )
+            indices, values = torch.from_numpy(rows), self.from_host(array, dtype)
+
+        def restore(new: Tensor) -> Tensor:
+            return torch.sparse_coo_tensor(
+                indices, new, gradient.shape, device=new.device, is_coalesced=True, check_invariants=False
+            )
+
+        return CoalescedSparse(values, restore, gradient.sparse_dim(), indices)
+
+    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
+        return torch.unique(indices[list(axes)], dim=1, return_inverse=True)[1]
+
+    # -- the path
+
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
+    ) -> Shards | None:
+        found = sharded.find(gradients, parameters, spec)
+        if found is None or (
+            differentiable and not spec.is_given and records_derivatives(True) and found.want_derivatives()
+        ):
+            return None  # PyTorch's own operations on DTensors have derivatives
+        entry.leave("gradients that several processes hold cannot be clipped in a graph")
+        return found
+
+    def any_sharded(self, parameters: Sequence[Any]) -> bool:
+        return any(map(sharded.is_dtensor, parameters))
+
+    def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
+        sharded.check_spanning(gradients, spec)
+
+    def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
+        whole = self.whole_of_tensors(tensors, differentiable=False, in_place=False)
+        if whole is not None:
+            return cast(PartialSums, whole)
+        views = self.host_views(tensors, differentiable=False)
+        return block_sums.TorchSums(tensors) if views is None else host.HostPath(self, tensors, views)
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
+        views = self.host_views([*tensors, *extra_inputs], differentiable=differentiable)
+        if views is not None:
+            return host.HostPath(self, tensors, views[: len(tensors)])
+        if needs_double_float32(tensors, extra_inputs):
+            return DoubleFloat32Path(tensors, differentiable)
+        return TorchPath(
+            IN_LISTS if fit_list_operations(tensors, extra_inputs, differentiable) else self,
+            tensors,
+            differentiable,
+        )
+
+    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
+        anywhere = conditions.is_traced() or host.forced_path("pairs")
+        if differentiable or not fit_list_operations(tensors, (), differentiable) or needs_double_float32(tensors):
+            return None
+        if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
+            return None  # the host path is for those
+        return EachPath(tensors)
+
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        in_graph = torch.compiler.is_compiling()
+        if not in_graph:
+            if sharded.are_flat(parameters):
+                return None
+            whole = super().whole_of_parameters(parameters)
+            if whole is not None:
+                return whole
+        present = [parameter for parameter in parameters if parameter is not None]
+        if not all(map(conditions.is_counted, present)):
+            return None
+        gradients = [parameter.grad for parameter in present if parameter.grad is not None]
+        if len(gradients) < len(present) and any(self.main_gradient_of(each) is not None for each in present):
+            return None
+        if not in_graph:
+            return _whole_on_device(gradients)
+        if len(set(gradients)) < len(gradients) or any(map(conditions.is_expanded, gradients)):
+            return None
+        return _whole_in_graph(self, gradients, differentiable=False)
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        if torch.compiler.is_compiling():
+            return _whole_in_graph(self, tensors, differentiable=differentiable)
+        whole = super().whole_of_tensors(tensors, differentiable=differentiable, in_place=in_place)
+        if whole is not None:
+            return whole
+        present = [tensor for tensor in tensors if tensor is not None]
+        whole = _whole_on_device(present)
+        is_recorded = (
+            whole is not None and records_derivatives(differentiable) and any(t.requires_grad for t in present)
+        )
+        return None if is_recorded else whole
+
+    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
+        if not torch.compiler.is_compiling():
+            whole = super().whole_of_pairs(pairs)
+            return None if whole is None or sharded.are_flat([pair[0] for pair in pairs]) else whole
+        if not all(type(pair) is tuple and len(pair) == 2 and conditions.is_counted(pair[0]) for pair in pairs):
+            return None
+        return _whole_in_graph(self, [pair[1] for pair in pairs], differentiable=False)
+
+    def gatherer(self) -> Any | None:
+        return GATHERER if _gathers() else None
+
+    def records(self, differentiable: bool) -> bool:
+        return records_derivatives(differentiable)
+
+    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
+        """Views of all the memory, or None where any condition of the host path does not hold."""
+        if conditions.is_watched() or host.forced_path("pairs"):
+            return None
+        recording = records_derivatives(differentiable)
+        if any(not conditions.is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
+            return None
+        return [self.host_view(tensor) for tensor in tensors]
+
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return torch.tensor(value, dtype=DTYPES[dtype], device="cpu")
+
+    def threads(self) -> int | None:
+        return int(torch.get_num_threads())
+
+    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
+        if torch.compiler.is_compiling():
+            return  # what is written in a graph is an operation of it
+        try:
+            torch.autograd.graph.increment_version(tensors)
+        except RuntimeError:  # tensors made in inference mode have no version
+            torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+    def read(self, scalar: Tensor) -> float | int | None:
+        if conditions.is_watched() or not conditions.is_plain(scalar):
+            return None
+        with processor.ieee_arithmetic():
+            number: float | int = scalar.detach().item()
+            return number
+
+    def wants_derivative(self, scalar: Tensor) -> bool:
+        return bool(scalar.requires_grad and torch.is_grad_enabled())
+
+    def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        if torch.compiler.is_compiling():
+            return _distinct_in_graph(tensors, describe)
+        traced = conditions.is_traced()
+        parts = [(index, part) for index, tensor in enumerate(tensors) for part in conditions.inner_tensors(tensor)]
+        if GATHERER is not None and len(parts) == len(tensors) and not traced:
+            lane = GATHERER.of_tensors([part for _, part in parts], False, True)
+            if lane is not None and len(lane.tensors) == len(parts):
+                return list(range(len(tensors)))
+        for index, part in parts:
+            if part._is_zerotensor():
+                raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place; pass its clone()")
+        forced = host.forced_path("pairs") == "pairs"
+        buffers: dict[int, int] = {}
+        views = [
+            None if traced or not conditions.has_address(part)
+            else conditions.mps_view(part, buffers) if forced or arithmetic.lacks_float64(part)
+            else self.host_view(part)
+            for _, part in parts
+        ]  # fmt: skip
+        owners = memory.alias_owners([part for _, part in parts], views, lambda number: describe(parts[number][0]))
+        found: dict[int, set[int]] = {}
+        for (index, _), owner in zip(parts, owners, strict=True):
+            found.setdefault(index, set()).add(parts[owner][0])
+        for index, sharing in found.items():
+            if len(sharing) > 1:
+                raise ValueError(f"{describe(index)} shares some of its memory with other gradients; pass copies")
+        return [found[index].pop() for index in range(len(tensors))]
+
+
+class WholeDevicePath(TorchPath):
+    """Plain gradients in a graph or on devices, found in one go: looking at each in detail takes long."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def each(self) -> Path:
+        return EachPath(self._tensors)
+
+    def part(self, group: range) -> WholeDevicePath:
+        return WholeDevicePath(self._backend, self._tensors[group.start : group.stop], self._differentiable)
+
+
+def _whole_on_device(tensors: Sequence[Any]) -> WholeDevicePath | None:
+    if conditions.is_watched() or not conditions.are_plain_on_devices(tensors) or needs_double_float32(tensors):
+        return None
+    return WholeDevicePath(IN_LISTS, tensors, differentiable=False)
+
+
+def _whole_in_graph(backend: TorchBackend, given: Sequence[Any], *, differentiable: bool) -> WholeDevicePath | None:
+    tensors = [tensor for tensor in given if tensor is not None]
+    in_lists = fit_list_operations(tensors, (), differentiable)
+    if (
+        not tensors
+        or not (in_lists or (differentiable and all(map(conditions.is_real, tensors))))
+        or needs_double_float32(tensors)
+    ):
+        return None
+    return WholeDevicePath(IN_LISTS if in_lists else backend, tensors, differentiable)
+
+
+def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+    """In a graph addresses are not known: the same memory is that of the same object."""
+    for index, tensor in enumerate(tensors):
+        if conditions.is_expanded(tensor):
+            raise memory.expanded(describe(index))
+    first: dict[Any, int] = {}
+    return [first.setdefault(tensor, index) for index, tensor in enumerate(tensors)]
+
+
+def _gathers() -> bool:
+    return GATHERER is not None and not host.forced_path("pairs") and not conditions.is_watched()
+
+
+compiled.prepare()
+BACKEND = TorchBackend()

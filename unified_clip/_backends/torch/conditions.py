@@ -1,0 +1,196 @@
+"""What is asked of PyTorch's tensors and of its state, to choose a path: nothing here computes or writes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ..._compute import host, kernels, memory
+from ..._core.collect import wants_clipping
+from ..._core.types import Tensor
+from ..._core.validation import MOST_AXES
+from . import arithmetic
+from .arithmetic import HALF
+
+DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+    )
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+REAL = (*HALF, torch.float32, torch.float64)
+
+
+def can_compute(fake: FakeTensor) -> bool:
+    """Return whether the mode of a FakeTensor accepts the tensors that the clip makes."""
+    active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
+
+
+def is_expanded(tensor: Tensor) -> bool:
+    """In a graph: of another view, since the steps of a gradient that is one itself cannot be traced."""
+    view = tensor.view_as(tensor)
+    repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
+    return repeated and tensor.numel() > 0  # NumPy's empty arrays have such steps
+
+
+def records_derivatives(differentiable: bool) -> bool:
+    """Return whether a derivative by a tensor that wants one is recorded here."""
+    return differentiable and torch.is_grad_enabled()
+
+
+def is_inner(parameter: Any) -> bool:
+    """Return whether a tensor is an intermediate result, whose `.grad` PyTorch does not keep (and warns about)."""
+    return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
+
+
+def is_plain(tensor: Any) -> bool:
+    """Return whether the tensor's memory is its value: no subclass, no lazy conjugate or negative, on the CPU."""
+    return (
+        type(tensor) in PLAIN
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in NAMES
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor._is_zerotensor()
+        and (tensor.numel() == 0 or tensor.data_ptr() != 0)
+    )
+
+
+def inner_tensors(tensor: Any) -> list[Any]:
+    """Return the tensors that hold a gradient's values: those inside a wrapper, as DTensor is one; else itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # DTensor's device mesh is there too
+    return [part for each in inner if isinstance(each, torch.Tensor) for part in inner_tensors(each)]
+
+
+def has_address(tensor: Any) -> bool:
+    """Whether memory that will be written can be told by its address. Sparse gradients are replaced, not written."""
+    if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
+        return False
+    if isinstance(tensor, FakeTensor):  # it has none, and warns when asked
+        return False
+    with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError):  # other subclasses refuse theirs
+        return bool(tensor.numel() == 0 or tensor.data_ptr() != 0)
+    return False
+
+
+def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
+    """Return the tensor's memory on MPS, to be compared only.
+
+    There an address is that of an object which stands for a buffer, so each buffer gets addresses of its own here.
+    """
+    number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
+    address = (number << 44) + tensor.storage_offset() * tensor.itemsize
+    return memory.view_at(address, tensor.shape, tensor.stride(), NAMES[tensor.dtype])
+
+
+def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
+    """Whether scalars are pairs of float32: where a gradient or a threshold has no float64, or where it is forced."""
+    wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
+    if wide and any(map(arithmetic.lacks_float64, tensors)):
+        raise TypeError(
+            "float64 gradients cannot be clipped together with gradients on a device without float64; convert them to "
+            "float32, or clip them by themselves"
+        )
+    return not wide and (
+        any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"
+    )
+
+
+def is_watched() -> bool:
+    """Whether something traces, transforms or differentiates forward what runs now: raw reads would escape it."""
+    return is_traced() or forward_ad._current_level >= 0
+
+
+def is_traced() -> bool:
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or _python_dispatch._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
+def is_transformed() -> bool:
+    """Whether functions are transformed, or differentiated forward, or traced in a way that knows few operations."""
+    return (
+        torch.jit.is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+def is_inference(tensor: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and tensor.is_inference()
+
+
+def is_strided(tensor: Any) -> bool:
+    """Return whether a tensor is dense. In a graph all plain tensors are, and hooks may not ask."""
+    return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
+
+
+def is_real(tensor: Any) -> bool:
+    return type(tensor) in (*PLAIN, FakeTensor) and is_strided(tensor) and tensor.dtype in REAL and not is_neg(tensor)
+
+
+def is_neg(tensor: Any) -> bool:
+    """Whether the memory holds the negative values, which operations on lists do not write. Never so in a graph."""
+    return not torch.compiler.is_compiling() and bool(tensor.is_neg())
+
+
+def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
+    """Return whether operations on lists may be used: they have no derivative here, and no rule for transformations."""
+    if torch.compiler.is_compiling():
+        special = differentiable
+    else:
+        recorded = records_derivatives(differentiable) and any(
+            tensor.requires_grad for tensor in (*tensors, *extra_inputs)
+        )
+        special = recorded or is_transformed() or any(map(is_inference, tensors))
+    return bool(tensors) and not special and all(is_real(tensor) and tensor.numel() for tensor in tensors)
+
+
+def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
+    """Return whether operations on lists may write all tensors, which the host path is not for.
+
+    They have memory of their own: this is asked of contiguous tensors only. One loop without calls of functions, since
+    it runs for every gradient of every step.
+    """
+    devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
+    for tensor in tensors:
+        if not (
+            type(tensor) in PLAIN
+            and tensor.layout is torch.strided
+            and tensor.dtype in REAL
+            and tensor.device.type in devices
+            and tensor.numel()
+            and tensor.dim() <= MOST_AXES
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+            and not tensor.is_inference()
+            and not tensor._is_zerotensor()
+        ):
+            return False
+        start = tensor.data_ptr()
+        ends.append((tensor.get_device(), start, start + tensor.nbytes))
+    ends.sort()
+    return bool(ends) and not any(a[0] == b[0] and b[1] < a[2] for a, b in itertools.pairwise(ends))
+
+
+def is_counted(parameter: Any) -> bool:
+    """Return whether a parameter can have a gradient and is not excluded by `need_clip`."""
+    return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)

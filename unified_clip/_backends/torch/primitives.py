@@ -1,0 +1,272 @@
+"""The primitives of the device path: PyTorch's operations on one tensor at a time, or on whole lists."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from ..._compute import kernels, memory
+from ..._compute.device import DevicePath, inverse
+from ..._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
+from . import arithmetic, conditions, lists, sharded
+from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
+
+
+class TorchPrimitives:
+    """`DevicePrimitives` by operations on one tensor at a time."""
+
+    name = "torch"
+
+    def dtype(self, tensor: Any) -> str:
+        return NAMES.get(tensor.dtype) or str(getattr(tensor.dtype, "name", tensor.dtype)).removeprefix("torch.")
+
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        return memory.view_at(tensor.data_ptr(), tensor.shape, tensor.stride(), NAMES[tensor.dtype])
+
+    def graph_callback(self) -> GraphCallback | None:
+        return None
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        device = like[0].device if like else torch.device("cpu")
+        if isinstance(value, torch.Tensor):
+            return value.reshape(()).to(device=device, dtype=torch.float64)
+        if torch.compiler.is_compiling():  # a graph would be for one number to fill with
+            return torch.ones((), dtype=torch.float64, device=device) * value
+        return torch.full((), float(value), dtype=torch.float64, device=device)
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        total = self.constant(0.0, tensors)
+        for tensor in tensors:
+            total = total + arithmetic.powers(tensor, p, divisor).sum().to(total.device)
+        return total
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = self.constant(0.0, tensors)
+        for tensor in tensors:
+            if tensor.numel():
+                found = sharded.greatest(arithmetic.magnitudes(arithmetic.widened(tensor)))
+                greatest = torch.maximum(greatest, found.to(greatest.device))
+        return greatest
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        powers = arithmetic.powers(tensor, 2, divisor)
+        return powers.sum(dim=tuple(axes), keepdim=True) if axes else powers
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        magnitudes = arithmetic.magnitudes(arithmetic.widened(tensor))
+        if not axes:
+            return magnitudes
+        if tensor.numel() == 0:
+            return magnitudes.sum(dim=tuple(axes), keepdim=True)
+        return magnitudes.amax(dim=tuple(axes), keepdim=True)
+
+    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        return torch.zeros_like(rows).index_add(0, groups, rows)[groups]
+
+    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        index = groups.reshape(-1, *[1] * (rows.ndim - 1)).expand_as(rows)
+        return torch.zeros_like(rows).scatter_reduce(0, index, rows.detach(), "amax")[groups]
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        return value.sqrt() if p == 2 else value ** inverse(p)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return torch.where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return scalar.detach()
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return scalar.to(DTYPES[dtype]).to(torch.float64)
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return (scalar if type(scalar) in PLAIN else sharded.gathered(scalar)).to(DTYPES[dtype])
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        coef = lists.stored(coef)
+        return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
+
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        """Products take memory, but for tensors that operations on lists scale in place."""
+        eager = not torch.compiler.is_compiling() and type(coef) in PLAIN
+        in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
+        single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
+        products = [arithmetic.product(tensor, coef) for tensor in single]
+        listed = list(itertools.compress(tensors, in_lists))
+        return [*self.prepare_write(single, products), *lists.prepare_multiply(listed, coef)]
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        if conditions.is_watched() or not all(
+            conditions.is_plain(bound) for bound in (low, high) if isinstance(bound, torch.Tensor)
+        ):
+            return None
+        return bool((~(low <= high)).any())
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        if isinstance(value, torch.Tensor):
+            return arithmetic.narrowed(value.to(tensor.device), tensor.dtype)
+        if tensor.dtype in REAL and torch.compiler.is_compiling():
+            return arithmetic.narrowed(self.constant(value, [tensor]), tensor.dtype)
+        return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
+
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
+        return self.prepare_write(tensors, results)
+
+    def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
+        return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
+
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        """What is no plain tensor may refuse to be written: it comes first."""
+        pairs = list(zip(tensors, values, strict=True))
+        special = [pair for pair in pairs if type(pair[0]) not in PLAIN]
+        plain = [pair for pair in pairs if type(pair[0]) in PLAIN]
+        return [Write(functools.partial(_write, *pair)) for pair in (*special, *plain)]
+
+    def cosine(self, scalar: Scalar) -> Scalar:
+        return scalar.cos()
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return None if conditions.is_watched() or type(scalar) not in PLAIN else bool(scalar.isfinite())
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
+        return int(tensor.isnan().sum()), int(tensor.isinf().sum())
+
+    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
+        zero = self.constant(0.0, tensors)
+
+        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
+            return sum((self.constant(test(tensor).sum(), tensors) for tensor in tensors), start=zero)
+
+        return count(torch.isnan), count(torch.isinf)
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if differentiable else torch.no_grad()
+
+    def to_numpy(self, tensor: Tensor) -> kernels.Array:
+        return self.host_view(tensor.detach().cpu().resolve_conj().resolve_neg())
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return conditions.is_watched() or any(type(value) not in PLAIN for value in values)
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
+        numbers = [scalar.detach() for scalar in scalars]
+        if any(number.device.type != "cuda" for number in numbers):
+            return Deferred(lambda: [number.tolist() for number in numbers])
+        # Into pinned memory, behind what is queued now: a read would wait for what is queued by then.
+        copies = [number.to("cpu", non_blocking=True) for number in numbers]
+        there = torch.cuda.Event()
+        there.record(torch.cuda.current_stream(numbers[0].device))
+        return Deferred(lambda: there.synchronize() or [copy.tolist() for copy in copies], there.query)
+
+
+class ListPrimitives(TorchPrimitives):
+    """The same by operations on whole lists, for tensors that `fit_list_operations`."""
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        if p not in (1, 2):
+            return super().power_sum(tensors, p, divisor)
+        return lists.power_sums(tensors, p, divisor).sum()
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        return lists.greatest(tensors).max()
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        if coef.dim():
+            return super().scale(tensors, coef)  # of slices
+        return lists.multiplied(tensors, coef)
+
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        return lists.prepare_multiply(tensors, coef)
+
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        writes: list[Write] = []
+        for indices, group in lists.groups(tensors):
+            low, high = bounds[indices[0]]
+            if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
+                own = [super(ListPrimitives, self).bound(bound, group[0]) for bound in (low, high)]
+                results = [self.clamp(tensor, *own) for tensor in group]
+                writes.append(Write(functools.partial(torch._foreach_copy_, group, results)))
+            else:
+                writes += lists.prepare_clamp(group, low, high)
+        return writes
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        if isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
+            return super().bound(value, tensor)
+        return value
+
+
+class EachPrimitives(ListPrimitives):
+    """The same with a norm and a coefficient for each tensor of a list: vectors of them."""
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        return lists.power_sums(tensors, p, divisor)
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        return lists.greatest(tensors)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        return lists.multiplied(tensors, coef)
+
+
+class TorchPath(DevicePath):
+    """The device path, where a graph may hold numbers that it does not know."""
+
+    def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
+        if not torch.compiler.is_compiling():
+            return super()._bounds(tensor, *bounds)
+        return [self._backend.bound(bound, tensor) for bound in bounds]  # rounded by operations
+
+    def _every_bounds(self, low: Any, high: Any) -> list[list[Any]]:
+        if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
+            return super()._every_bounds(low, high)
+        bounds: dict[Any, list[Any]] = {}  # numbers are the same for all tensors of a dtype and device
+        for tensor in self._tensors:
+            key = (tensor.dtype, tensor.device)
+            if key not in bounds:
+                bounds[key] = self._bounds(tensor, low, high)
+        return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
+
+    def prepare_zero(self, keep: Any) -> list[Write] | None:
+        if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
+            return None
+        drop = ~keep
+        return [Write(functools.partial(_zero_where, tensor, drop)) for tensor in self._tensors]
+
+
+class EachPath(TorchPath):
+    """A norm and a coefficient for each tensor of a list."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(EACH, tensors, differentiable=False)
+
+    def norm(self, p: float) -> Scalar:
+        # of one dtype at a time, to which they are rounded
+        return lists.measured(self._tensors, lambda _, group: TorchPath(EACH, group, False).norm(p))
+
+
+def _write(tensor: Tensor, value: Tensor) -> None:
+    with torch.inference_mode() if conditions.is_inference(tensor) else nullcontext():
+        tensor.copy_(value)
+
+
+def _zero_where(tensor: Tensor, condition: Tensor) -> None:
+    with torch.inference_mode() if conditions.is_inference(tensor) else nullcontext():
+        tensor.masked_fill_(condition.to(tensor.device), 0)
+
+
+PRIMITIVES = TorchPrimitives()
+IN_LISTS = ListPrimitives()
+EACH = EachPrimitives()

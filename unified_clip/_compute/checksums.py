@@ -1,0 +1,44 @@
+"""A checksum of numbers, by which ranks compare gradients that are taken for copies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .kernels import Array
+
+CHUNK = 2**16
+
+
+def checksum(views: Sequence[Array]) -> int:
+    """64 bits from the bits of numbers and their order: a sum of products by fixed, random-looking weights."""
+    totals = (int(np.dot(part, weights()[: part.size])) + part.size for view in views for part in _integers(view))
+    return combined(totals)
+
+
+def combined(totals: Iterable[int]) -> int:
+    """Return the checksum from the sums of products over chunks, in order, each with the number of its integers."""
+    checksum = 0
+    for total in totals:
+        checksum = (checksum * 0x9E3779B97F4A7C15 + total) % 2**64
+    return checksum
+
+
+@functools.cache
+def weights() -> npt.NDArray[np.uint64]:
+    """Odd ones, so that no single change is lost: SplitMix64 of 1, 2 and so on."""
+    bits = np.arange(1, CHUNK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return (bits ^ (bits >> np.uint64(31))) | np.uint64(1)
+
+
+def _integers(view: Array) -> Iterator[npt.NDArray[np.uint64]]:
+    """Return the bits of numbers in chunks, as integers of up to 32 bits: then products keep the upper ones."""
+    flat = np.ascontiguousarray(view).reshape(-1)
+    bits = flat.view(np.uint16 if flat.itemsize == 2 else np.uint32)
+    for start in range(0, bits.size, CHUNK):
+        yield bits[start : start + CHUNK].astype(np.uint64)

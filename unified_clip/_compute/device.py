@@ -1,0 +1,161 @@
+"""The device path: the rule's arithmetic by a framework's own operations, in float64.
+
+It is what graphs, GPUs and derivatives use. Nothing here moves a value to the host.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .._core.exact import FORMATS, nearest
+from .._core.path import DevicePrimitives
+from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
+
+
+def norm_dtype(dtypes: Sequence[str]) -> str:
+    """Return the dtype of a norm: float64 if any gradient is float64 or complex128, else float32."""
+    return "float64" if "float64" in dtypes or "complex128" in dtypes else "float32"
+
+
+def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
+    """Return the bits of `near`, float64 numbers rounded to float32, with the last bit set where anything was lost.
+
+    Rounded again, to 16 bits, such a number counts as rounded once. Frameworks cast float64 to 16 bits by way of
+    float32, which rounds twice. `wide` and `near` are float64, `bits` int32.
+    """
+    inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
+    bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
+    return where(inexact, bits - bits % 2 + 1, bits)
+
+
+def inverse(p: float) -> float:
+    """1 / p, finite: the logarithm of 1 times infinity is NaN."""
+    return min(1 / p, sys.float_info.max)
+
+
+class DevicePath:
+    """`Path` over the primitives of one framework."""
+
+    on_host = False
+
+    def __init__(self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool) -> None:
+        self._backend = backend
+        self._differentiable = differentiable
+        self._tensors = list(tensors)
+        self.norm_dtype = norm_dtype([backend.dtype(tensor) for tensor in self._tensors])
+
+    @property
+    def framework(self) -> str:
+        return self._backend.name
+
+    def norm(self, p: float) -> Scalar:
+        backend, tensors = self._backend, self._tensors
+        if p == math.inf:
+            return backend.rounded(backend.max_abs(tensors), self.norm_dtype)
+        # Squares and magnitudes of 32-bit gradients fit float64; everything else is divided by the greatest first.
+        divisor = self._divisor(backend.max_abs(tensors)) if p not in (1, 2) or self.norm_dtype == "float64" else None
+        return self._root(backend.power_sum(tensors, p, divisor), p, divisor)
+
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
+        backend, tensor, divisor = self._backend, self._tensors[0], None
+        if self.norm_dtype == "float64":
+            greatest = backend.slice_max_abs(tensor, axes)
+            divisor = self._divisor(greatest if groups is None else backend.group_max(greatest, groups))
+        total = backend.slice_power_sum(tensor, axes, divisor)
+        return self._root(total if groups is None else backend.group_sum(total, groups), 2, divisor)
+
+    def constant(self, value: Any) -> Scalar:
+        return self._backend.constant(value, self._tensors)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return self._backend.where(condition, yes, no)
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        return self._backend.scale(self._tensors, coef)
+
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        return self._backend.prepare_scale(self._tensors, coef)
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        return self._backend.bounds_inverted(*self._bounds(self._tensors[0], low, high))
+
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        every = zip(self._tensors, self._every_bounds(low, high), strict=True)
+        return [self._backend.clamp(tensor, *bounds) for tensor, bounds in every]
+
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        return self._backend.prepare_clamp(self._tensors, self._every_bounds(low, high))
+
+    def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
+        return self._backend.zeroed(results, keep)
+
+    def prepare_write(self, results: list[Tensor]) -> list[Write]:
+        return self._backend.prepare_write(self._tensors, results)
+
+    def prepare_zero(self, keep: Any) -> list[Write] | None:
+        return None
+
+    def cosine(self, scalar: Scalar) -> Scalar:
+        return self._backend.cosine(scalar)
+
+    def single(self, scalar: Scalar) -> Scalar:
+        return self._backend.rounded(scalar, "float32")
+
+    def unchanged(self) -> list[Tensor]:
+        return [self._backend.copy(tensor) for tensor in self._tensors]
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        return self._backend.as_norm(n, self.norm_dtype)
+
+    def is_one(self, coef: Scalar) -> bool:
+        return False
+
+    def is_finite(self, n: Scalar) -> bool | None:
+        return self._backend.is_finite(n)
+
+    def nonfinite_counts(self) -> list[tuple[int, int]]:
+        return [self._backend.nonfinite_counts(tensor) for tensor in self._tensors]
+
+    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
+        return []
+
+    def count_nonfinite(self) -> tuple[Scalar, Scalar]:
+        return self._backend.count_nonfinite(self._tensors)
+
+    def in_graph(self, scalars: Sequence[Scalar]) -> bool:
+        return self._backend.in_graph([*self._tensors, *scalars])
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
+        return self._backend.read_later(scalars)
+
+    def graph_callback(self) -> GraphCallback | None:
+        return self._backend.graph_callback()
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self._backend.scope(self._differentiable)
+
+    def _every_bounds(self, low: Any, high: Any) -> list[list[Any]]:
+        return [self._bounds(tensor, low, high) for tensor in self._tensors]
+
+    def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
+        """Numbers are rounded to the tensor's dtype here, since frameworks round twice on the way to bfloat16."""
+        dtype = self._backend.dtype(tensor)
+        rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
+        return [self._backend.bound(bound, tensor) for bound in rounded]
+
+    def _divisor(self, greatest: Scalar) -> Scalar:
+        """The greatest magnitude where it can be divided by; a constant to the derivative: n does not depend on it."""
+        usable = self.where((greatest > self.constant(0.0)), greatest, self.constant(1.0))
+        usable = self.where(usable < self.constant(math.inf), usable, self.constant(1.0))
+        return self._backend.stop_gradient(usable)
+
+    def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
+        """Return the root of a power sum, rounded; 0 with derivative 0 at 0."""
+        zero = total <= self.constant(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
+        root = self._backend.root(self.where(zero, self.constant(1.0), total), p)
+        n = self.where(zero, self.constant(0.0), root)
+        return self._backend.rounded(n if divisor is None else n * divisor, self.norm_dtype)

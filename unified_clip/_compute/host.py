@@ -1,0 +1,255 @@
+"""The host path: eager tensors of any framework, seen as raw memory through NumPy views.
+
+One piece of code serves every framework, so the same numbers give the same bits on all of them, and
+subnormal numbers are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
+from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
+from .._core.writers import nothing
+from . import checksums, kernels, processor
+from .device import norm_dtype
+from .kernels import Array
+
+
+class HostBackend(Protocol):
+    """What the host path needs from a framework."""
+
+    name: str
+    writable: bool
+    donates: bool
+    takes_capsules: bool
+    """Whether `from_capsules` makes tensors over memory without a copy."""
+
+    def threads(self) -> int | None:
+        """Return how many threads the framework uses on the CPU; None where it does not say."""
+
+    def dtype(self, tensor: Tensor) -> str: ...
+
+    def is_tensor(self, value: Any) -> bool: ...
+
+    def host_view(self, tensor: Tensor) -> Array:
+        """Return the tensor's memory; bfloat16 as uint16. Only called for tensors that the host path was taken for."""
+
+    def from_host(self, array: Array, dtype: str) -> Tensor:
+        """Return a tensor with the array's values; the array is new and nobody else's. bfloat16 comes as bits."""
+
+    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
+        """Tensors over the memory in DLPack capsules. Only called where `takes_capsules`."""
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor: ...
+
+    def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+        """Results on the devices where the framework would have computed them, each from its sources."""
+
+    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
+        """Tell automatic differentiation that the memory of these tensors has changed."""
+
+
+class HostPath:
+    """`Path` over NumPy views of the tensors' memory. Scalars are NumPy float64."""
+
+    on_host = True
+
+    def __init__(self, backend: HostBackend, tensors: Sequence[Tensor], views: Sequence[Array]) -> None:
+        self._backend = backend
+        self._tensors = list(tensors)
+        self._dtypes = [backend.dtype(tensor) for tensor in self._tensors]
+        self._views = list(views)
+        self.norm_dtype = norm_dtype(self._dtypes)
+        self._threads = backend.threads() or processor.default_threads()
+
+    @property
+    def framework(self) -> str:
+        return self._backend.name
+
+    def norm(self, p: float) -> Scalar:
+        if p in (1, 2):
+            return np.float64(rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype))
+        return np.float64(kernels.general_norm(self._magnitudes(p), p, self.norm_dtype, self._threads))
+
+    def power_sum(self, p: int, exactly: bool) -> Accumulator:
+        return kernels.power_sum(self._magnitudes(p), p, self.norm_dtype, exactly=exactly, threads=self._threads)
+
+    def greatest(self, dtype: str) -> float:
+        return kernels.greatest(self._magnitudes(math.inf), dtype, self._threads)
+
+    def checksum(self) -> int:
+        return checksums.checksum(self._views)
+
+    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
+        return kernels.relative_sum(self._magnitudes(p), p, top)
+
+    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
+        return kernels.general_root(total, p, top, dtype)
+
+    def _magnitudes(self, p: float) -> list[tuple[Array, str]]:
+        return [part for view, dtype in self._buffers() for part in kernels.real_parts(view, dtype, p)]
+
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
+        view, dtype = self._views[0], self._dtypes[0]
+        if groups is None:
+            return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
+        rows = self._backend.host_view(groups)
+        return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
+
+    def constant(self, value: Any) -> Scalar:
+        return np.float64(value)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return np.where(condition, yes, no)
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        if self.is_one(coef):
+            return self.unchanged()
+        return self._new(lambda results: kernels.scale(self._views, self._dtypes, coef, results, self._threads))
+
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        if self.is_one(coef):
+            return []
+        views, dtypes = self._to_be_written()
+        return self._writes(lambda: kernels.scale(views, dtypes, coef, views, self._threads))
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        dtype = self._dtypes[0]
+        return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
+
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        return self._new(lambda results: self._clamping(self._views, self._dtypes, low, high, results)())
+
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        views, dtypes = self._to_be_written()
+        return self._writes(self._clamping(views, dtypes, low, high, views))
+
+    def _writes(self, write: Callable[[], object], tensors: Sequence[Tensor] | None = None) -> list[Write]:
+        """Return a write into raw memory, after one that bumps the versions of automatic differentiation."""
+        written = self._tensors if tensors is None else tensors
+        return [Write(lambda: self._backend.bump_versions(written), nothing), Write(write)]
+
+    def _to_be_written(self) -> tuple[list[Array], list[str]]:
+        """All but what is empty, which may be read-only."""
+        found = [(view, dtype) for view, dtype in self._buffers() if view.size]
+        return [view for view, _ in found], [dtype for _, dtype in found]
+
+    def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
+        return results if keep else self._new(_fill_with_zeros)
+
+    def prepare_write(self, results: list[Tensor]) -> list[Write]:
+        pairs = [(view, self._backend.host_view(result)) for view, result in zip(self._views, results, strict=True)]
+        return self._writes(lambda: _copy_all(pairs))
+
+    def prepare_zero(self, keep: Any) -> list[Write]:
+        views = self._to_be_written()[0]
+        return [] if keep else self._writes(lambda: _fill_with_zeros(views))
+
+    def cosine(self, scalar: Scalar) -> Scalar:
+        return math.cos(scalar)
+
+    def single(self, scalar: Scalar) -> Scalar:
+        return np.float64(nearest(scalar, "float32"))
+
+    def unchanged(self) -> list[Tensor]:
+        if not (self._backend.writable or self._backend.donates):
+            return list(self._tensors)
+        return self._new(lambda results: list(map(np.copyto, results, self._views)))
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        return self._backend.placed([self._backend.norm_from_host(float(n), self.norm_dtype)], [self._tensors])[0]
+
+    def is_one(self, coef: Scalar) -> bool:
+        return bool(np.all(coef == 1.0))
+
+    def is_finite(self, n: Scalar) -> bool | None:
+        return bool(np.isfinite(n))
+
+    def nonfinite_counts(self) -> list[tuple[int, int]]:
+        decoded = [kernels.decode(view, dtype) for view, dtype in self._buffers()]
+        return [(int(np.isnan(values).sum()), int(np.isinf(values).sum())) for values in decoded]
+
+    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
+        return []
+
+    def count_nonfinite(self) -> tuple[Scalar, Scalar]:
+        nan, inf = zip((0, 0), *self.nonfinite_counts(), strict=True)
+        return float(sum(nan)), float(sum(inf))
+
+    def in_graph(self, scalars: Sequence[Scalar]) -> bool:
+        return False
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
+        return Deferred(
+            lambda: [scalar if type(scalar) is float else np.asarray(scalar).tolist() for scalar in scalars]
+        )
+
+    def graph_callback(self) -> GraphCallback | None:
+        return None
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return processor.ieee_arithmetic()
+
+    def _clamping(
+        self, views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any, results: Sequence[Array]
+    ) -> Callable[[], None]:
+        """Return what writes clamped values. The bounds, whose reading may fail, are read first."""
+        if kernels.clamps_at_once([*views, *results], dtypes, low, high):
+            return lambda: kernels.clamp_all(views, dtypes, low, high, results, self._threads)
+        bounds = [(self._bound(low, dtype), self._bound(high, dtype)) for dtype in dtypes]
+
+        def clamp() -> None:
+            for view, dtype, (least, most), out in zip(views, dtypes, bounds, results, strict=True):
+                kernels.clamp(view, dtype, least, most, out)
+
+        return clamp
+
+    def _bound(self, bound: Any, dtype: str) -> Array:
+        """Return a number or a tensor rounded once to the dtype; bfloat16 as float32."""
+        if self._backend.is_tensor(bound):
+            return kernels.round_to(kernels.decode(self._backend.host_view(bound), self._backend.dtype(bound)), dtype)
+        return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)
+
+    def _buffers(self) -> Iterable[tuple[Array, str]]:
+        return zip(self._views, self._dtypes, strict=True)
+
+    def _new(self, compute: Callable[[list[Array]], Any]) -> list[Tensor]:
+        new = np.empty_like if self._backend.writable else kernels.shareable_empty_like
+        results = [new(view) for view in self._views]
+        compute(results)
+        return self._backend.placed(list(map(self._backend.from_host, results, self._dtypes)), zip(self._tensors))
+
+
+def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
+    for view, result in pairs:
+        if view.size:
+            np.copyto(view, result)
+
+
+def _fill_with_zeros(arrays: Sequence[Array]) -> None:
+    for array in arrays:
+        array.fill(0)
+
+
+# -- the choice of path
+
+
+def forced_path(*own: str) -> str:
+    """Return the device path that UNIFIED_CLIP_PATH takes everywhere, for testing it on a CPU; empty if it is unset.
+
+    That is 'framework', or one of the framework's `own`.
+    """
+    choice = os.environ.get("UNIFIED_CLIP_PATH", "")
+    known = ("framework", *own)
+    if choice not in ("", *known):
+        settings = " or ".join(map(repr, known))
+        raise ValueError(f"UNIFIED_CLIP_PATH is {choice!r}; set it to {settings}, or leave it unset")
+    return choice

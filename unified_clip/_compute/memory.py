@@ -1,0 +1,112 @@
+"""Memory: arrays over an address, and which of several share a place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .kernels import Array
+
+
+def view_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
+    """Return the memory at an address as an array; strides in elements. The owner must outlive the view."""
+    numpy_dtype = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+    if math.prod(shape) == 0:
+        return np.empty(shape, numpy_dtype)
+    return np.asarray(_Memory(address, tuple(shape), tuple(s * numpy_dtype.itemsize for s in strides), numpy_dtype.str))
+
+
+class _Memory:
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], typestr: str) -> None:
+        self.__array_interface__ = {
+            "version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": typestr
+        }  # fmt: skip
+
+
+def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
+    """For each tensor the index of the first in the same memory; ValueError for overlap and memory not to be written.
+
+    A tensor without a view has no memory that is known, and is told from others by being the same object.
+    """
+    seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
+    owners = [seen[id(tensor)] for tensor in tensors]
+    known = {
+        index: view for index, view in enumerate(views) if view is not None and view.size and owners[index] == index
+    }
+    for index, view in known.items():
+        _check_writable(view, describe(index))
+    bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in known.items()}
+    reaching: list[int] = []  # those whose memory may reach the next one
+    for index in sorted(known, key=bounds.__getitem__):
+        reaching = [other for other in reaching if bounds[other][1] > bounds[index][0]]
+        same = next((other for other in reaching if _same_memory(known[index], known[other])), None)
+        if same is not None:
+            first, second = sorted((same, index))
+            owners = [first if owner == second else owner for owner in owners]
+            reaching = [first if other == same else other for other in reaching]
+            continue
+        for other in reaching:
+            if _shares_memory(known[index], known[other]):
+                raise ValueError(
+                    f"{describe(min(index, other))} and {describe(max(index, other))} overlap in memory, so clipping "
+                    "both in place would scale some elements twice; pass copies, or one tensor over the whole memory"
+                )
+        reaching.append(index)
+    return owners
+
+
+def _check_writable(view: Array, what: str) -> None:
+    if not view.flags.writeable:
+        raise ValueError(f"{what} is read-only, so it cannot be clipped in place; pass a copy of it")
+    if _overlaps_itself(view):
+        raise expanded(what)
+
+
+def expanded(what: str) -> ValueError:
+    """Return the error for a tensor whose elements share memory, so that it cannot be written."""
+    return ValueError(
+        f"{what} has several elements in one place in memory (an expanded view), so it cannot be clipped in place; "
+        "pass a contiguous copy"
+    )
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    """Return whether two arrays have the same elements in any order: t, t again, its transpose, a reshaped view."""
+    if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
+        return False
+    dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]
+    return all(dense) or _steps(a) == _steps(b)
+
+
+def _steps(view: Array) -> list[tuple[int, int]]:
+    return sorted((abs(stride), length) for stride, length in zip(view.strides, view.shape, strict=True) if length > 1)
+
+
+def _shares_memory(a: Array, b: Array) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]  # NumPy's stubs know 0 and -1 only
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _overlaps_itself(view: Array) -> bool:
+    """Whether two elements share a place. Ascending strides that each clear the extent below settle most cases."""
+    if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
+        return False
+    steps = _steps(view)
+    low, high = np.lib.array_utils.byte_bounds(view)
+    places = 1 + (high - low - view.itemsize) // (math.gcd(*(stride for stride, _ in steps)) or 1)
+    if places < view.size:  # an expanded view, or windows that slide
+        return True
+    extent = view.itemsize
+    for stride, length in steps:
+        if stride < extent:
+            offsets = sum(
+                np.ix_(*(np.arange(n) * s for n, s in zip(view.shape, view.strides, strict=True))), np.int64(0)
+            )
+            return np.unique(np.asarray(offsets)).size != view.size
+        extent += stride * (length - 1)
+    return False

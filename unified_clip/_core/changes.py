@@ -1,0 +1,82 @@
+"""What becomes of a group of gradients: new tensors for functional names, writes for in-place ones."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from .path import Path
+from .types import Scalar, Tensor, Write
+
+
+class Change(Protocol):
+    def is_identity(self, path: Path) -> bool:
+        """Return whether no value changes, as far as this is known without waiting for a device."""
+
+    def results(self, path: Path) -> list[Tensor]:
+        """Return new tensors."""
+
+    def writes(self, path: Path) -> list[Write]:
+        """Prepare the same changes in place."""
+
+
+class Unchanged(NamedTuple):
+    """Keep all values."""
+
+    def is_identity(self, path: Path) -> bool:
+        return True
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.unchanged()
+
+    def writes(self, path: Path) -> list[Write]:
+        return []
+
+
+class Scaled(NamedTuple):
+    """Multiply by a coefficient."""
+
+    coef: Scalar
+
+    def is_identity(self, path: Path) -> bool:
+        return path.is_one(self.coef)
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.scale(self.coef)
+
+    def writes(self, path: Path) -> list[Write]:
+        return path.prepare_scale(self.coef)
+
+
+class Clamped(NamedTuple):
+    """Move values beyond a bound onto that bound."""
+
+    low: Any
+    high: Any
+
+    def is_identity(self, path: Path) -> bool:
+        return False
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.clamp(self.low, self.high)
+
+    def writes(self, path: Path) -> list[Write]:
+        return path.prepare_clamp(self.low, self.high)
+
+
+class OrZero(NamedTuple):
+    """Make another change where a condition holds, and write zeros where it does not."""
+
+    change: Change
+    condition: Scalar
+
+    def is_identity(self, path: Path) -> bool:
+        return False
+
+    def results(self, path: Path) -> list[Tensor]:
+        return path.zeroed(self.change.results(path), self.condition)
+
+    def writes(self, path: Path) -> list[Write]:
+        zeros = path.prepare_zero(self.condition)
+        if zeros is None:
+            return path.prepare_write(self.results(path))
+        return [*self.change.writes(path), *zeros]

@@ -1,0 +1,199 @@
+"""Find the gradients in what a caller passes: in one go where all are plain, else one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from . import containers, observer, validation
+from .backend import Backend
+from .containers import Tree
+from .distributed import INFERRED, DistributedSpec
+from .gradients import CollectedGradients, GradientList
+from .path import WholePath
+from .types import Leaf
+from .writers import Functional, InPlace
+
+AnyWriter = TypeVar("AnyWriter", Functional, InPlace)
+
+Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
+"""Which gradients take part, and in what order."""
+
+
+def wants_clipping(parameter: Any) -> bool:
+    """Return whether a parameter's own attribute `need_clip` is not false."""
+    return bool(getattr(parameter, "need_clip", True))
+
+
+def collect_in_place(
+    backend: Backend,
+    container: Any,
+    function: str,
+    instead: str,
+    *,
+    plain: bool,
+    keep: Callable[[Any], bool] = wants_clipping,
+    reject_complex: bool = False,
+    spec: DistributedSpec = INFERRED,
+    measures: bool = False,
+) -> tuple[GradientList, Functional | InPlace]:
+    """Return gradients to be clipped in place. `plain`: nothing has to be known of any one. See `GradientList`."""
+    whole = None
+    plain = plain and not observer.needs_leaves() and not spec.is_given
+    if plain and backend.gradients_on_parameters:
+        container = _listed(container)
+        if type(container) in (list, tuple):
+            whole = backend.whole_of_parameters(container)
+    elif plain and type(container) is list:
+        whole = backend.whole_of_tensors(container, differentiable=False, in_place=True)
+    if whole is None:
+        return in_place(
+            backend,
+            container,
+            function,
+            instead,
+            keep=keep,
+            reject_complex=reject_complex,
+            spec=spec,
+            measures=measures,
+        )
+    if backend.writable:
+        return from_whole(whole, InPlace(backend, container, (), {}))
+    return from_whole(whole, Functional(container, list, reuse_unchanged=True, into=container))
+
+
+def in_place(
+    backend: Backend,
+    container: Any,
+    function: str,
+    instead: str,
+    *,
+    keep: Callable[[Any], bool] = wants_clipping,
+    reject_complex: bool = False,
+    arrange: Arrange = list,
+    spec: DistributedSpec = INFERRED,
+    measures: bool = False,
+) -> tuple[GradientList, InPlace]:
+    """Return gradients to be clipped in place, checked one by one."""
+    tree = containers.flatten(backend, container)
+    _warn_if_used_up(tree, function)
+    if not backend.writable and not tree.used_up and container is not None:
+        containers.check_replaceable(backend, container, function, instead)
+    leaves = parameters = [leaf for leaf in tree.leaves if leaf.tensor is not None]
+    if backend.gradients_on_parameters:
+        leaves = _gradients_of_parameters(backend, leaves, function, instead)
+        if len(leaves) < len(parameters):
+            _check_main_gradients(backend, parameters, leaves, keep, arrange)
+    leaves = arrange([leaf for leaf in leaves if keep(leaf.parameter)])
+    owners = backend.alias_owners(
+        [leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}"
+    )
+    aliases: dict[int, list[Leaf]] = {}
+    writer = InPlace(backend, container, tree.leaves, aliases)
+    gradients = GradientList(
+        backend,
+        [leaf for index, leaf in enumerate(leaves) if owners[index] == index],
+        writer,
+        reject_complex=reject_complex,
+        spec=spec,
+        parameters=[leaf for leaf in parameters if keep(leaf.parameter)],
+        measures=measures,
+        function=function,
+    )
+    for leaf, owner in zip(leaves, owners, strict=True):
+        if leaves[owner] is not leaf:
+            validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=reject_complex)
+            aliases.setdefault(leaves[owner].position, []).append(leaf)
+    return gradients, writer
+
+
+def collect(
+    backend: Backend,
+    container: Any,
+    function: str,
+    *,
+    plain: bool = True,
+    spec: DistributedSpec = INFERRED,
+    measures: bool = True,
+) -> tuple[GradientList, Functional]:
+    """Return gradients for new results. `plain`: nothing has to be known of any one. See `GradientList`."""
+    container = _listed(container)
+    plain = plain and not observer.needs_leaves() and not spec.is_given
+    plain_items = containers.plain_items(container) if plain else None
+    if plain_items is not None:
+        whole = backend.whole_of_tensors(plain_items[0], differentiable=True, in_place=False)
+        if whole is not None:
+            return from_whole(whole, Functional(*plain_items))
+    tree = containers.flatten(backend, container)
+    _warn_if_used_up(tree, function)
+    return from_tree(backend, tree, differentiable=True, spec=spec, measures=measures, function=function)
+
+
+def collect_one(
+    backend: Backend, tensor: Any, *, plain: bool, spec: DistributedSpec = INFERRED
+) -> tuple[GradientList, Functional]:
+    """Return one gradient for a new result. `plain`: its name and position are not needed."""
+    if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
+        whole = backend.whole_of_tensors([tensor], differentiable=True, in_place=False)
+        if whole is not None:
+            return from_whole(whole, Functional([tensor], next))
+    return from_tree(backend, containers.flatten(backend, tensor), differentiable=True, spec=spec)
+
+
+def from_whole(path: WholePath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
+    """Return plain gradients that were found in one go."""
+    return CollectedGradients(path, writer), writer
+
+
+def from_tree(
+    backend: Backend, tree: Tree, *, reuse_unchanged: bool = False, **options: Any
+) -> tuple[GradientList, Functional]:
+    """Return the gradients in a container for new results, checked one by one. `options`: of `GradientList`."""
+    items = [leaf.tensor for leaf in tree.leaves]
+    writer = Functional(items, tree.rebuild, reuse_unchanged=reuse_unchanged)
+    return GradientList(backend, tree.leaves, writer, **options), writer
+
+
+def _warn_if_used_up(tree: Tree, function: str) -> None:
+    if tree.used_up:
+        validation.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")
+
+
+def _listed(container: Any) -> Any:
+    """Return the items of an iterator as a list; an empty iterator as another empty iterator."""
+    if type(container) in (list, tuple, dict) or not isinstance(container, Iterator):
+        return container
+    return list(container) or iter(())
+
+
+def _gradients_of_parameters(backend: Backend, parameters: Sequence[Leaf], function: str, instead: str) -> list[Leaf]:
+    """Return the gradients that parameters carry, each parameter once; a warning where none can ever carry one."""
+    first: dict[Hashable, Leaf] = {}
+    for leaf in parameters:
+        first.setdefault(backend.identity(leaf.tensor), leaf)
+    once = list(first.values())
+    found = [leaf._replace(tensor=backend.gradient_of(leaf.tensor)) for leaf in once]
+    present = [leaf for leaf in found if leaf.tensor is not None]
+    if once and not present and not any(backend.can_have_gradient(leaf.parameter) for leaf in once):
+        validation.warn(
+            f"{function} takes parameters, and none of the tensors given has a gradient or can have one: nothing was "
+            f"clipped. If they are gradients, use {instead}, which returns the result"
+        )
+    return present
+
+
+def _check_main_gradients(
+    backend: Backend,
+    parameters: Sequence[Leaf],
+    gradients: Sequence[Leaf],
+    keep: Callable[[Any], bool],
+    arrange: Arrange,
+) -> None:
+    """Raise ValueError for a parameter that takes part and has a gradient in `main_grad` only."""
+    without = [leaf for leaf in parameters if backend.gradient_of(leaf.tensor) is None]
+    hidden = [leaf._replace(tensor=backend.main_gradient_of(leaf.tensor)) for leaf in without]
+    hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
+    positions = {leaf.position for leaf in hidden}
+    for leaf in arrange([*gradients, *hidden]) if hidden else ():  # with all, since patterns of names are checked
+        if leaf.position in positions:
+            raise validation.in_main_grad_only(leaf, backend.main_gradient_remedy)

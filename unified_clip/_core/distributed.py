@@ -1,0 +1,140 @@
+"""What the core knows of gradients that several ranks hold: the caller's declaration, and the interface to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .exact import Accumulator
+from .path import Path
+from .types import Tensor
+
+REPLICATED, DISTINCT = "replicated", "distinct"
+
+
+@dataclass(frozen=True)
+class DistributedSpec:
+    """The caller's declaration of the ranks that hold the gradients; see `clip_grad_norm_`."""
+
+    process_group: Any = "auto"
+    ownership: Any = None
+    check_numel: bool | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ownership not in (None, REPLICATED, DISTINCT) and not callable(self.ownership):
+            raise ValueError(
+                f"ownership is {self.ownership!r}; it has to be {REPLICATED!r}, {DISTINCT!r}, a function of a "
+                "parameter, or None"
+            )
+        if not isinstance(self.check_numel, int | None):
+            raise TypeError(f"check_numel is {self.check_numel!r}; it has to be a bool, a whole number, or None")
+        if self.process_group is None and self.ownership is not None:
+            raise ValueError(
+                f"ownership is {self.ownership!r}, and process_group is None: this process alone, which counts all it "
+                "has; pass a group, once it is made (before init_process_group, WORLD of PyTorch is None), or leave "
+                "ownership out"
+            )
+
+    def __deepcopy__(self, memo: object) -> DistributedSpec:
+        """Return itself: a copy has the same process group and parameters."""
+        return self
+
+    @property
+    def is_given(self) -> bool:
+        """Return whether the caller declared a process group or an ownership, or asked for a count of elements."""
+        is_counted = self.check_numel is not None and self.check_numel is not False
+        return self.process_group not in (None, "auto") or self.ownership is not None or is_counted
+
+    def expected_numel(self, count: Callable[[], int]) -> int | None:
+        """Return how many elements must be counted, by `count` if the caller gives no number; None without a check."""
+        if self.check_numel is None or self.check_numel is False:
+            return None
+        return count() if self.check_numel is True else int(self.check_numel)
+
+    def comparable(self, parameters: Sequence[Any]) -> int | None:
+        """Return the number of parameters; None if each rank may list other ones."""
+        return None if self.ownership == DISTINCT or callable(self.ownership) else len(parameters)
+
+
+INFERRED = DistributedSpec()
+"""The caller declares nothing: gradients are complete here, or carry their placements."""
+
+
+def declared(process_group: Any, ownership: Any = None, check_numel: bool | int | None = None) -> DistributedSpec:
+    """Return the declaration of a call, most of which declare nothing."""
+    if isinstance(process_group, str) and process_group == "auto" and ownership is None and check_numel is None:
+        return INFERRED
+    return DistributedSpec(process_group, ownership, check_numel)
+
+
+class PartialSums(Protocol):
+    """Sums over local tensors, on the host, before the root of a norm is taken."""
+
+    norm_dtype: str
+
+    def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
+
+    def greatest(self, dtype: str) -> float:
+        """Return the largest magnitude, rounded to a dtype; NaN if there is a NaN."""
+
+    def checksum(self) -> int:
+        """Return 64 bits that depend on the bits of all values in their order."""
+
+    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
+        """Return the sum of (|g| / top)**p, as that of two numbers."""
+
+    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
+        """Return the norm, from such a sum over all ranks."""
+
+
+Measure = Callable[[Sequence[Tensor]], PartialSums]
+
+
+class Shards(Protocol):
+    """The gradients of one call, of which this rank holds shards. `_distributed.base` implements it."""
+
+    values: list[Tensor]
+    """The local tensor of each gradient, in the gradient's own memory; sparse ones are coalesced afterwards."""
+
+    def path(
+        self,
+        local: Path,
+        indices: Sequence[int],
+        must_match: Mapping[str, Any],
+        measure: Measure,
+        *,
+        function: str,
+        is_first: bool,
+    ) -> Path:
+        """Return a path over local tensors whose norm is that of the complete gradients.
+
+        Ranks compare `must_match` in the same all-reduce. `is_first`: the first path of a call, over all gradients.
+        """
+
+    def tensor_norms(
+        self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool, function: str
+    ) -> dict[int, float]:
+        """Return the norm of each gradient by its index. `known_only`: leave out those that no rank can compute."""
+
+    def check_by_value(self) -> None:
+        """Raise ValueError if elements cannot be clipped one by one."""
+
+    def metadata(self) -> dict[str, Any]:
+        """Return `ranks` (world size), `rank` and `layout` (gradients per placement) for a clip event."""
+
+    def restored(self, index: int, value: Tensor) -> Any:
+        """Return a local value as a gradient with the placements of the original."""
+
+    def send_rejection(self, error: Exception) -> None:
+        """Let the ranks that wait for this one raise too."""
+
+
+class Awaited(threading.local):
+    """The call under way whose ranks wait for this one."""
+
+    send_rejection: Callable[[Exception], None] | None = None
+
+
+AWAITED = Awaited()

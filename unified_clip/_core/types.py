@@ -1,0 +1,78 @@
+"""Types that the whole core shares. This module imports nothing of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Tensor = Any
+"""A dense tensor of whichever framework the Ops at hand belongs to."""
+
+Scalar = Any
+"""A float64 value, or an array of them (one per slice): NumPy's on the host path, else the framework's."""
+
+
+Receive = Callable[[Sequence[Any]], None]
+"""Takes the values of scalars, each a float or a nested list of them."""
+
+GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
+"""Has the graph that is being made call a function with the values of scalars whenever it is run. It returns what waits
+until all that was run has done so."""
+
+
+class Deferred(NamedTuple):
+    """Numbers that are on their way to the host."""
+
+    values: Callable[[], list[Any]]
+    """Each a float, or a nested list of them; waits until they are there."""
+
+    ready: Callable[[], bool] = lambda: True
+    """Whether `values` need not wait."""
+
+
+class Leaf(NamedTuple):
+    """One tensor or None of a container, and where it stood."""
+
+    tensor: Any
+    position: int
+    name: str | None = None
+    parameter: Any = None
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"position {self.position}" + (f" (parameter {self.name!r})" if self.name else "")
+
+
+class CoalescedSparse(NamedTuple):
+    """A sparse gradient with repeated rows summed."""
+
+    values: Tensor
+    """The stored rows, along the first axis."""
+
+    restore: Callable[[Tensor], Any]
+    """Make a sparse gradient from new values."""
+
+    sparse_axes: int
+    """How many axes of the gradient the indices replace. They come first."""
+
+    indices: Tensor
+    """The place of each stored row, in the framework's own layout."""
+
+
+class Slices(NamedTuple):
+    """The slices of a gradient's values."""
+
+    axes: Sequence[int]
+
+    groups: Tensor | None = None
+    """For each row of the values, the number of its slice: rows with equal numbers belong together. None: by axes."""
+
+
+class Write(NamedTuple):
+    """One change, with everything computed that can be computed before."""
+
+    make: Callable[[], object]
+
+    undo: Callable[[], object] | None = None
+    """Restore what was there; None where memory is overwritten."""

@@ -1,0 +1,194 @@
+"""Where the results of a call go: into new tensors (`Functional`), or into the gradients themselves (`InPlace`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+from ..errors import PartlyClippedError
+from . import containers
+from .backend import Backend
+from .changes import Change
+from .path import Path
+from .types import Leaf, Tensor, Write
+
+
+class Changed(Protocol):
+    """What a writer has to know of the gradients that change."""
+
+    is_collected: bool
+    leaves: list[Leaf]
+    values: list[Tensor]
+    shards: Any
+
+    def is_sparse(self, index: int) -> bool: ...
+
+    def restored(self, index: int, value: Tensor) -> Any: ...
+
+
+class Writer(Protocol):
+    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
+        """Take or prepare a change of a group."""
+
+
+class Functional:
+    """Collect new tensors. `result` rebuilds the container from them."""
+
+    def __init__(
+        self,
+        items: Sequence[Any],
+        rebuild: Callable[[Any], Any],
+        *,
+        reuse_unchanged: bool = False,
+        into: list[Any] | None = None,
+    ) -> None:
+        """`items`: tensors and None. `reuse_unchanged`: return the given object of an unchanged gradient. `into`: the
+        list that `finish` updates."""
+        self._items, self._rebuild, self._reuse_unchanged, self._into = items, rebuild, reuse_unchanged, into
+        self._results = [item for item in items if item is not None]
+
+    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
+        if self._reuse_unchanged and change.is_identity(path):
+            return
+        values = change.results(path)
+        if not gradients.is_collected:
+            values = [gradients.restored(index, value) for index, value in zip(group, values, strict=True)]
+        self._results[group.start : group.stop] = values
+
+    def result(self) -> Any:
+        results = iter(self._results)
+        return self._rebuild(None if item is None else next(results) for item in self._items)
+
+    def finish(self) -> None:
+        if self._into is not None:
+            self._into[:] = self.result()
+
+
+class Writes:
+    """The changes of a call, made together where the paths compute that prepared them."""
+
+    def __init__(self) -> None:
+        self._writes: list[Write] = []
+        self._host: Path | None = None
+        self._device: Path | None = None
+
+    def add(self, *writes: Write) -> None:
+        self._writes += writes
+
+    def add_of(self, path: Path, writes: Sequence[Write]) -> None:
+        self._writes += writes
+        if path.on_host:
+            self._host = path
+        else:
+            self._device = path
+
+    def make(self) -> None:
+        if not self._writes:
+            return
+        with (
+            nullcontext() if self._host is None else self._host.scope(),
+            nullcontext() if self._device is None else self._device.scope(),
+        ):
+            make_all(self._writes)
+
+
+class InPlace:
+    """Write into the gradients' memory, or, if tensors cannot be written, into the container."""
+
+    def __init__(
+        self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]
+    ) -> None:
+        """`leaves`: of the container. `aliases`: by the position of a gradient, others in the same memory."""
+        self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
+        self._replaced: dict[int, Any] = {}
+        self._writes = Writes()
+
+    def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
+        if gradients.is_collected:
+            self._writes.add_of(path, change.writes(path))
+        elif change.is_identity(path):
+            return
+        elif self._backend.writable:
+            self._writes.add_of(path, change.writes(path))
+            self._share(gradients, group)
+        else:
+            for index, value in zip(group, change.results(path), strict=True):
+                self._replaced[gradients.leaves[index].position] = gradients.restored(index, value)
+
+    def finish(self) -> None:
+        """Write everything, or update the container with what was replaced."""
+        if self._replaced:
+            results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._leaves]
+            self._writes.add(*containers.replacements(self._backend, self._container, iter(results))[1])
+        self._writes.make()
+
+    def drop(self) -> None:
+        """Take all gradients away, so that a step has nothing to apply; those too that took no part."""
+        if not self._backend.gradients_on_parameters:
+            nothing_left = iter([None] * len(self._leaves))
+            self._writes.add(*containers.replacements(self._backend, self._container, nothing_left)[1])
+            return
+        for leaf in self._leaves:
+            if leaf.tensor is not None:
+                self._set_gradient(leaf.tensor, self._backend.held(self._backend.gradient_of(leaf.tensor)), None)
+
+    def _share(self, gradients: Changed, group: range) -> None:
+        """Put sparse results where they belong, and tell of the others to whoever shares their memory."""
+        if gradients.shards is not None:
+            self._announce([gradients.leaves[index].tensor for index in group])
+        for index in group:
+            leaf = gradients.leaves[index]
+            aliases = self._aliases.get(leaf.position, [])
+            if gradients.is_sparse(index):
+                for holder in (leaf, *aliases):  # the memory of the values is written afterwards
+                    self._set_gradient(
+                        holder.parameter, holder.tensor, gradients.restored(index, gradients.values[index])
+                    )
+            elif aliases:
+                self._announce([alias.tensor for alias in aliases])
+
+    def _announce(self, tensors: list[Tensor]) -> None:
+        self._writes.add(Write(functools.partial(self._backend.bump_versions, tensors), nothing))
+
+    def _set_gradient(self, parameter: Any, old: Any, new: Any) -> None:
+        make, undo = (functools.partial(self._backend.set_gradient, parameter, gradient) for gradient in (new, old))
+        self._writes.add(Write(make, undo))
+
+
+def nothing() -> None:
+    """Return the undo of a change that no result shows."""
+
+
+def make_all(writes: Sequence[Write]) -> None:
+    """Make changes that can be undone, then the others.
+
+    An error undoes the former. It is raised as a PartlyClippedError once memory has been overwritten, or if a change
+    cannot be undone.
+    """
+    undoable = [write for write in writes if write.undo is not None]
+    final = [write for write in writes if write.undo is None]
+    begun: list[Write] = []
+    try:
+        for write in (*undoable, *final):
+            begun.append(write)
+            write.make()
+    except BaseException as error:
+        undone = [_undo(write.undo) for write in reversed(begun) if write.undo is not None]
+        overwritten = len(begun) > len(undoable) + 1
+        if (overwritten or not all(undone)) and isinstance(error, Exception):
+            raise PartlyClippedError(
+                f"clipping failed after some gradients were written: {error}. The gradients are partly clipped. "
+                "Discard them, as optimizer.zero_grad() does, and repeat the backward pass"
+            ) from error
+        raise
+
+
+def _undo(undo: Callable[[], object]) -> bool:
+    """Undo one change. An error here must not keep others from being undone."""
+    try:
+        undo()
+    except Exception:
+        return False
+    return True
