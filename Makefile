@@ -88,6 +88,7 @@ suite-jax-x64 device-jax-x64: $(VENV)/package
 
 # The kernels' tests on builds of their own, which stay under build/: two that stop at the first fault they see (misused
 # memory and undefined behaviour; races between threads), and two with narrower vectors. GCC on x86-64 Linux only.
+# die_after_fork: a child of fork() starts threads of its own, which this sanitizer refuses unless told otherwise.
 # pip's cache would mix builds that run at once, and sanitizers hold on to released memory, which one test measures.
 sanitize: $(VENV)/requirements
 	$(MAKE) -j2 --output-sync=target --no-print-directory \
@@ -99,13 +100,13 @@ kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libts
 kernels-x86-64 kernels-x86-64-v3: FLAGS = -march=$*
 kernels-x86-64 kernels-x86-64-v3: PRELOAD =
 kernels-%: TESTS = $(wildcard tests/unit/native/test_*.py)
-kernels-thread: TESTS = tests/unit/native/test_native.py tests/unit/native/test_native_lists.py
+kernels-thread: TESTS = $(addprefix tests/unit/native/test_,native.py native_lists.py threads.py)
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
 	@echo "== the kernels' tests, built with $(FLAGS)"
 	CXX=g++ $(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
 		-C build-dir=build/$@/cmake -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS) -DCLIP_WIDE=" .
-	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
 		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
 		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
 		$(TESTS) tests/frameworks/test_torch_whole.py --framework torch

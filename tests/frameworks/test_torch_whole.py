@@ -116,7 +116,9 @@ def test_nothing_that_watches_is_escaped(monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.utils._python_dispatch.TorchDispatchMode():
         assert BACKEND.whole_of_parameters(given) is None
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    assert BACKEND.whole_of_parameters(given) is None
+    whole = BACKEND.whole_of_parameters(given)
+    assert whole is not None
+    assert not whole.on_host
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, math.inf])

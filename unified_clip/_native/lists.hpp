@@ -4,16 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cfenv>
-#include <exception>
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels.hpp"
+#include "parallel.hpp"
 
 namespace clip {
 
@@ -88,21 +86,6 @@ inline void straighten(Run& run) {
     if (!run.in_a_row() && is_dense(run)) run.shape.clear(), run.steps.clear();
 }
 
-// IEEE arithmetic for as long as it lives: a thread may have been told to flush subnormal numbers to zero.
-class Ieee {
-   public:
-    Ieee() {
-        std::fegetenv(&saved_);
-        std::fesetenv(FE_DFL_ENV);
-    }
-    ~Ieee() { std::fesetenv(&saved_); }
-    Ieee(const Ieee&) = delete;
-    Ieee& operator=(const Ieee&) = delete;
-
-   private:
-    std::fenv_t saved_;
-};
-
 // float64 to float32 in IEEE arithmetic; `volatile` keeps the conversion where it stands.
 inline float narrowed(double value) {
     volatile double given = value;
@@ -111,40 +94,7 @@ inline float narrowed(double value) {
     return result;
 }
 
-// -- threads
-
-constexpr std::size_t PIECE = PAIR_BLOCK;  // numbers that a thread takes at a time, and to be worth another thread
-
-inline std::size_t threads_for(std::size_t total, std::size_t threads) {
-    return std::max<std::size_t>(1, std::min(threads, total / PIECE));
-}
-
-// Calls work(thread) for each thread, the first of which is this one. Where there are no more to be had, or no memory
-// for them, this one does the rest. Throws the first exception of any thread once all have ended.
-template <class Work>
-void in_threads(std::size_t threads, const Work& work) {
-    std::vector<std::exception_ptr> errors(threads);
-    const auto in_ieee = [&](std::size_t thread) {
-        const Ieee ieee;
-        try {
-            work(thread);
-        } catch (...) {
-            errors[thread] = std::current_exception();
-        }
-    };
-    std::vector<std::thread> others;
-    others.reserve(threads);
-    std::size_t thread = 1;
-    try {
-        for (; thread < threads; ++thread) others.emplace_back(in_ieee, thread);
-    } catch (const std::exception&) {
-    }
-    in_ieee(0);
-    for (; thread < threads; ++thread) in_ieee(thread);
-    for (std::thread& other : others) other.join();
-    for (const std::exception_ptr& error : errors)
-        if (error) std::rethrow_exception(error);
-}
+// -- the parts of a list
 
 // Calls work(run, begin, end, thread) for the parts of all runs. Each thread takes the next piece when it is done with
 // the last, so that none waits for one that started late. `backwards`: what was read last comes first.

@@ -64,7 +64,7 @@ def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
     with jax.enable_x64(True):
         shape = (-1, *[1] * (gradient.data.ndim - 1))
         rows = jnp.where(inside.reshape(shape), wide(gradient.data), 0.0)
-        sums = jax.backend.segment_sum(rows, inverse.reshape(-1), num_segments=gradient.nse)
+        sums = jax.ops.segment_sum(rows, inverse.reshape(-1), num_segments=gradient.nse)
         return indices, sums.astype(gradient.dtype)
 
 

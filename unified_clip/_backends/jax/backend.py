@@ -232,11 +232,11 @@ class JaxBackend(Backend):
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
         _check_concrete(rows)
-        return computed_once(jax.backend.segment_sum(rows, groups, num_segments=len(rows))[groups])
+        return computed_once(jax.ops.segment_sum(rows, groups, num_segments=len(rows))[groups])
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
         _check_concrete(rows)
-        return jax.backend.segment_max(jax.lax.stop_gradient(rows), groups, num_segments=len(rows))[groups]
+        return jax.ops.segment_max(jax.lax.stop_gradient(rows), groups, num_segments=len(rows))[groups]
 
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:
