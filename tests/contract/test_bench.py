@@ -118,10 +118,10 @@ def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatc
 def test_the_framework_uses_as_many_threads_as_it_is_told(kit: Kit) -> None:
     """Ours asks the framework, where that says; elsewhere both go by the environment."""
     code = f"""
-from unified_clip._backends.{kit.name} import OPS
+from unified_clip._backends.{kit.name} import BACKEND
 from unified_clip.bench.pairs import FRAMEWORKS
 FRAMEWORKS["{kit.name}"].use_threads(3)
-print(OPS.threads())
+print(BACKEND.threads())
 """
     assert in_a_new_process(code).strip() == ("3" if kit.name in ("torch", "tensorflow") else "None")
 

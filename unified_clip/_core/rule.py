@@ -169,7 +169,7 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
     total = path.as_norm(n) if rule.kind == "global_norm" else None
     if isinstance(threshold, float) and threshold == math.inf:
         coef = None  # whatever the gradients hold
-    elif isinstance(threshold, float) and isinstance(rule.given_norm, float) and threshold == rule.given_norm == 0:
+    elif rule.given_norm is not None and not _tensors(threshold, rule.given_norm) and threshold == 0 == rule.given_norm:
         coef = path.constant(0.0)  # the gradients need not be 0, but a threshold of 0 makes them
     else:
         coef = coefficient(path, n, threshold, rule.convention)
