@@ -21,7 +21,8 @@ def add_parser(commands: Any) -> None:
         "framework crashed, one that you named is missing, or nothing was measured.",
     )
     for name in ("frameworks", "lists", "dtypes"):
-        bench.add_argument(f"--{name}", type=_names, metavar="NAMES", help="comma-separated (default: all)")
+        option = bench.add_argument(f"--{name}", metavar="NAMES", help="comma-separated (default: all)")
+        option.type = lambda text: list(dict.fromkeys(text.split(",")))
     bench.add_argument("--threads", type=int, metavar="N", help="threads of every function (default: 2)")
     bench.add_argument(
         "--seconds", type=float, metavar="N", help="time for each measurement, at least 7 repeats (default: 1)"
@@ -32,10 +33,6 @@ def add_parser(commands: Any) -> None:
         "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"
     )
     bench.set_defaults(run=run)
-
-
-def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(text.split(",")))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -237,7 +237,7 @@ class Observation:
 
     @cached_property
     def follows(self) -> bool:
-        """Whether the gradients follow from the returned norm, so that only the norm is wrong."""
+        """Whether the clipped gradients are right for the norm `n`, so that at most the returned norm is wrong."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
         return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

@@ -12,8 +12,7 @@ from ..config import outcome
 from ..config.clipper import Clipper, Traced
 from ..config.schema import Settings
 
-Array = Any
-"""Of any framework."""
+Array = Any  # of any framework
 
 
 class LastStep(NamedTuple):

@@ -156,7 +156,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_alike(lines: Sequence[RecordedCall]) -> int:
-    """Return how many calls, from the first, clip different single gradients in the same way."""
+    """Return how many of the first calls clip one gradient each, none twice, with the same settings."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}

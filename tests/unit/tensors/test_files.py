@@ -352,7 +352,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
             "unheard_of",
             r"grads\.py: It imports a package .* says: No module named 'unheard_of'. In suite.toml, set python",
         ),
-        ("leaves", r"grads\.py: the process that reads it wrote no result"),
+        ("leaves", r"grads\.py: the process that reads it returned no gradients"),
         ("kills", r"grads\.py: the process that reads it ended: signal 9 \(SIGKILL\)"),
         ("hangs", r"grads\.py: no result after 2 seconds; it was in hangs \(grads\.py, line \d+\)"),
         ("", r"'grads\.py:' names no function in a Python file. Write it as grads\.py:gradients"),

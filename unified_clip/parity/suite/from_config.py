@@ -28,7 +28,7 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
         config = ClipConfig.load(path)
     except ConfigError as error:
         raise SuiteError(f"{place}: {error}") from None
-    if why := _beyond(config):
+    if why := _why_not_one_call(config):
         raise SuiteError(f"{place}: {path.name}: no single call clips like this configuration: {why}")
     if config.rule == "none":
         yield {"call": "get_total_norm"}
@@ -52,8 +52,8 @@ def _thresholds(config: Settings) -> list[float]:
     return [schedules.threshold_at(threshold, 0)] if threshold is not None else []
 
 
-def _beyond(config: Settings) -> str:
-    """Return what no public name supports; '' if nothing."""
+def _why_not_one_call(config: Settings) -> str:
+    """Return why no single call clips like a configuration, with advice; '' if one does."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         return "a suite compares whole lists; leave its patterns and groups out, and choose tensors with only = "

@@ -16,8 +16,11 @@ NO_GRADIENT = "The clipped tensor is no gradient that can be traced."
 UNKNOWN_ARGUMENTS = "Its arguments are unknown: {}"
 
 
+KINDS = ("in place", "functional", "any tensor", "unknown")
+
+
 def is_function(clip: FoundClip) -> bool:
-    return clip.kind not in ("", "class", "program")
+    return clip.kind in KINDS
 
 
 @register(
@@ -60,7 +63,7 @@ def rename(file: FileRewrite, clip: FoundClip) -> None:
     file.rename(clip, "torch")
 
 
-@register(RuleOrder.CALLS, matches=lambda clip: clip.kind not in ("", "class"), target="drop-in")
+@register(RuleOrder.CALLS, matches=lambda clip: clip.kind in (*KINDS, "program"), target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
     file.rename(clip, clip.function.framework)
 

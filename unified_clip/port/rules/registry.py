@@ -1,11 +1,12 @@
 """The registry of rewriting rules. Each module of this package registers the rules for one kind of clip.
 
-To add a rule, add a module here, and nothing else:
+To add a rule, add a module here:
 
     @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
     def flag(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, "It belongs to a static program of Paddle, ...")
 
+A clip has one rule for CALLS: give functions that are called in another way a `Kind` of their own in `port/catalog.py`.
 Then add a source with such a clip to tests/data/port. A test fails for a rule that no source needs.
 """
 

@@ -169,5 +169,5 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
             raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        raise UnreadableError(f"the process that reads it wrote no result: {end.last_lines}")
+        raise UnreadableError(f"the process that reads it returned no gradients: {end.last_lines}")
     return memmap.load(out)
