@@ -102,7 +102,7 @@ class GradientsTable(Table):
         if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
             raise ValueError("give one of tensors, file and function")
         if (self.only and self.file is None) or (self.framework and self.function is None):
-            raise ValueError("only is for a file, and framework for a function")
+            raise ValueError("give only together with file, and framework together with function")
         return self
 
 

@@ -91,8 +91,8 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
             look(shards.values)
     if mode in OURS and set(on_host) != {mode in EXACT}:
         raise RuntimeError(
-            f"mode {mode!r}: a tensor did not take the expected path ({OURS[mode]}). "
-            "The comparison would prove nothing. Check UNIFIED_CLIP_PATH."
+            f"mode {mode!r}: a tensor did not take the expected path ({OURS[mode]}), so that the comparison "
+            "would prove nothing. Check where the adapter makes its tensors, and the conditions of Backend.path."
         )
 
 

@@ -133,7 +133,7 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
 
 
 def _is_done_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
-    """Return whether a line stands before a step, after the end of the previous step, in the same iteration."""
+    """Return whether the line `code` is already there between the previous step, which `ends` matches, and a step."""
     inner = module.parents[statement]
     for block in module.ancestors(inner):
         if isinstance(block, cst.IndentedBlock | cst.Module):

@@ -150,7 +150,7 @@ class PaddleOptimizers:
             self._check(clip)
             clips.append(clip)
         if self._module.uses_on_other_objects(binding):
-            raise UnsureError(f"{binding.text} may be read or set elsewhere on an object of this class.")
+            raise UnsureError(f"{binding.text} may be read or set on another object. Rename that attribute.")
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=.")

@@ -124,7 +124,7 @@ class TapeSteps:
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
             raise UnsureError("The gradient and apply_gradients() need lines of their own.")
         if not isinstance(last, cst.Expr) or last.value is not apply:
-            raise UnsureError(f"The result of apply_gradients() is used. {GRAPH}")
+            raise UnsureError("The result of apply_gradients() is used. PyTorch's step() returns none.")
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
             raise UnsureError("The gradient and apply_gradients() are not in one block.")
