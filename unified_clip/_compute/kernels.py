@@ -265,7 +265,7 @@ def scale(
 
 
 def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
-    """Return the same for one array and in NumPy, with a coefficient for each slice."""
+    """Scale one array in NumPy, with a coefficient for each slice."""
     if dtype.startswith("complex"):
         part = part_dtype(dtype)
         _scale(view.real, part, coef, out.real)

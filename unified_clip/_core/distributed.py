@@ -93,7 +93,7 @@ Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 
 class Shards(Protocol):
-    """The gradients of one call, of which this rank holds shards. `_distributed.base` implements it."""
+    """The gradients of one call, of which this rank holds shards. `_distributed.norm` implements it."""
 
     values: list[Tensor]
     """The local tensor of each gradient, in the gradient's own memory; sparse ones are coalesced afterwards."""

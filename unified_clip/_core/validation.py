@@ -215,7 +215,7 @@ def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
 
 
 def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, what: str) -> None:
-    """Return a bound may repeat along the tensor, never enlarge it."""
+    """Raise ValueError for a bound that would enlarge the tensor. It may repeat along it."""
     if shape is None or target is None:
         return
     pairs = zip(reversed(shape), reversed(target), strict=False)
@@ -324,13 +324,13 @@ def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
 
 
 def warn(message: str) -> None:
-    """Return a ClipWarning of a call, which leaves a graph for it."""
+    """Issue a ClipWarning of a call, which leaves a graph for it."""
     entry.leave(message)
     warn_at_call(message)
 
 
 def warn_at_call(message: str) -> None:
-    """Return a ClipWarning that points at the line where a public name is called."""
+    """Issue a ClipWarning that points at the line where a public name is called."""
     call = entry.PUBLIC[0].__code__
     frame, level = sys._getframe(), 2
     while frame.f_back is not None and _place(frame.f_code) != _place(call):

@@ -135,7 +135,7 @@ class InPlace:
                 self._set_gradient(leaf.tensor, self._backend.held(self._backend.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Put sparse results where they belong, and tell of the others to whoever shares their memory."""
+        """Set sparse results on their parameters, and bump the versions of tensors that share written memory."""
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:
@@ -158,7 +158,7 @@ class InPlace:
 
 
 def nothing() -> None:
-    """Return the undo of a change that no result shows."""
+    """Undo a change that no result shows."""
 
 
 def make_all(writes: Sequence[Write]) -> None:

@@ -319,7 +319,7 @@ def test_norms_of_single_gradients_are_found_together(size: int, seed: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("stated", "is_stated"),
+    ("keywords", "is_given"),
     [
         ({}, False),
         ({"process_group": None}, False),
@@ -331,8 +331,8 @@ def test_norms_of_single_gradients_are_found_together(size: int, seed: int) -> N
         ({"process_group": "a group"}, True),
     ],
 )
-def test_what_says_more_than_the_tensors_is_stated(stated: dict[str, Any], is_stated: bool) -> None:
-    assert DistributedSpec(**stated).is_given == is_stated
+def test_a_spec_is_given_if_a_keyword_declares_something(keywords: dict[str, Any], is_given: bool) -> None:
+    assert DistributedSpec(**keywords).is_given == is_given
 
 
 def test_a_statement_that_means_nothing_is_refused() -> None:
@@ -347,10 +347,10 @@ def test_a_statement_that_means_nothing_is_refused() -> None:
             DistributedSpec(process_group=None, ownership=ownership)
 
 
-def test_what_is_stated_is_the_same_in_a_copy() -> None:
+def test_a_copied_spec_has_the_same_process_group() -> None:
     """Process groups cannot be copied."""
-    stated = DistributedSpec(process_group=threading.Lock(), ownership="distinct")
-    assert copy.deepcopy(stated) is stated
+    spec = DistributedSpec(process_group=threading.Lock(), ownership="distinct")
+    assert copy.deepcopy(spec) is spec
 
 
 def path_of(group: Any, arrays: Sequence[np.ndarray]) -> Path:

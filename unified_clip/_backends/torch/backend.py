@@ -132,7 +132,7 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
         sharded.check_spanning(gradients, spec)
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        whole = self.whole_of_tensors(tensors, differentiable=False, in_place=False)
+        whole = super().whole_of_tensors(tensors, differentiable=False, in_place=False)  # on the host path
         if whole is not None:
             return cast(PartialSums, whole)
         views = self.host_views(tensors, differentiable=False)
