@@ -43,7 +43,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
         if fitting := [each for each in possible if call.fits(each, slack)]:
             alone = len({each.kind for each in fitting}) == 1 and fitting[0].kind
             return Cause(fitting[0].kind, fitting[0].sentence) if alone else None
-        if any(call.explains(each, slack) for each in possible if each.room):
+        if any(call.explains(each, slack) for each in possible if each.tolerance):
             return touched(call)  # rounding hides whether it is this one, or the correct call
     computed = hypotheses.fitted_causes(call) if not call.expected_fits(call.slacks[0]) else ()
     last = next((each for each in computed if call.fits(each, EXACT)), None)
@@ -60,7 +60,7 @@ def swapped(call: Observation) -> Cause | None:
         return None
     places = [number for number, digests in enumerate(zip(expected, results, strict=True)) if len({*digests}) > 1]
     what = "are swapped" if len(places) == 2 else "are in another order"
-    return Cause("swapped", f"{call.named(places)} {what}") if places else None
+    return Cause("swapped", f"{call.names_of(places)} {what}") if places else None
 
 
 def without_result(call: Observation) -> Cause | None:
@@ -77,7 +77,7 @@ def without_result(call: Observation) -> Cause | None:
                 lost.append(number)
         lost = [] if rest else lost  # or else the others are not right either
     are = "is" if len(lost) == 1 else "are"
-    return Cause("left out", f"{call.named(lost)} {are} missing") if lost and call.after else None
+    return Cause("left out", f"{call.names_of(lost)} {are} missing") if lost and call.after else None
 
 
 def beyond_range(call: Observation) -> Cause | None:
@@ -97,27 +97,27 @@ def beyond_range(call: Observation) -> Cause | None:
     ]
     if not infinite:
         return None
-    return Cause("overflow", f"infinite elements in {call.named(infinite)}, where finite ones are due")
+    return Cause("overflow", f"infinite elements in {call.names_of(infinite)}, where finite ones are due")
 
 
 def nan(call: Observation) -> Cause | None:
     """Check for unexpected and for missing NaN."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
-    is_infinite = call.by in ("global", "per group") and call.n == math.inf
+    is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
     if lacking := [number for number, (expected, nan) in pairs.items() if (expected & ~nan).any()]:
         if is_infinite:
             return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
-        return Cause("NaN", f"NaN does not spread to {call.named(lacking)}, as it should")
+        return Cause("NaN", f"NaN does not spread to {call.names_of(lacking)}, as it should")
     if extra and all(pairs[number][1].all() for number in call.counted):
         if is_infinite:
             return Cause("inf", "as when an infinite norm makes every element NaN, where the coefficient is to be 0")
         return Cause("NaN", "every element is NaN, and none should be")
     if extra:
         number, elements = next(iter(extra.items()))
-        some = f"{np.count_nonzero(elements)} of the {elements.size} elements of {call.named([number])}"
+        some = f"{np.count_nonzero(elements)} of the {elements.size} elements of {call.names_of([number])}"
         first = np.argwhere(elements)[0].tolist()
-        return Cause("NaN", f"NaN in {call.named(extra)}, where none should be: {some}, the first at {first}")
+        return Cause("NaN", f"NaN in {call.names_of(extra)}, where none should be: {some}, the first at {first}")
     if call.norm_is_expected or call.norm is None or call.expected_norm is None:
         return None
     if math.isnan(call.norm):
@@ -129,15 +129,14 @@ def zeros(call: Observation) -> Cause | None:
     """Check for zeros of the other sign, and no other difference."""
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
-    return Cause("zeros", f"zeros of the other sign in {call.named(call.wrong)}, and no other difference")
+    return Cause("zeros", f"zeros of the other sign in {call.names_of(call.wrong)}, and no other difference")
 
 
 def not_clipped(call: Observation) -> Cause | None:
     """Check for gradients that are all unchanged, and should not be."""
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
-    if not is_unchanged or call.follows or not (call.norm in (None, call.n) or call.norm_is_expected):
-        return None
-    return Cause("not clipped", NOT_CLIPPED)
+    norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
+    return Cause("not clipped", NOT_CLIPPED) if is_unchanged and norm_fits and not call.gradients_match_norm else None
 
 
 def touched(call: Observation) -> Cause | None:
@@ -145,9 +144,9 @@ def touched(call: Observation) -> Cause | None:
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)
-    if size > CLOSE or not call.norm_fits([call.n], EXACT):
+    if size > CLOSE or not call.norm_fits([call.total_norm], EXACT):
         return None
-    return Cause("touched", f"{call.named(call.wrong)} should come back untouched, and changed by up to {size:.1e}")
+    return Cause("touched", f"{call.names_of(call.wrong)} should come back untouched, and changed by up to {size:.1e}")
 
 
 def bounds(call: Observation) -> Cause | None:

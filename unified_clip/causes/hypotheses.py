@@ -71,10 +71,10 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
         if not (each.is_unchanged and each.unchanged_is_expected) and number in sizes
     }
     are_few = call.norm is None and 0 < len(noises) < FEW
-    room = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
+    tolerance = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
     for eps in EPS:
         if eps != call.eps:
-            kind = "" if abs(eps - call.eps) <= room else "another eps"
+            kind = "" if abs(eps - call.eps) <= tolerance else "another eps"
             yield Hypothesis(kind, instead("eps", eps, call.eps), eps=eps)
 
 
@@ -86,7 +86,7 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
     for index, way in enumerate(SUMS):
         norms = call.norms_by(call.by, partial(_float32_norm, values, index))
         sentence = f"as when the squares are added up in float32, {way}"
-        yield Hypothesis("float32", sentence, norms, room=IN_FLOAT32)
+        yield Hypothesis("float32", sentence, norms, tolerance=IN_FLOAT32)
 
 
 def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
@@ -102,11 +102,11 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
     """Yield a norm or a coefficient rounded to 16 bits."""
     norm, due = call.norm, call.expected_norm
     for dtype in NARROW:
-        ulp, norms, room = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
+        ulp, norms, tolerance = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
         is_near = norm is not None and due is not None and 0 < abs(norm - due) <= 8 * ulp * due
         if norm is not None and is_near and norm == nearest_float(norm, dtype):
-            norms, room = [norm] * len(norms), ulp
-        yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, room=room)
+            norms, tolerance = [norm] * len(norms), ulp
+        yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, tolerance=tolerance)
         coefs = [nearest_float(coef, dtype) for coef in call.expected_coefs]
         yield Hypothesis("16 bits", f"as when the coefficient is rounded to {dtype}", coefs=coefs)
 
@@ -117,27 +117,27 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
     if not lost:
         return
-    names = call.named(lost)
+    names = call.names_of(lost)
     what = f"{names} came back as given" if all(lost.values()) else f"zeros came back for {names}"
     coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
     yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", coefs=coefs)
     if call.by == "global":
-        norms = [call.together(number for number in call.counted if number not in lost)] * len(call.before)
+        norms = [call.norm_over(number for number in call.counted if number not in lost)] * len(call.before)
         coefs = [lost.get(number, coef) for number, coef in enumerate(call.coefficients(Hypothesis(norms=norms)))]
         yield Hypothesis("left out", f"{what}, and the norm leaves out {names}", norms, coefs=coefs)
 
 
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield norms that leave out one gradient, or all with a property in common, or count too many."""
-    due = call.together(call.counted)
+    due = call.norm_over(call.counted)
 
     def without(left: Sequence[int], who: str) -> Hypothesis:
-        n = call.together(number for number in call.counted if number not in left)
+        n = call.norm_over(number for number in call.counted if number not in left)
         kind = "" if abs(n - due) <= _rounding_noise(call.elements) * due else "left out"
         return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before))
 
     if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:
-        who = f"{'one of ' * (len(singles) > 1)}{call.named(singles)}"
+        who = f"{'one of ' * (len(singles) > 1)}{call.names_of(singles)}"
         yield without(singles[:1], f"{who} is")
     ranks = {number: len(gradient.shape) for number, gradient in call.counted.items()}
     dtypes = {number: gradient.dtype for number, gradient in call.counted.items()}
@@ -146,10 +146,10 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
         for value in dict.fromkeys(of_gradient.values()):
             left = [number for number in call.counted if of_gradient[number] == value]
             if 1 < len(left) < len(call.counted):
-                yield without(left, f"{call.named(left)} are")
+                yield without(left, f"{call.names_of(left)} are")
     if beside := [number for number in call.own if number not in call.counted]:
-        sentence = f"as when the norm counts {call.named(beside)}, which it should not"
-        yield Hypothesis("need_clip", sentence, [call.together(call.own)] * len(call.before))
+        sentence = f"as when the norm counts {call.names_of(beside)}, which it should not"
+        yield Hypothesis("need_clip", sentence, [call.norm_over(call.own)] * len(call.before))
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
@@ -176,7 +176,7 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
     """Yield norms of another order, or without the root."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
-            norms = call.norms_by(call.by, partial(call.together, own=call.own_norms(p), p=p))
+            norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))
             yield Hypothesis("another norm type", instead("norm_type", p, call.p), norms)
     squares = [nearest_float(n * n, call.norm_dtype) for n in call.norms_by(call.by)]
     yield Hypothesis("another norm type", "as with the norm's square", squares)
@@ -185,7 +185,7 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
 def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:
     sparse = {i: gradient.values for i, gradient in enumerate(call.before) if isinstance(gradient, Sparse)}
     rows = {number: exact_norm([values], call.p, "float64") for number, values in sparse.items()}
-    norms = call.norms_by(call.by, partial(call.together, own={**call.own, **rows}))
+    norms = call.norms_by(call.by, partial(call.norm_over, own={**call.own, **rows}))
     if sparse and _differ(call, norms):
         yield Hypothesis("rows", "as when rows that are given more than once are not summed for the norm", norms)
 
@@ -194,15 +194,15 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     """Yield gradients that are scaled twice, or clipped twice."""
     if not call.wrong:
         return
-    room = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())
-    who = "everything" if len(call.wrong) == len(call.counted) else call.named(call.wrong)
+    tolerance = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())
+    who = "everything" if len(call.wrong) == len(call.counted) else call.names_of(call.wrong)
     squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
     sentence = f"as when the coefficient multiplies {who} twice"
-    yield Hypothesis("clipped twice", sentence, coefs=squares, room=room)
+    yield Hypothesis("clipped twice", sentence, coefs=squares, tolerance=tolerance)
     clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
-    again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.together, own=clipped))))
+    again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
-    yield Hypothesis("clipped twice", "as when everything is clipped twice", coefs=coefs, room=room)
+    yield Hypothesis("clipped twice", "as when everything is clipped twice", coefs=coefs, tolerance=tolerance)
 
 
 # -- tested if none of these fits
@@ -227,7 +227,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
     if call.norm is None and len({call.norms[number] for number in clipped}) == 1:
         factor = call.threshold / threshold if threshold else math.inf
         sentence, kind = f"{sentence}, or with a norm that is {factor:.6g} times as large", "coefficient"
-    yield Hypothesis(kind, sentence, threshold=threshold, room=IN_FLOAT32)
+    yield Hypothesis(kind, sentence, threshold=threshold, tolerance=IN_FLOAT32)
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
@@ -239,7 +239,7 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
     if size <= bound:
         sentence = f"the norm is off by {size:.1e}, which adding up {call.elements} squares in float32 can do (up to "
         sentence += f"{bound:.1e}), and nothing else that was tried does"
-        yield Hypothesis("float32", sentence, [norm] * len(call.before), room=IN_FLOAT32)
+        yield Hypothesis("float32", sentence, [norm] * len(call.before), tolerance=IN_FLOAT32)
 
 
 def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
@@ -251,4 +251,5 @@ def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
     if 1 + SCALED <= factor < math.inf:
         sentence = f"as when every gradient is {factor:.6g} times as large"
         coefs = [factor * coef for coef in call.expected_coefs]
-        yield Hypothesis("scaled gradients", sentence, (), [call.n, call.n * factor], coefs=coefs, room=IN_FLOAT32)
+        norms = [call.total_norm, call.total_norm * factor]
+        yield Hypothesis("scaled gradients", sentence, (), norms, coefs=coefs, tolerance=IN_FLOAT32)

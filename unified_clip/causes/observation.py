@@ -60,7 +60,7 @@ class Hypothesis(NamedTuple):
 
     eps: float | None = None
     threshold: float | None = None
-    room: float = 0.0
+    tolerance: float = 0.0
     """Relative error of the coefficients that the cause itself allows."""
 
     coefs: Sequence[float] = ()
@@ -104,7 +104,7 @@ class Observation:
     slacks: Sequence[float] = (EXACT, CLOSE)
     """Relative errors at which causes are tested."""
 
-    def named(self, numbers: Iterable[int]) -> str:
+    def names_of(self, numbers: Iterable[int]) -> str:
         """Return the names of gradients, at most four."""
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
@@ -159,7 +159,7 @@ class Observation:
     def norm_dtype(self) -> str:
         return norm_dtype([*self._dense.values()])
 
-    def together(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
+    def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
         """Return the norm over some gradients, from their own norms."""
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
@@ -170,22 +170,22 @@ class Observation:
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
         for number in self.counted:
             members.setdefault(groups[number], []).append(number)
-        norms = {group: (measure or self.together)(numbers) for group, numbers in members.items()}
+        norms = {group: (measure or self.norm_over)(numbers) for group, numbers in members.items()}
         return [norms.get(group, 0.0) for group in groups]
 
     @cached_property
-    def n(self) -> float:
+    def total_norm(self) -> float:
         """The total norm that clips: the returned one, if it may be the correct one."""
         if self.passed_norm is not None:
             return self.passed_norm
-        measured = self.together(self.counted)
+        measured = self.norm_over(self.counted)
         is_near = self.norm is not None and math.isclose(self.norm, measured, rel_tol=NEAR)
         return self.norm if is_near and self.norm is not None else measured
 
     @cached_property
     def norms(self) -> Sequence[float]:
         """The norm that should clip each gradient. For slices, that of the whole gradient."""
-        return [self.n] * len(self.before) if self.by == "global" else self.norms_by(self.by)
+        return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
         """Return the coefficient of each gradient."""
@@ -209,17 +209,17 @@ class Observation:
         """Return whether a hypothesis explains the numbers, and the correct call does not."""
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
-        if not is_shown_by_norm and (self.follows or self.expected_fits(hypothesis.room)):
+        if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):
             return False
         return self.explains(hypothesis, slack)
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the numbers. The correct call may explain them too."""
-        if not self.norm_fits(self._returned(hypothesis) or [self.n], slack):
+        if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False
         coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())
-        room = max(slack, hypothesis.room)
-        return all(self.scalings[number].allows(coef, room) for number, coef in coefs if number in self.scalings)
+        tolerance = max(slack, hypothesis.tolerance)
+        return all(self.scalings[number].allows(coef, tolerance) for number, coef in coefs if number in self.scalings)
 
     def _returned(self, hypothesis: Hypothesis) -> Sequence[float]:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
@@ -236,8 +236,8 @@ class Observation:
         return norm is None or any(n is not None and abs(n - norm) <= slack * n for n in norms)
 
     @cached_property
-    def follows(self) -> bool:
-        """Whether the clipped gradients are right for the norm `n`, so that at most the returned norm is wrong."""
+    def gradients_match_norm(self) -> bool:
+        """Whether the gradients are correctly clipped by `total_norm`, so that at most the returned norm is wrong."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
         return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

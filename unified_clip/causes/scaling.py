@@ -62,8 +62,8 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
         return math.inf, -math.inf
     inputs, results = inputs[usable], results[usable]
     with np.errstate(over="ignore"):
-        room = roundings * _spacing(results, before.dtype)
-        ends = np.sort([(results - room) / inputs, (results + room) / inputs], axis=0)
+        tolerance = roundings * _spacing(results, before.dtype)
+        ends = np.sort([(results - tolerance) / inputs, (results + tolerance) / inputs], axis=0)
     return float(ends[0].max(initial=-math.inf)), float(ends[1].min(initial=math.inf))
 
 
@@ -102,8 +102,8 @@ class Scaling:
         size = FORMATS[self.dtype].size
         if size < 8:
             coef = float(np.float32(coef))
-        room = abs(coef) * max(slack, TWICE_ROUNDED if size == 2 else 0.0)
-        return self.low - room <= coef <= self.high + room
+        tolerance = abs(coef) * max(slack, TWICE_ROUNDED if size == 2 else 0.0)
+        return self.low - tolerance <= coef <= self.high + tolerance
 
 
 def scaling(before: Dense, expected: Dense, after: Dense) -> Scaling:

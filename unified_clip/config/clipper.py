@@ -264,7 +264,7 @@ class Clipper:
 
     def _clip(self, backend: Backend, gradients: GradientList, ranges: Sequence[range], step: Step) -> Outcome:
         settings = self.settings
-        rules = [part.part(_threshold(part, step.value)) for part in settings.parts]
+        rules = [part.as_clip_rule(_threshold(part, step.value)) for part in settings.parts]
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
         _check_order(backend, gradients, parts)

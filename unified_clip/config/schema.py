@@ -98,17 +98,17 @@ class Clipping(ConfigModel):
         """Return min and max; None if they are not set."""
         return None if self.min is None or self.max is None else (self.min, self.max)
 
-    def part(self, limit: Any) -> ClipRule:
-        """Return the rule for the core. `limit`: the threshold of this step."""
+    def as_clip_rule(self, threshold: Any) -> ClipRule:
+        """Return the rule for the core. `threshold`: that of this step."""
         if self.rule == "value":
-            bounds = self.bounds or ((-limit, limit) if isinstance(limit, float) else None)
-            return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=limit)
+            bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
+            return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=threshold)
         if self.rule == "none":
             return ClipRule("global_norm", formula.PADDLE)
         family = FAMILIES[self.family or DEFAULT_FAMILY, self.rule]
         if self.eps is not None:
             family = ClipConvention(self.eps, family.infinite_norm_gives_nan)
-        return ClipRule(self.rule, family, limit, p=self.norm_type or 2.0)
+        return ClipRule(self.rule, family, threshold, p=self.norm_type or 2.0)
 
 
 class Group(Clipping):
@@ -196,7 +196,7 @@ class Settings(Clipping):
     def meaning(self) -> Any:
         """Return a value that is equal for two configurations with the same effect."""
         parts = [
-            ClipRule("global_norm", formula.PADDLE) if is_off(part) else part.part(part.threshold)
+            ClipRule("global_norm", formula.PADDLE) if is_off(part) else part.as_clip_rule(part.threshold)
             for part in self.parts
         ]
         return self.nonfinite, self.patterns, parts

@@ -20,7 +20,7 @@ from ..errors import ClipWarning
 from ..recording.clip_event import make_namer
 from . import steps
 from .names import check_names
-from .steps import UNKNOWN, Kept, LastStep
+from .steps import UNKNOWN, LastStep, OutcomeArrays
 
 WRAPPED = (
     "_clip_gradients",
@@ -94,7 +94,7 @@ class Attached(AbstractContextManager[Any, None]):
         add = functools.partial(optimizer.add_variable, aggregation="only_first_replica")
         self._steps = add(shape=(), dtype="int32", name="clip_steps")
         self._step = add(shape=(), dtype="int32", name="clip_at")
-        self._kept = add(shape=(len(Kept._fields),), dtype=wide, name="clip_last")
+        self._kept = add(shape=(len(OutcomeArrays._fields),), dtype=wide, name="clip_last")
         unknown = keras.initializers.Constant(UNKNOWN)
         self._recent = add(shape=(WINDOW,), dtype="int32", initializer=unknown, name="clip_recent")
         self._own = [self._steps, self._step, self._kept, self._recent]
@@ -158,7 +158,7 @@ class Attached(AbstractContextManager[Any, None]):
         before, steps_before = list(map(ops.copy, kept)), ops.copy(self._steps)
         self._apply(grads, variables)
         is_step = ops.not_equal(self._steps, steps_before)  # else gradients accumulate
-        skipped = ops.logical_and(is_step, self._kept[Kept._fields.index("skipped")] > 0)
+        skipped = ops.logical_and(is_step, self._kept[OutcomeArrays._fields.index("skipped")] > 0)
         for variable, value in zip(kept, before, strict=True):
             variable.assign(ops.where(skipped, value, ops.copy(variable)))
         for variable in sums:  # on PyTorch, Keras multiplies them by 0, which leaves NaN
@@ -174,7 +174,7 @@ class Attached(AbstractContextManager[Any, None]):
         traced = self._clipper.traced(named, step=step)
         clipped = [grad for _, grad in traced.gradients]
         changes = [(old, new) for old, new in zip(grads, clipped, strict=True) if old is not None]
-        kept = steps.kept(self._settings, ops, traced, changes)
+        kept = steps.outcome_arrays(self._settings, ops, traced, changes)
         now = ops.equal(ops.arange(WINDOW), ops.mod(self._steps, WINDOW))
         self._kept.assign(ops.stack([ops.cast(number, self._kept.dtype) for number in kept]))
         self._recent.assign(ops.where(now, ops.cast(kept.clipped, "int32"), ops.copy(self._recent)))

@@ -15,7 +15,7 @@ from .._core.distributed import DistributedSpec
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
 from . import steps
-from .steps import UNKNOWN, Kept, LastStep
+from .steps import UNKNOWN, LastStep, OutcomeArrays
 
 
 class ClipState(NamedTuple):
@@ -24,7 +24,7 @@ class ClipState(NamedTuple):
     step: Any
     """The number of steps so far, an int32."""
 
-    kept: Kept
+    kept: OutcomeArrays
     """The outcome of the last step in JAX's default type: float64 with x64, else float32."""
 
     recent: Any
@@ -56,7 +56,7 @@ def transformation(
 
     def init(params: Any) -> ClipState:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)
-        kept = Kept(zero, zero, jnp.ones(()), jnp.zeros((), jnp.int8), no)
+        kept = OutcomeArrays(zero, zero, jnp.ones(()), jnp.zeros((), jnp.int8), no)
         recent = jnp.full(WINDOW, UNKNOWN, jnp.int8)
         return ClipState(jnp.zeros((), jnp.int32), kept, recent, following.init(params))
 
@@ -66,12 +66,12 @@ def transformation(
         traced = clipper.traced(named, step=state.step)
         leaves = [leaf for _, leaf in traced.gradients]
         changes = zip((leaf for _, leaf in entries), leaves, strict=True)
-        kept = steps.kept(settings, jnp, traced, changes, anywhere)
+        kept = steps.outcome_arrays(settings, jnp, traced, changes, anywhere)
         new, inner = following.update(jax.tree_util.tree_unflatten(structure, leaves), state.inner, params, **extra)
         if skips:
             new = jax.tree.map(lambda leaf: jnp.where(kept.skipped, jnp.zeros_like(leaf), leaf), new)
             inner = jax.tree.map(lambda leaf, old: jnp.where(kept.skipped, old, leaf), inner, state.inner)
-        kept = Kept(*(now.astype(old.dtype) for now, old in zip(kept, state.kept, strict=True)))
+        kept = OutcomeArrays(*(now.astype(old.dtype) for now, old in zip(kept, state.kept, strict=True)))
         recent = state.recent.at[state.step % WINDOW].set(kept.clipped)
         return new, ClipState(state.step + 1, kept, recent, inner)
 

@@ -34,7 +34,7 @@ class LastStep(NamedTuple):
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 
-class Kept(NamedTuple):
+class OutcomeArrays(NamedTuple):
     """The outcome of a step as arrays of a framework."""
 
     norm: Array
@@ -63,13 +63,13 @@ Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
 """Takes arrays, and a flag for the local shard of each. Returns whether any flag of any rank is set."""
 
 
-def kept(
+def outcome_arrays(
     settings: Settings,
     np: Any,
     traced: Traced,
     gradients: Iterable[tuple[Any, Any]],
     anywhere: Anywhere | None = None,
-) -> Kept:
+) -> OutcomeArrays:
     """Return the outcome of a step. `np`: the framework's module with NumPy's functions.
 
     `gradients`: before and after clipping, for rules by value. `anywhere`: required if gradients may be sharded.
@@ -92,11 +92,11 @@ def kept(
     if settings.nonfinite == "skip":
         skipped, norm_clipped = np.logical_not(finite), np.where(finite, norm_clipped, unknown)
         clipped = np.where(skipped, UNKNOWN, clipped)
-    return Kept(norm, norm_clipped, coef, clipped, skipped)
+    return OutcomeArrays(norm, norm_clipped, coef, clipped, skipped)
 
 
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
-    """Read the numbers of `Kept`. `steps`: the number of steps so far; `step`: the last one."""
+    """Read the numbers of `OutcomeArrays`. `steps`: the number of steps so far; `step`: the last one."""
     if steps == 0:
         raise RuntimeError("nothing has been clipped yet. Make a step first.")
     norm, norm_clipped, coef, clipped, skipped = map(float, numbers)

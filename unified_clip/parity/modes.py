@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
+"""Modes that a suite must name. Others are the default."""
+
+Mode = Literal["host", "device", "native", OnRequest]
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
 """unified_clip on either path, eagerly, and the framework's functions."""
@@ -24,20 +30,18 @@ DISTRIBUTED = {"torch": "torch_dtensor"}
 EXACT = (HOST, *PROCESSES)
 """Modes in which unified_clip has the same bits on every framework."""
 
-ON_REQUEST = (*IN_GRAPHS, *PROCESSES)
-"""Modes that a suite must name. Others are the default."""
-
-OURS = {
+TITLES: Mapping[str, str] = {
     HOST: "host path",
     **{mode: f"{size} processes" for mode, size in PROCESSES.items()},
     DEVICE: "device path",
     GRAPH: "inside graphs",
     COMPILED: "compiled",
     STATIC: "static programs",
+    NATIVE: "framework's function",
 }
-"""The modes of unified_clip, and their names in reports."""
+"""The name of each mode in reports."""
 
-TITLES = {**OURS, NATIVE: "framework's function"}
+UNIFIED_CLIP_MODES = tuple(mode for mode in TITLES if mode != NATIVE)
 
 
 def modes_of(framework: str) -> Sequence[str]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, InstanceOf, computed_field
+from pydantic import Field, InstanceOf, computed_field, create_model
 
 from .._display import safe
 from .._report_model import Real, ReportModel, json_schema
 from ..tensors.types import Stage
 from .judge.verdict import AGREEING, STAGES, Kind
 from .known.entries import DifferenceKind, Judgement, KnownDifference
-from .modes import OURS
+from .modes import UNIFIED_CLIP_MODES
 
 SCHEMA: Final = 2
 
@@ -160,22 +160,20 @@ class NativeResult(Result):
         return max(self.norm or 0.0, self.gradients or 0.0)
 
 
-class FrameworkResult(ReportModel):
+def _with_modes(base: type[ReportModel], field: Any) -> Any:
+    """Return a model with the same field for each mode of unified_clip."""
+    return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
+
+
+class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))):  # type: ignore[misc]
     """The results of one case on one framework, by mode. A mode that did not run has none."""
 
-    host: UnifiedClipResult | None = None
-    processes_2: UnifiedClipResult | None = None
-    processes_4: UnifiedClipResult | None = None
-    device: UnifiedClipResult | None = None
-    graph: UnifiedClipResult | None = None
-    compiled: UnifiedClipResult | None = None
-    static: UnifiedClipResult | None = None
     native: NativeResult | None = None
 
     @property
     def by_mode(self) -> dict[str, UnifiedClipResult]:
         """The results of unified_clip."""
-        return {mode: result for mode in OURS if (result := getattr(self, mode))}
+        return {mode: result for mode in UNIFIED_CLIP_MODES if (result := getattr(self, mode))}
 
     def get(self, mode: str) -> UnifiedClipResult | NativeResult | None:
         """Return the result in one mode."""
@@ -272,18 +270,14 @@ Counts = dict[str, dict[str, int]]
 """How often each verdict occurs, by framework."""
 
 
-class Summary(ReportModel):
-    """Counts of cases and verdicts."""
-
+class _CaseCounts(ReportModel):
     cases: int
     cases_where_frameworks_agree: int
-    host: Counts
-    processes_2: Counts
-    processes_4: Counts
-    device: Counts
-    graph: Counts
-    compiled: Counts
-    static: Counts
+
+
+class Summary(_with_modes(_CaseCounts, (Counts, ...))):  # type: ignore[misc]
+    """Counts of cases and verdicts."""
+
     natives: Counts
 
 

@@ -59,7 +59,7 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
             if isinstance(outcome, CallOutcome) and verdict.stages:
                 numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
             wrong.append(f"{framework}: {numbers or f'{verdict.kind}: {verdict.detail}'}")
-    norms.forget()
+    norms.clear_caches()
     return absent, wrong or _apart(case, outcomes)
 
 

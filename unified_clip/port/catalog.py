@@ -162,6 +162,13 @@ def last_names() -> frozenset[str]:
 
 
 @functools.cache
+def clip_packages() -> frozenset[str]:
+    """Return the packages in which a function named `clip` clips gradients."""
+    functions = clip_functions().items()
+    return frozenset(name.partition(".")[0] for name, each in functions if name.endswith(".clip") and not each.quiet)
+
+
+@functools.cache
 def _clues() -> frozenset[str]:
     """Return identifiers of which every file with a clip has one, except for clamps and names like CLIP_NAME."""
     keywords = [setting.keyword for setting in settings()]
@@ -193,7 +200,7 @@ def may_clip(identifiers: set[str]) -> bool:
         return True
     if identifiers & CLAMP_NAMES and (HOOK in identifiers or any(map(is_like_gradient, identifiers))):
         return True
-    if "clip" in identifiers and identifiers & {"paddle", "optax"}:
+    if "clip" in identifiers and identifiers & clip_packages():
         return True
     return "getattr" in identifiers and bool(identifiers & FRAMEWORKS.keys())
 

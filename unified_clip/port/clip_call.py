@@ -13,9 +13,6 @@ from .catalog import NO_FUNCTION, ClipFunction, Setting, last_names
 from .source.module import Module
 from .source.syntax_tree import keyword_of
 
-CLIP_PACKAGES = {"paddle", "optax"}
-"""Packages in which a function named `clip` clips gradients."""
-
 CLAMP_PACKAGES = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
 """Packages in which `clip` clamps any tensor."""
 

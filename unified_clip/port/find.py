@@ -8,8 +8,17 @@ from collections.abc import Iterator
 import libcst as cst
 
 from . import possible_clips, trainer_arguments
-from .catalog import CLIP_NAME, ENGINE_METHODS, KERAS_OPTIMIZER, KERAS_RULES, ClipFunction, clip_function, last_names
-from .clip_call import CLAMP_PACKAGES, CLIP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
+from .catalog import (
+    CLIP_NAME,
+    ENGINE_METHODS,
+    KERAS_OPTIMIZER,
+    KERAS_RULES,
+    ClipFunction,
+    clip_function,
+    clip_packages,
+    last_names,
+)
+from .clip_call import CLAMP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
 from .source.module import Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
@@ -72,7 +81,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (
-        last in last_names() and (last != "clip" or imports.packages & (CLIP_PACKAGES | CLAMP_PACKAGES))
+        last in last_names() and (last != "clip" or imports.packages & (clip_packages() | CLAMP_PACKAGES))
     )
     if not (is_known or CLIP_NAME.search(last)) or not _is_read(module, node):
         return
@@ -82,7 +91,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     if function is None:
         yield from possible_clips.named(module, imports, node, names)
         return
-    if last == "clip" and not is_alias and not function.quiet and not imports.packages & CLIP_PACKAGES:
+    if last == "clip" and not is_alias and not function.quiet and not imports.packages & clip_packages():
         return
     known = [name for name, function in functions.items() if function is not None]
     name = min(known, key=lambda name: (not name.endswith(f".{function.replacement}"), len(name)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..causes.observation import Cause
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .find_causes import find_causes
-from .pairing import CallPair, Names, fold, pair_calls
+from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
 
@@ -61,7 +61,7 @@ def compare(
     left, right = (read(path, label) for path, label in zip((a, b), labels, strict=True))
     for run in (left, right):
         check_clipped(run)
-    left, right = fold(left, right)
+    left, right = merge_loops(left, right)
     pairs = pair_calls(left, right, names or {})
     agreements = [agreement for stage in NUMBERS if (agreement := stage_agreement(stage, pairs, max_ulp)).compared]
     explained = {

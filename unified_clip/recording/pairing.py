@@ -83,7 +83,7 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
     return tuple(sorted(map(str, shape)))
 
 
-def directed(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
+def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
     """Return `names` in the direction from the names of one run to those of another; None if they have others."""
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
@@ -91,7 +91,7 @@ def directed(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
 
 def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
-    if (oriented := directed(names, in_a, in_b)) is not None:
+    if (oriented := orient_names(names, in_a, in_b)) is not None:
         return oriented
     unknown = [(a, name, in_a) for name in names if name not in in_a]
     unknown += [(b, name, in_b) for name in names.values() if name not in in_b]
@@ -103,22 +103,22 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 # -- loops that clip one gradient per call
 
 
-def fold(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Fold the loops of each run where the other run has one call for all gradients of a step.
+def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
+    """Merge the per-gradient calls of each run, where the other run has one call for all gradients of a step.
 
     A run that counted every call as a step takes the steps of the other, if its calls are exactly as many as the
     gradients there.
     """
-    a, b = _in_steps_of(b, a), _in_steps_of(a, b)
+    a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
     for step in by_step[0].keys() & by_step[1].keys():
-        by_step[0][step], by_step[1][step] = _fold_step(by_step[0][step], by_step[1][step])
+        by_step[0][step], by_step[1][step] = _merge_step(by_step[0][step], by_step[1][step])
     lines_a, lines_b = (list(itertools.chain.from_iterable(steps.values())) for steps in by_step)
     return a.model_copy(update={"lines": lines_a}), b.model_copy(update={"lines": lines_b})
 
 
-def _in_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
-    counts = [_gradients(line) for line in other.lines]
+def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
+    counts = [_tensor_count(line) for line in other.lines]
     counted_by_calls = [line.step for line in run.lines] == list(range(1, len(run.lines) + 1))
     if not (counted_by_calls and all(count > 1 for count in counts) and sum(counts) == len(run.lines)):
         return run
@@ -129,21 +129,21 @@ def _in_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
     return run.model_copy(update={"lines": lines})
 
 
-def _fold_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Fold the calls of one step of both runs."""
-    folded: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
+def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
+    """Merge the per-gradient calls of one step of both runs."""
+    merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
-            if _gradients(lines[0]) > 1 and _is_single(others[0]):
-                most = _gradients(lines[0]) if len(lines) > 1 else len(others)
-                count = count_alike(others[:most])
-                others[:count] = [merge(others[:count])]
-        for lines, taken in zip(rest, folded, strict=True):
+            if _tensor_count(lines[0]) > 1 and _is_single(others[0]):
+                most = _tensor_count(lines[0]) if len(lines) > 1 else len(others)
+                count = count_mergeable(others[:most])
+                others[:count] = [merge_calls(others[:count])]
+        for lines, taken in zip(rest, merged, strict=True):
             taken.append(lines.pop(0))
-    return map(add, folded, rest)
+    return map(add, merged, rest)
 
 
-def _gradients(line: RecordedCall) -> int:
+def _tensor_count(line: RecordedCall) -> int:
     """Return how many gradients a call clips per tensor; 0 for another rule, or if that is unknown."""
     if line.rule == "value":
         return len(line.parameters)
@@ -152,10 +152,10 @@ def _gradients(line: RecordedCall) -> int:
 
 def _is_single(line: RecordedCall) -> bool:
     """Return whether a call clips one gradient, as far as is known."""
-    return _gradients(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
+    return _tensor_count(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 
-def count_alike(lines: Sequence[RecordedCall]) -> int:
+def count_mergeable(lines: Sequence[RecordedCall]) -> int:
     """Return how many of the first calls clip one gradient each, none twice, with the same settings."""
     names: set[str] = set()
     for count, line in enumerate(lines):
@@ -170,8 +170,8 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
     return line.call, line.rule, line.threshold, line.norm_type, line.eps, line.dtype, line.watched
 
 
-def merge(lines: Sequence[RecordedCall]) -> RecordedCall:
-    """Return one call for several calls that `count_alike` counts."""
+def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
+    """Merge several calls that `count_mergeable` counts into one."""
     if len(lines) == 1:
         return lines[0]
     parameters = {

@@ -30,10 +30,10 @@ def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     return root(sum(finite, Fraction(0)), p, dtype)
 
 
-def forget() -> None:
-    """Drop the cached sums and dense forms of gradients."""
+def clear_caches() -> None:
+    """Clear the cached sums and dense forms of gradients."""
     _part.cache_clear()
-    types.forget()
+    types.clear_cache()
 
 
 @lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time

@@ -119,7 +119,7 @@ def densify(gradient: Gradient) -> Dense | None:
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Clear the cache of densified gradients."""
     _densified.cache_clear()
 

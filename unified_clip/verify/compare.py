@@ -11,7 +11,7 @@ from typing import get_args
 from ..causes.observation import Cause
 from ..recording import divergence
 from ..recording.compare import RecordingComparison, compare
-from ..recording.pairing import CallPair, Names, directed
+from ..recording.pairing import CallPair, Names, orient_names
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
 from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS
@@ -131,7 +131,7 @@ def compare_steps(
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     """Return `names` in the direction from old to new."""
     in_old, in_new = set(old.shapes), set(new.shapes)
-    if (oriented := directed(names, in_old, in_new)) is not None:
+    if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new] or list(names)
     raise VerifyError(

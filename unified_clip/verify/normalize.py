@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..recording import runs
-from ..recording.pairing import count_alike, merge
+from ..recording.pairing import count_mergeable, merge_calls
 from ..recording.runs import RecordedCall
 from ..tensors.types import Dense
 from .match_names import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
@@ -115,11 +115,11 @@ def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
     for line in lines:
         group = groups[-1] if groups else []
         names = {name for other in group for name in other.parameters}
-        if group and count_alike([*group, line]) > len(group) and names.isdisjoint(line.parameters):
+        if group and count_mergeable([*group, line]) > len(group) and names.isdisjoint(line.parameters):
             group.append(line)
         else:
             groups.append([line])
-    return [merge(group) for group in groups]
+    return [merge_calls(group) for group in groups]
 
 
 def _in_order_of(

@@ -151,7 +151,7 @@ def test_a_step_has_to_follow_from_the_frameworks_own_gradients_on_the_device_pa
     one = case([dense([3.0, 4.0])], "clip_by_norm", clip_norm=2.5, update=True)
     coef = float(np.float32(2.5 / (5.0 - 2.0**-21)))
     near = outcome(None, [3.0 * coef, 4.0 * coef])
-    follows = [oracle.stepped(gradient) for gradient in near.gradients or []]
+    follows = [oracle.after_sgd_step(gradient) for gradient in near.gradients or []]
     assert kind_of(one, dataclasses.replace(near, update=follows)) == "close"
     assert kind_of(one, dataclasses.replace(near, update=[dense([0.5, 0.0])])) == "different"
 

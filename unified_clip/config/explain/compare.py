@@ -238,7 +238,7 @@ def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
         "rule": config.rule,
         "threshold": describe.limits(config),
         "norm": describe.order(config) if has_norm else "none",
-        "eps": describe.number(config.part(1.0).convention.eps) if has_norm else "none",
+        "eps": describe.number(config.as_clip_rule(1.0).convention.eps) if has_norm else "none",
         "a norm that is not finite": describe.nonfinite(config),
         "parameters": describe.listed(config.include, config.exclude),
         "order of the groups": ", ".join(group.name for group in config.groups if group.name in shared),

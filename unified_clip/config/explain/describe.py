@@ -32,7 +32,7 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
     threshold = threshold or limits(clipping)
     if clipping.rule == "value":
         return f"Clip each element to [-c, c] with c = {threshold}. NaN stays NaN."
-    eps = clipping.part(1.0).convention.eps
+    eps = clipping.as_clip_rule(1.0).convention.eps
     denominator = f"(n + {number(eps)})" if eps else "n"
     is_global = clipping.rule == "global_norm"
     gradients, norm = ("all gradients", "their total norm") if is_global else ("each gradient", "its own norm")
@@ -98,7 +98,7 @@ def nonfinite(settings: Settings) -> str:
         return f"If the total norm is NaN or infinite, {actions[settings.nonfinite]}."
     if settings.rule in ("none", "value"):
         return "NaN stays NaN."
-    if settings.part(1.0).convention.infinite_norm_gives_nan:
+    if settings.as_clip_rule(1.0).convention.infinite_norm_gives_nan:
         return "If the norm is NaN or infinite, every gradient becomes NaN."
     return "If the norm is infinite, finite gradients become 0 and infinite ones NaN. If it is NaN, all become NaN."
 

@@ -168,7 +168,7 @@ def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
 
 def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping | None]) -> bool:
     effects = {
-        (config.nonfinite, rule.part(1.0).convention.infinite_norm_gives_nan if rule else None)
+        (config.nonfinite, rule.as_clip_rule(1.0).convention.infinite_norm_gives_nan if rule else None)
         for config, rule in zip(configs, rules, strict=True)
     }
     return len(effects) > 1

@@ -45,7 +45,7 @@ def expect(case: Case) -> Expected:
     results = None if call.style == "measure" else clipped(case, gradients, n)
     update = None
     if case.update and results is not None:
-        update = Lazily(lambda index: stepped(results[index]), len(results))
+        update = Lazily(lambda index: after_sgd_step(results[index]), len(results))
     return Expected(
         norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
         wide_norm=exact_norm(present, p, "float64") if measures else None,
@@ -61,14 +61,14 @@ def _counted(case: Case) -> list[Dense]:
     return [dense for each, needs in zip(case.gradients, needed, strict=True) if needs and (dense := densify(each))]
 
 
-def counted_norm(case: Case, shift: int = 0) -> float:
-    """Return the total norm, shifted as by `_norm`. NaN for a call without a total norm."""
+def counted_norm(case: Case, extreme: int = 0) -> float:
+    """Return the total norm, for `extreme` see `_norm`. NaN for a call without a total norm."""
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
-    return _norm(_counted(case), shift, case.arguments.get("norm_type", 2))
+    return _norm(_counted(case), extreme, case.arguments.get("norm_type", 2))
 
 
-def stepped(gradient: Dense | None) -> Dense | None:
+def after_sgd_step(gradient: Dense | None) -> Dense | None:
     """Return parameters of ones after one step with a gradient."""
     if gradient is None:
         return None
@@ -78,10 +78,10 @@ def stepped(gradient: Dense | None) -> Dense | None:
     return encode(rounded(values, gradient.dtype), gradient.dtype)
 
 
-def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> Sequence[Dense | None]:
+def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
     """Return the gradients after the call. `n`: the total norm, if the call has one.
 
-    Norms of groups, of single gradients and of slices are measured here, and shifted as by `_norm`.
+    Norms of groups, single gradients and slices are measured here; for `extreme` see `_norm`.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -91,13 +91,13 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int 
     for index, group in enumerate(call_form.groups):
         members = zip(gradients, call_form.groups, needed, strict=True)
         counted = [gradient for gradient, name, needs in members if name == group and needs]
-        norms[index] = _norm([gradient for gradient in counted if gradient is not None], shift)
+        norms[index] = _norm([gradient for gradient in counted if gradient is not None], extreme)
 
     def make(index: int) -> Dense | None:
         gradient = gradients[index]
         if gradient is None or not needed[index]:
             return gradient
-        return _clipped(call, case.arguments, gradient, norms[index], shift)
+        return _clipped(call, case.arguments, gradient, norms[index], extreme)
 
     results = Lazily(make, len(gradients))
     return results if is_long(case) else list(results)
@@ -109,18 +109,18 @@ def is_long(case: Case) -> bool:
     return sum(each.array.size for each in tensors if each is not None) >= KEPT
 
 
-def _norm(gradients: Sequence[Dense], shift: int, p: float = 2) -> float:
-    """Return the norm of gradients, shifted up or down by what the device path allows (see `verdict.NORM_ULPS`)."""
+def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
+    """Return the exact norm; for `extreme` -1 or 1, the least or greatest of the device path (`verdict.NORM_ULPS`)."""
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
-    if not shift or not math.isfinite(n):
+    if not extreme or not math.isfinite(n):
         return n
     if dtype == "float64":
-        return n * (1 + shift * 1e-12)
-    return float(np.nextafter(np.float32(n), np.float32(math.copysign(math.inf, shift))))
+        return n * (1 + extreme * 1e-12)
+    return float(np.nextafter(np.float32(n), np.float32(math.copysign(math.inf, extreme))))
 
 
-def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift: int) -> Dense:
+def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, extreme: int) -> Dense:
     if call.by_value:
         return _clamped(gradient, *call.bounds(arguments))
     threshold = call.threshold(arguments)
@@ -130,16 +130,16 @@ def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift:
             return scaled(gradient, 0.0)  # a threshold of 0 gives zeros
         return scaled(gradient, coefficient(call, n if passed is None else passed, threshold))
     if "axes" not in arguments:
-        return scaled(gradient, coefficient(call, _norm([gradient], shift), threshold))
-    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], threshold, shift)
+        return scaled(gradient, coefficient(call, _norm([gradient], extreme), threshold))
+    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], threshold, extreme)
 
 
-def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: float, shift: int) -> Dense:
+def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: float, extreme: int) -> Dense:
     result = gradient.array.copy()
     for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
         where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
         part = Dense(gradient.dtype, gradient.array[where])
-        result[where] = scaled(part, coefficient(call, _norm([part], shift), threshold)).array
+        result[where] = scaled(part, coefficient(call, _norm([part], extreme), threshold)).array
     return Dense(gradient.dtype, result)
 
 

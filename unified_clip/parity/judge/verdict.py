@@ -200,10 +200,11 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     if outcome.norm is not None:
         candidates = [oracle.clipped(case, inputs, float(outcome.norm.values()))]
     else:
-        candidates = [oracle.clipped(case, inputs, oracle.counted_norm(case, shift), shift) for shift in (0, -1, 1)]
+        norms = {extreme: oracle.counted_norm(case, extreme) for extreme in (0, -1, 1)}
+        candidates = [oracle.clipped(case, inputs, norm, extreme) for extreme, norm in norms.items()]
     if not all(map(_explained, case.gradients, outcome.gradients, *candidates)):
         return False
-    return outcome.update is None or ulps([*map(oracle.stepped, outcome.gradients)], outcome.update) == 0
+    return outcome.update is None or ulps([*map(oracle.after_sgd_step, outcome.gradients)], outcome.update) == 0
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:

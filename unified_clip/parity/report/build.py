@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from ..modes import NATIVE, OURS, TITLES
+from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Summary
 
 
@@ -48,7 +48,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
         return by_framework
 
     agreeing = sum(not case.stages_apart for case in cases)
-    by_mode = {mode: counts(mode) for mode in OURS}
+    by_mode = {mode: counts(mode) for mode in UNIFIED_CLIP_MODES}
     return Summary(cases=len(cases), cases_where_frameworks_agree=agreeing, natives=counts(NATIVE), **by_mode)
 
 
@@ -75,7 +75,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, 
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
             if report.is_wrong(framework, each):
-                yield f"{framework}, {OURS[mode]}, {each.verdict}", each.detail, framework, mode
+                yield f"{framework}, {TITLES[mode]}, {each.verdict}", each.detail, framework, mode
         native = result.native
         if native and report.is_wrong(framework, native):
             yield f"{framework}, {TITLES[NATIVE]}, {native.verdict}", native.detail, framework, NATIVE

@@ -9,7 +9,7 @@ from pathlib import Path
 from ... import _markdown
 from ..._display import cell
 from ..known.entries import KINDS
-from ..modes import OURS
+from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import Counts, FrameworkResult, ParityReport, UnifiedClipResult
 from . import baseline
 
@@ -33,12 +33,12 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 def headline(report: ParityReport) -> list[str]:
     """Return the result in a few lines, the verdict first."""
     lines = [report.verdict]
-    for mode, title in OURS.items():
+    for mode in UNIFIED_CLIP_MODES:
         counts: Counts = getattr(report.summary, mode)
         exact = sum(kinds.get("equal", 0) for kinds in counts.values())
         if total := sum(sum(kinds.values()) for kinds in counts.values()):
             share = f"{exact} of {total} bit-exact ({exact / total:.1%})"
-            lines.append(f"{title.capitalize()}: {share}: {_shares(counts)}.")
+            lines.append(f"{TITLES[mode].capitalize()}: {share}: {_shares(counts)}.")
     if report.summary.natives:
         lines.append(f"The frameworks' functions: {_shares(report.summary.natives)}.")
     differ = any(case.stages_apart for case in report.cases)

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ..._dispatch import ADAPTERS
 from ..known import entries
 from ..known.entries import KnownDifference
-from ..modes import ON_REQUEST, modes_of
+from ..modes import OnRequest, modes_of
 from . import cases, schema
 from .cases import Case
 from .schema import Framework, SuiteError
@@ -81,7 +81,7 @@ def _framework(table: Framework, directory: Path, name: str, tolerance: float) -
     if name not in ADAPTERS.values():
         raise SuiteError(f"{FILE}, frameworks: unified_clip has no adapter for {name!r}")
     there, chosen = modes_of(name), table.model_fields_set
-    modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in ON_REQUEST))
+    modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:
         raise SuiteError(
             f"{FILE}, frameworks {name} modes: {lacking[0]!r} is no mode of it. Choose from {', '.join(there)}"

@@ -15,6 +15,7 @@ from ...config.validation import first_error
 from ...config.validation import no_such as no_such
 from ...errors import ConfigError
 from ...tensors.types import PARTS, STORAGE
+from ..modes import Mode, OnRequest
 from .call_form import CONTAINERS, CallForm
 
 TOLERANCE = 1e-5
@@ -106,9 +107,6 @@ class GradientsTable(Table):
         return self
 
 
-Mode = Literal["host", "device", "native", "graph", "compiled", "static", "processes_2", "processes_4"]
-
-
 class CallsTable(Table):
     gradients: Annotated[list[Name], Field(min_length=1)]
     calls: list[dict[str, Any]] = []
@@ -143,7 +141,6 @@ class CasesFile(Table):
     cases: list[CasesTable] = []
 
 
-OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
 Kind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 

@@ -32,7 +32,7 @@ from ..._core.types import Leaf
 from ...tensors.files import memmap
 from ...tensors.types import STORAGE, Gradient, encode
 from ..adapters.base import Adapter
-from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, OURS, PROCESSES
+from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, PROCESSES, TITLES
 from . import invoke, ranks
 from .invoke import CallResult
 
@@ -89,9 +89,9 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
         shards = backend.shards(leaves, leaves, INFERRED, differentiable=False)
         if shards is not None:
             look(shards.values)
-    if mode in OURS and set(on_host) != {mode in EXACT}:
+    if mode != NATIVE and set(on_host) != {mode in EXACT}:
         raise RuntimeError(
-            f"mode {mode!r}: a tensor did not take the expected path ({OURS[mode]}), so that the comparison "
+            f"mode {mode!r}: a tensor did not take the expected path ({TITLES[mode]}), so that the comparison "
             "would prove nothing. Check where the adapter makes its tensors, and the conditions of Backend.path."
         )
 

@@ -129,10 +129,10 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
     name = optimizer.binding.text
     code = f"{module.code(owner_of(step.call))}.unscale_({name})"
     ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
-    return [] if _is_done_before(module, step.statement, code, ends) else [code]
+    return [] if _stands_before(module, step.statement, code, ends) else [code]
 
 
-def _is_done_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
+def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
     """Return whether the line `code` is already there between the previous step, which `ends` matches, and a step."""
     inner = module.parents[statement]
     for block in module.ancestors(inner):

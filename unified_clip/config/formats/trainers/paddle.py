@@ -133,7 +133,7 @@ class Paddle(PythonFormat):
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings, zero=zero_of(settings.rule))
         if settings.rule == "value" and not is_off(settings):
-            low, high = settings.part(threshold).bounds  # type: ignore[misc]  # not None for values
+            low, high = settings.as_clip_rule(threshold).bounds  # type: ignore[misc]  # not None for values
             if low == -high and 0 < high < math.inf:
                 return f"paddle.nn.ClipGradByValue(max={high!r})"
             return f"paddle.nn.ClipGradByValue(max={_literal(high)}, min={_literal(low)})"
