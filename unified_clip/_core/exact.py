@@ -143,10 +143,11 @@ def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float
     if p == 1:
         return _round(total, -UNIT, sticky, FORMATS[dtype])
     # Shift so that the integer root has 65 bits or more: then one sticky bit decides every rounding.
-    shift = max(0, (131 - total.bit_length()) // 2)
-    shifted = total << (2 * shift)
+    shift = (131 - total.bit_length()) // 2
+    shifted = total << 2 * shift if shift > 0 else total >> -2 * shift
     root = math.isqrt(shifted)
-    return _round(root, -UNIT // 2 - shift, root * root != shifted, FORMATS[dtype])
+    sticky = root * root != shifted or (shift < 0 and shifted << -2 * shift != total)
+    return _round(root, -UNIT // 2 - shift, sticky, FORMATS[dtype])
 
 
 def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
