@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +19,9 @@ from support.kits import Kit, in_a_new_process
 
 import unified_clip
 import unified_clip.jax as uc
+from unified_clip._backends.jax import exchange
 from unified_clip._backends.jax.backend import BACKEND
+from unified_clip._backends.jax.exchange import SMALL
 
 
 @pytest.fixture(autouse=True)
@@ -314,3 +319,63 @@ def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
             call([deep])
     with pytest.raises(ValueError, match=r"^position 0 has 65 axes"):
         uc.clip_by_value(deep, -1.0, 1.0)
+
+
+# -- new arrays: a compiled function makes the small ones of a list, once a list of their shapes and dtypes came before
+
+
+MADE = [
+    np.array([1e-45, -0.0, np.inf, np.nan, 3.0], np.float32),
+    np.array([5e-324, -0.0, 1e300], np.float64),
+    np.array([6e-8, 1.0, -0.0], np.float16),
+    np.array([1e-40, 1.0, -0.0], jnp.bfloat16),
+    np.array([1e-45 + 1j, -0.0 - 0.0j], np.complex64),
+    np.zeros((0, 3), np.float32),
+    np.full((), 2.0, np.float32),
+    np.arange(3 * SMALL, dtype=np.float32),
+]
+
+
+def _bits(array: Any) -> tuple[Any, ...]:
+    return array.shape, str(array.dtype), np.asarray(array).tobytes()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        nullcontext,
+        partial(jax.transfer_guard, "disallow"),
+        partial(jax.debug_nans, True),
+        partial(jax.debug_infs, True),
+        jax.disable_jit,
+        partial(jax.enable_x64, True),
+    ],
+)
+def test_new_arrays_keep_every_bit_whenever_their_list_came_before(setting: Callable[[], Any]) -> None:
+    for _ in range(3):
+        with setting():
+            made = exchange.put(MADE)
+        assert all(isinstance(array, jax.Array) for array in made)
+        assert [_bits(array) for array in made] == [_bits(array) for array in MADE]
+
+
+def test_new_arrays_are_uncommitted_and_on_the_default_device() -> None:
+    device = jax.devices()[-1]
+    for _ in range(3):
+        with jax.default_device(device):
+            made = exchange.put([np.ones(3, np.float32)])
+        assert made[0].devices() == {device}
+        assert not made[0].committed
+
+
+def test_clipping_compiles_once_for_a_structure_and_never_for_one_that_does_not_come_again() -> None:
+    exchange._copied.clear_cache()
+    for length in range(1, 6):
+        uc.clip_by_global_norm([jnp.full(100 + length, 2.0)], 1.0)
+    norms_only = exchange._copied._cache_size()
+    assert norms_only <= 1
+    grads = [jnp.full(100, 2.0), jnp.full((2, 3), 2.0)]
+    for _ in range(4):
+        clipped, norm = uc.clip_by_global_norm(grads, 1.0)
+    assert exchange._copied._cache_size() <= norms_only + 2
+    np.testing.assert_allclose(np.concatenate([np.ravel(each) for each in clipped]), 2.0 / float(norm), rtol=1e-6)

@@ -45,6 +45,9 @@ class HostBackend(Protocol):
     def from_host(self, array: Array, dtype: str) -> Tensor:
         """Return a tensor with the array's values; the array is new and nobody else's. bfloat16 comes as bits."""
 
+    def list_from_host(self, arrays: Sequence[Array], dtypes: Sequence[str]) -> list[Tensor]:
+        """Return the same of several arrays."""
+
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
         """Tensors over the memory in DLPack capsules. Only called where `takes_capsules`."""
 
@@ -225,7 +228,7 @@ class HostPath:
         new = np.empty_like if self._backend.writable else kernels.shareable_empty_like
         results = [new(view) for view in self._views]
         compute(results)
-        return self._backend.placed(list(map(self._backend.from_host, results, self._dtypes)), zip(self._tensors))
+        return self._backend.placed(self._backend.list_from_host(results, self._dtypes), zip(self._tensors))
 
 
 def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:

@@ -201,6 +201,13 @@ class Backend(Protocol):
         """For each gradient the index of the first one in the same memory, which alone is counted and written.
         ValueError for memory that overlaps otherwise or cannot be written."""
 
+    def from_host(self, array: Any, dtype: str) -> Tensor:
+        """Return a new tensor with a NumPy array's values, which nobody else has; bfloat16 as its bits."""
+
+    def list_from_host(self, arrays: Sequence[Any], dtypes: Sequence[str]) -> list[Tensor]:
+        """Return the same of several arrays."""
+        return list(map(self.from_host, arrays, dtypes))
+
     takes_capsules: bool = False
     """Whether `from_capsules` makes tensors over memory that is handed on by DLPack, without a copy."""
 

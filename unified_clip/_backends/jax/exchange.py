@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -13,17 +15,74 @@ from ..._compute import kernels
 from ..._core.types import Tensor
 from . import sharded
 
+SMALL = 1 << 16
+"""Bytes up to which compiled code copies an array in less time than `jax.device_put` takes to share its memory."""
+
+
+class _Structure:
+    """The shapes and dtypes of a list of arrays, and what follows from them."""
+
+    def __init__(self, arrays: Sequence[kernels.Array]) -> None:
+        self.small = [index for index, array in enumerate(arrays) if array.nbytes <= SMALL]
+        self.large = [index for index, array in enumerate(arrays) if array.nbytes > SMALL]
+        self.is_wide = any(array.dtype.name in ("float64", "complex128") for array in arrays)
+        self.is_repeated = False
+
+
+_STRUCTURES: OrderedDict[tuple[Any, ...], _Structure] = OrderedDict()
+"""Those of the last lists."""
+
+MOST_STRUCTURES = 64
+
+
+def _structure(arrays: Sequence[kernels.Array]) -> _Structure:
+    key = tuple((array.shape, array.dtype) for array in arrays)
+    structure = _STRUCTURES.get(key)
+    if structure is None:
+        structure = _STRUCTURES[key] = _Structure(arrays)
+        if len(_STRUCTURES) > MOST_STRUCTURES:
+            _STRUCTURES.popitem(last=False)
+    else:
+        structure.is_repeated = True
+    return structure
+
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
-    """JAX's arrays, over the memory of NumPy's where that is aligned: on the default device, and free to leave it."""
-    with jax.enable_x64(True):  # a float64 array may exist although the process has no x64
-        put: list[Tensor] = jax.device_put(arrays, may_alias=True)
-        return put
+    """Return arrays of JAX with these values, on the default device and uncommitted.
+
+    Large ones share the memory of NumPy's, if that is aligned. `jax.device_put` takes 20 microseconds for each array,
+    so a compiled function copies the small ones, from the second list of the same shapes and dtypes on.
+    """
+    structure = _structure(arrays)
+    # A float64 array may exist although the process has no x64.
+    with jax.enable_x64(True) if structure.is_wide else nullcontext():
+        if not (structure.small and structure.is_repeated and _may_compile()):
+            return list(jax.device_put(arrays, may_alias=True))
+        with jax.transfer_guard_host_to_device("allow"):  # as for `device_put`, an explicit transfer
+            if not structure.large:
+                return list(_copied(arrays))
+            copies = _copied([arrays[index] for index in structure.small])
+        shared = jax.device_put([arrays[index] for index in structure.large], may_alias=True)
+        found = dict(zip((*structure.small, *structure.large), (*copies, *shared), strict=True))
+        return [found[index] for index in range(len(arrays))]
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def _copied(arrays: list[Tensor]) -> list[Tensor]:
+    return arrays
+
+
+def _may_compile() -> bool:
+    """Return whether a compiled function takes any value, NaN included, and returns arrays of JAX."""
+    config = jax.config
+    return not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """Where these tensors are, if they are committed to their devices; else the result stays free to leave its own."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
+    if not homes:
+        return result
     devices = {device for home in homes for device in home.device_set}
     meshes = {getattr(home, "mesh", None) for home in homes}
     with jax.enable_x64(True):
