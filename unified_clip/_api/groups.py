@@ -153,11 +153,12 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
     """Return the smallest coefficient as a tensor: NaN if any is, and 1 if there is none."""
     path = outcome.path
     with path.scope():
-        one, nan = path.constant(1.0), path.constant(math.nan)
+        xp = path.xp
+        one, nan = xp.asarray(1.0), xp.asarray(math.nan)
         smallest = one
         for norm in _norms(outcome):
-            coef = one if norm.coef is None else path.constant(_least(norm.coef))
-            smallest = path.where(coef <= smallest, coef, path.where(coef >= smallest, smallest, nan))
+            coef = one if norm.coef is None else xp.asarray(_least(norm.coef))
+            smallest = xp.where(coef <= smallest, coef, xp.where(coef >= smallest, smallest, nan))
         return path.as_norm(smallest)
 
 
@@ -165,7 +166,8 @@ def all_finite(outcome: Outcome) -> Tensor:
     """Return 1 as a tensor if the total norm and those of all groups are finite, else 0."""
     path = outcome.path
     with path.scope():
-        return path.as_norm(path.where(_is_all_finite(outcome), path.constant(1.0), path.constant(0.0)))
+        xp = path.xp
+        return path.as_norm(xp.where(_is_all_finite(outcome), xp.asarray(1.0), xp.asarray(0.0)))
 
 
 def _is_all_finite(outcome: Outcome) -> Any:
@@ -173,7 +175,7 @@ def _is_all_finite(outcome: Outcome) -> Any:
     found = []
     for path, n in measured:
         with path.scope():
-            is_finite: Any = n <= path.constant(sys.float_info.max)
+            is_finite: Any = n <= path.xp.asarray(sys.float_info.max)
             found.append(is_finite.all() if getattr(n, "ndim", 0) else is_finite)
     return functools.reduce(operator.and_, found)
 

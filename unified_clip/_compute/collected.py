@@ -82,12 +82,6 @@ class GlobalNormPath(TensorListPath):
             return super().as_norm(n)
         return self._lane.number(n, self.norm_dtype == "float64")
 
-    def constant(self, value: Any) -> Scalar:
-        return float(value)
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return yes if condition else no
-
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
             return self.unchanged()

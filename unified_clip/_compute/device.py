@@ -37,6 +37,25 @@ def inverse(p: float) -> float:
     return min(1 / p, sys.float_info.max)
 
 
+class DeviceScalars:
+    """Scalars of one framework, on the device of some tensors."""
+
+    def __init__(self, backend: DevicePrimitives, like: Sequence[Tensor]) -> None:
+        self._backend, self._like = backend, like
+
+    def asarray(self, value: Any) -> Scalar:
+        return self._backend.constant(value, self._like)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return self._backend.where(condition, yes, no)
+
+    def cos(self, scalar: Scalar) -> Scalar:
+        return self._backend.cos(scalar)
+
+    def to_float32(self, scalar: Scalar) -> Scalar:
+        return self._backend.rounded(scalar, "float32")
+
+
 class DevicePath:
     """`Path` over the primitives of one framework."""
 
@@ -46,6 +65,7 @@ class DevicePath:
         self._backend = backend
         self._differentiable = differentiable
         self._tensors = list(tensors)
+        self.xp = DeviceScalars(backend, self._tensors)
         self.norm_dtype = norm_dtype([backend.dtype(tensor) for tensor in self._tensors])
 
     @property
@@ -67,12 +87,6 @@ class DevicePath:
             divisor = self._divisor(greatest if groups is None else backend.group_max(greatest, groups))
         total = backend.slice_power_sum(tensor, axes, divisor)
         return self._root(total if groups is None else backend.group_sum(total, groups), 2, divisor)
-
-    def constant(self, value: Any) -> Scalar:
-        return self._backend.constant(value, self._tensors)
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return self._backend.where(condition, yes, no)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         return self._backend.scale(self._tensors, coef)
@@ -98,12 +112,6 @@ class DevicePath:
 
     def prepare_zero(self, keep: Any) -> list[Write] | None:
         return None
-
-    def cosine(self, scalar: Scalar) -> Scalar:
-        return self._backend.cosine(scalar)
-
-    def single(self, scalar: Scalar) -> Scalar:
-        return self._backend.rounded(scalar, "float32")
 
     def unchanged(self) -> list[Tensor]:
         return [self._backend.copy(tensor) for tensor in self._tensors]
@@ -149,13 +157,15 @@ class DevicePath:
 
     def _divisor(self, greatest: Scalar) -> Scalar:
         """The greatest magnitude where it can be divided by; a constant to the derivative: n does not depend on it."""
-        usable = self.where((greatest > self.constant(0.0)), greatest, self.constant(1.0))
-        usable = self.where(usable < self.constant(math.inf), usable, self.constant(1.0))
+        xp = self.xp
+        usable = xp.where((greatest > xp.asarray(0.0)), greatest, xp.asarray(1.0))
+        usable = xp.where(usable < xp.asarray(math.inf), usable, xp.asarray(1.0))
         return self._backend.stop_gradient(usable)
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
         """Return the root of a power sum, rounded; 0 with derivative 0 at 0."""
-        zero = total <= self.constant(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
-        root = self._backend.root(self.where(zero, self.constant(1.0), total), p)
-        n = self.where(zero, self.constant(0.0), root)
+        xp = self.xp
+        zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
+        root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)
+        n = xp.where(zero, xp.asarray(0.0), root)
         return self._backend.rounded(n if divisor is None else n * divisor, self.norm_dtype)

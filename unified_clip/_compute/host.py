@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
+from .._core.scalars import HOST
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 from .._core.writers import nothing
 from . import checksums, kernels, processor
@@ -61,9 +62,10 @@ class HostBackend(Protocol):
 
 
 class HostPath:
-    """`Path` over NumPy views of the tensors' memory. Scalars are NumPy float64."""
+    """`Path` over NumPy views of the tensors' memory."""
 
     on_host = True
+    xp = HOST
 
     def __init__(self, backend: HostBackend, tensors: Sequence[Tensor], views: Sequence[Array]) -> None:
         self._backend = backend
@@ -79,8 +81,8 @@ class HostPath:
 
     def norm(self, p: float) -> Scalar:
         if p in (1, 2):
-            return np.float64(rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype))
-        return np.float64(kernels.general_norm(self._magnitudes(p), p, self.norm_dtype, self._threads))
+            return rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype)
+        return kernels.general_norm(self._magnitudes(p), p, self.norm_dtype, self._threads)
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         return kernels.power_sum(self._magnitudes(p), p, self.norm_dtype, exactly=exactly, threads=self._threads)
@@ -106,12 +108,6 @@ class HostPath:
             return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
         rows = self._backend.host_view(groups)
         return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
-
-    def constant(self, value: Any) -> Scalar:
-        return np.float64(value)
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return np.where(condition, yes, no)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
@@ -155,12 +151,6 @@ class HostPath:
     def prepare_zero(self, keep: Any) -> list[Write]:
         views = self._to_be_written()[0]
         return [] if keep else self._writes(lambda: _fill_with_zeros(views))
-
-    def cosine(self, scalar: Scalar) -> Scalar:
-        return math.cos(scalar)
-
-    def single(self, scalar: Scalar) -> Scalar:
-        return np.float64(nearest(scalar, "float32"))
 
     def unchanged(self) -> list[Tensor]:
         if not (self._backend.writable or self._backend.donates):

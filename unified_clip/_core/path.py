@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from .scalars import Scalars
 from .types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
@@ -13,6 +14,10 @@ class Path(Protocol):
     """Arithmetic on one list of dense tensors: `HostPath` on their raw memory, `DevicePath` by the framework."""
 
     on_host: bool
+
+    @property
+    def xp(self) -> Scalars:
+        """The functions of this path's scalars."""
 
     @property
     def framework(self) -> str: ...
@@ -29,11 +34,6 @@ class Path(Protocol):
 
         `groups`: see `Slices`. Each row then has the norm of its whole slice.
         """
-
-    def constant(self, value: Any) -> Scalar:
-        """Return a number or a one-element tensor as a float64 scalar."""
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         """New tensors g * coef; g itself where coef is 1."""
@@ -61,11 +61,6 @@ class Path(Protocol):
 
         None where only `zeroed` results can be written.
         """
-
-    def cosine(self, scalar: Scalar) -> Scalar: ...
-
-    def single(self, scalar: Scalar) -> Scalar:
-        """Return a scalar rounded to float32."""
 
     def unchanged(self) -> list[Tensor]:
         """Return the values as a functional name returns them when nothing is to be done."""
@@ -179,7 +174,7 @@ class DevicePrimitives(Protocol):
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         """Values in the place of those of the tensors."""
 
-    def cosine(self, scalar: Scalar) -> Scalar: ...
+    def cos(self, scalar: Scalar) -> Scalar: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
         """What a functional name returns for a value left alone: a copy where tensors are writable."""

@@ -18,6 +18,7 @@ from . import observer, validation
 from .changes import Change, Clamped, OrZero, Scaled, Unchanged
 from .gradients import GradientList
 from .path import Path
+from .scalars import Scalars
 from .types import Scalar, Tensor
 
 
@@ -45,7 +46,7 @@ Kind = Literal["value", "norm", "global_norm"]
 class StepThreshold(NamedTuple):
     """A threshold that depends on a step which only a compiled graph has."""
 
-    compute: Callable[[Path], Scalar]
+    compute: Callable[[Scalars], Scalar]
 
 
 class ClipRule(NamedTuple):
@@ -156,46 +157,46 @@ def _norm(gradients: GradientList, group: range, rule: ClipRule, path: Path) -> 
     if rule.axes is not None:
         return path.slice_norms(*gradients.slices(group.start, rule.axes))
     if rule.given_norm is not None:
-        return path.constant(rule.given_norm)
+        return path.xp.asarray(rule.given_norm)
     if rule.kind == "global_norm":
         gradients.check_total_norm()
         return path.norm(rule.p)
     norms = gradients.tensor_norms(rule.p)
-    return path.norm(rule.p) if norms is None else path.constant(norms[group.start])
+    return path.norm(rule.p) if norms is None else path.xp.asarray(norms[group.start])
 
 
 def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
-    threshold = rule.threshold.compute(path) if isinstance(rule.threshold, StepThreshold) else rule.threshold
+    threshold = rule.threshold.compute(path.xp) if isinstance(rule.threshold, StepThreshold) else rule.threshold
     total = path.as_norm(n) if rule.kind == "global_norm" else None
     if isinstance(threshold, float) and threshold == math.inf:
         coef = None  # whatever the gradients hold
     elif rule.given_norm is not None and not _tensors(threshold, rule.given_norm) and threshold == 0 == rule.given_norm:
-        coef = path.constant(0.0)  # the gradients need not be 0, but a threshold of 0 makes them
+        coef = path.xp.asarray(0.0)  # the gradients need not be 0, but a threshold of 0 makes them
     else:
-        coef = coefficient(path, n, threshold, rule.convention)
+        coef = coefficient(path.xp, n, threshold, rule.convention)
     return Norm(group, path, n, threshold, coef, total)
 
 
-def coefficient(path: Path, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
+def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64; NaN for a NaN norm.
 
     It never divides by zero, nor does its derivative.
     """
-    one, is_known = path.constant(1.0), isinstance(threshold, int | float)
-    threshold, denominator = path.constant(threshold), n + path.constant(convention.eps)
+    one, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
+    threshold, denominator = xp.asarray(threshold), n + xp.asarray(convention.eps)
     is_within = denominator <= threshold
-    coef = path.where(is_within, one, threshold / path.where(is_within, one, denominator))
+    coef = xp.where(is_within, one, threshold / xp.where(is_within, one, denominator))
     if convention.infinite_norm_gives_nan:
-        coef = path.where(n >= path.constant(math.inf), path.constant(math.nan), coef)
+        coef = xp.where(n >= xp.asarray(math.inf), xp.asarray(math.nan), coef)
     # A threshold of inf only measures, whatever the norm is; a known one has no coefficient to begin with.
-    return coef if is_known else path.where(threshold >= path.constant(math.inf), one, coef)
+    return coef if is_known else xp.where(threshold >= xp.asarray(math.inf), one, coef)
 
 
 def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
     """Check the bounds of a group, and return them."""
     path = gradients.path(group, inputs)
     with path.scope():
-        threshold = rule.threshold.compute(path) if isinstance(rule.threshold, StepThreshold) else rule.threshold
+        threshold = rule.threshold.compute(path.xp) if isinstance(rule.threshold, StepThreshold) else rule.threshold
         low, high = (-threshold, threshold) if rule.bounds is None else rule.bounds
         if gradients.shards is not None:
             gradients.shards.check_by_value()

@@ -188,7 +188,7 @@ class DistributedPath:
         counted = self._shards.counted(self._indices)
         self._consensus = Consensus(self._shards.group(), self._call(p, counted))
         n, self._local.norm_dtype = _norm(self._measure(counted), self._consensus, p)
-        return self._local.constant(n)
+        return self._local.xp.asarray(n)
 
     def _call(self, p: float, counted: Sequence[Tensor]) -> Call:
         arguments = {**self._must_match, "norm_type": float(p), "the number of parameters": self._shards.parameters}

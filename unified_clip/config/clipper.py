@@ -19,7 +19,6 @@ from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.entry import public
 from .._core.gradients import GradientList
-from .._core.path import Path
 from .._core.rule import ClipRule, StepThreshold
 from .._core.types import Leaf, Scalar, Tensor
 from .._core.writers import Functional, InPlace
@@ -328,8 +327,4 @@ def _threshold(part: Clipping, step: Any) -> Scalar | StepThreshold:
     if isinstance(threshold, float):
         return threshold
 
-    def compute(path: Path) -> Scalar:
-        result = schedules.evaluate(threshold, path.constant(step), path.where, path.cosine, path.constant)
-        return path.single(result) if isinstance(threshold, schedules.Ramp) else result
-
-    return StepThreshold(compute)
+    return StepThreshold(lambda xp: schedules.evaluate(threshold, step, xp))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .._core.exact import nearest
+from .._core.scalars import HOST, Scalars
+from .._core.types import Scalar
 from .fields import ConfigModel, Count, Length, Threshold
 
 
@@ -67,19 +67,18 @@ class Piecewise(ConfigModel):
 
 Schedule = Annotated[Constant | Linear | Cosine | Piecewise, Field(discriminator="schedule")]
 
-Where = Callable[[Any, Any, Any], Any]
-
 
 def threshold_at(threshold: float | Schedule, step: int) -> float:
     """Return the threshold at a step, counted from 0. Ramps are rounded to float32."""
     if not isinstance(threshold, ConfigModel):
         return float(threshold)
-    result = evaluate(threshold, float(step), lambda condition, yes, no: yes if condition else no, math.cos)
-    return nearest(result, "float32") if isinstance(threshold, Ramp) else result
+    result: float = evaluate(threshold, step, HOST)
+    return result
 
 
-def evaluate(schedule: Schedule, step: Any, where: Where, cosine: Callable[[Any], Any], number: Any = float) -> Any:
-    """Return the threshold in the number type of `step`, not rounded. `number` converts a float to this type."""
+def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
+    """Return the threshold as a scalar. `step`: a number or a one-element tensor."""
+    step, number, where = xp.asarray(step), xp.asarray, xp.where
     if isinstance(schedule, Constant):
         return number(schedule.value)
     if isinstance(schedule, Piecewise):
@@ -92,9 +91,9 @@ def evaluate(schedule: Schedule, step: Any, where: Where, cosine: Callable[[Any]
     # No cancellation and no division: compilers divide differently, which would change bits.
     if isinstance(schedule, Cosine):
         quarter = number(math.pi / 2 / schedule.steps)
-        parts = [cosine(share * quarter) for share in (done, steps - done)]
+        parts = [xp.cos(share * quarter) for share in (done, steps - done)]
         between = number(schedule.start) * parts[0] * parts[0] + number(schedule.end) * parts[1] * parts[1]
     else:
         total = number(schedule.start) * (steps - done) + number(schedule.end) * done
         between = total * number(1 / schedule.steps)
-    return where(done > zero, where(done < steps, between, number(schedule.end)), number(schedule.start))
+    return xp.to_float32(where(done > zero, where(done < steps, between, number(schedule.end)), number(schedule.start)))

@@ -136,7 +136,7 @@ class ClipEvent:
         if isinstance(threshold, tuple) and all(isinstance(bound, int | float) for bound in threshold):
             self.fields["threshold"] = list(map(float, threshold))
         elif type(threshold) is not float and not isinstance(threshold, tuple):
-            self._put(path, self.fields, "threshold", path.constant(threshold))
+            self._put(path, self.fields, "threshold", path.xp.asarray(threshold))
         if names is not None and clip.gradients.shards is not None:
             self._measure_shared(clip, names)
         elif names is not None:

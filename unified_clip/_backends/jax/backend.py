@@ -289,7 +289,7 @@ class JaxBackend(Backend):
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         raise AssertionError("JAX arrays cannot be written")
 
-    def cosine(self, scalar: Scalar) -> Scalar:
+    def cos(self, scalar: Scalar) -> Scalar:
         return jnp.cos(scalar)
 
     def copy(self, tensor: Tensor) -> Tensor:

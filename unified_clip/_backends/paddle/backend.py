@@ -340,7 +340,7 @@ class PaddleBackend(collected.OfParameters, Backend):
             for tensor, value in zip(tensors, values, strict=True)
         ]
 
-    def cosine(self, scalar: Scalar) -> Scalar:
+    def cos(self, scalar: Scalar) -> Scalar:
         return scalar.cos()
 
     def copy(self, tensor: Dense) -> Tensor:

@@ -265,7 +265,7 @@ class TensorflowBackend(Backend):
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         raise AssertionError("tensors of TensorFlow cannot be written")
 
-    def cosine(self, scalar: Scalar) -> Scalar:
+    def cos(self, scalar: Scalar) -> Scalar:
         return tf.cos(scalar)
 
     def copy(self, tensor: Tensor) -> Tensor:

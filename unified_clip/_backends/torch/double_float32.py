@@ -58,9 +58,13 @@ class Pair:
         total = two_sum(self.hi, other.hi)
         return fast_two_sum(total.hi, total.lo + (self.lo + other.lo))
 
-    def __mul__(self, power: Pair) -> Pair:
-        """Return the product with a power of two, the only one that is needed; exact but for over- and underflow."""
-        return Pair(self.hi * power.hi, self.lo * power.hi)
+    def __sub__(self, other: Pair) -> Pair:
+        return self + Pair(-other.hi, -other.lo)
+
+    def __mul__(self, other: Pair) -> Pair:
+        """Off by 6 u**2 at most (Joldes et al., algorithm 10). Exact by a power of two, but for over- and underflow."""
+        product = two_product(self.hi, other.hi)
+        return fast_two_sum(product.hi, product.lo + (self.hi.detach() * other.lo + self.lo * other.hi.detach()))
 
     def __truediv__(self, other: Pair) -> Pair:
         """Off by some 15 u**2 (Joldes et al., algorithm 17). Both are brought near 1 first, so nothing overflows."""
@@ -70,6 +74,12 @@ class Pair:
         product = two_product(near, below.hi)
         rest = above.hi.detach() - product.hi.detach() - product.lo + (above.lo - near.detach() * below.lo)
         return fast_two_sum(near, rest / below.hi.detach()) * (own * reciprocal(its))
+
+    def __lt__(self, other: Pair) -> Tensor:
+        return (self.hi < other.hi) | ((self.hi == other.hi) & (self.lo < other.lo))
+
+    def __gt__(self, other: Pair) -> Tensor:
+        return other < self
 
     def __le__(self, other: Pair) -> Tensor:
         return (self.hi < other.hi) | ((self.hi == other.hi) & (self.lo <= other.lo))
@@ -193,6 +203,11 @@ class DoubleFloat32Primitives(TorchPrimitives):
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return Pair(torch.where(condition, yes.hi, no.hi), torch.where(condition, yes.lo, no.lo))
 
+    def cos(self, scalar: Scalar) -> Scalar:
+        """Return the cosine, computed on the CPU in float64."""
+        on_cpu = (scalar.hi.cpu().double() + scalar.lo.cpu().double()).cos()
+        return self.constant(on_cpu, [scalar.hi])
+
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
         return _pair(scalar.hi)
 
@@ -246,7 +261,7 @@ class DoubleFloat32Path(DevicePath):
             return super().norm(p)
         if p not in (1, 2):
             on_cpu = DevicePath(PRIMITIVES, [tensor.cpu() for tensor in tensors], self._differentiable)
-            return self.constant(on_cpu.norm(p))
+            return self.xp.asarray(on_cpu.norm(p))
         power = power_below(backend.max_abs(tensors))
         return self._root(backend.power_sum(tensors, p, power), p, power)
 

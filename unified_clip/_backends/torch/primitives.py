@@ -131,7 +131,7 @@ class TorchPrimitives:
         plain = [pair for pair in pairs if type(pair[0]) in PLAIN]
         return [Write(functools.partial(_write, *pair)) for pair in (*special, *plain)]
 
-    def cosine(self, scalar: Scalar) -> Scalar:
+    def cos(self, scalar: Scalar) -> Scalar:
         return scalar.cos()
 
     def copy(self, tensor: Tensor) -> Tensor:
