@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from .._core import rule, validation
+from .._core import rule
 from .._core.gradients import GradientList
 from .._core.path import Path
 from .._core.rule import ClipRule, Norm
@@ -120,7 +120,7 @@ def _must_match(
 def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) -> Scalar:
     path = gradients.path(group, inputs)
     with path.scope():
-        return path.norm(math.inf)
+        return gradients.norm(path, group, math.inf)
 
 
 def _is_refused(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
@@ -133,8 +133,7 @@ def _is_refused(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
             if is_finite is None:
                 raise TypeError(f"nonfinite = {nonfinite!r} cannot {IN_GRAPHS[nonfinite]}")
             if nonfinite == "raise":
-                leaves = gradients.leaves[norm.group.start : norm.group.stop]
-                validation.finite(norm.path, norm.n, leaves, p, "the configuration has nonfinite = 'raise'")
+                rule.check_finite(gradients, norm, p, "the configuration has nonfinite = 'raise'")
             elif not is_finite:
                 return True
     return False

@@ -128,9 +128,6 @@ class DevicePath:
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         return [self._backend.nonfinite_counts(tensor) for tensor in self._tensors]
 
-    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
-        return []
-
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
         return self._backend.count_nonfinite(self._tensors)
 

@@ -170,9 +170,6 @@ class HostPath:
         decoded = [kernels.decode(view, dtype) for view, dtype in self._buffers()]
         return [(int(np.isnan(values).sum()), int(np.isinf(values).sum())) for values in decoded]
 
-    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
-        return []
-
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
         nan, inf = zip((0, 0), *self.nonfinite_counts(), strict=True)
         return float(sum(nan)), float(sum(inf))

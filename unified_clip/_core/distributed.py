@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from .exact import Accumulator
 from .path import Path
-from .types import Tensor
+from .types import Scalar, Tensor
 
 REPLICATED, DISTINCT = "replicated", "distinct"
 
@@ -98,20 +98,24 @@ class Shards(Protocol):
     values: list[Tensor]
     """The local tensor of each gradient, in the gradient's own memory; sparse ones are coalesced afterwards."""
 
-    def path(
+    def norm(
         self,
-        local: Path,
+        path: Path,
         indices: Sequence[int],
+        p: float,
         must_match: Mapping[str, Any],
         measure: Measure,
         *,
         function: str,
         is_first: bool,
-    ) -> Path:
-        """Return a path over local tensors whose norm is that of the complete gradients.
+    ) -> Scalar:
+        """Return the p-norm over the complete gradients, and set the `norm_dtype` of a path over the local tensors.
 
-        Ranks compare `must_match` in the same all-reduce. `is_first`: the first path of a call, over all gradients.
+        Ranks compare `must_match` in the same all-reduce. `is_first`: the first norm of a call, over all gradients.
         """
+
+    def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
+        """Return which other ranks hold NaN and inf, and how many, after a `norm` on this path."""
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool, function: str

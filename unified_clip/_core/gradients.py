@@ -10,7 +10,7 @@ from .backend import Backend
 from .changes import Change
 from .distributed import AWAITED, INFERRED, DistributedSpec, Shards
 from .path import Path, WholePath
-from .types import Leaf, Slices, Tensor
+from .types import Leaf, Scalar, Slices, Tensor
 from .writers import Writer
 
 
@@ -65,7 +65,7 @@ class GradientList:
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
-    _has_path = False
+    _is_measured = False
 
     def change(self, group: range, path: Path, change: Change) -> None:
         """Take or prepare a change of a group."""
@@ -86,11 +86,19 @@ class GradientList:
         if self.shards is None:
             return self.backend.path(values, differentiable=self._differentiable, extra_inputs=extra_inputs)
         whole = None if extra_inputs else self.backend.whole_of_tensors(values, differentiable=False, in_place=True)
-        local = whole or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
-        is_first, self._has_path = not self._has_path, True
-        return self.shards.path(
-            local, group, self._must_match, self.backend.partial_sums, function=self.function, is_first=is_first
-        )
+        return whole or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
+
+    def norm(self, path: Path, group: range, p: float) -> Scalar:
+        """Return the p-norm over a group, whose path this is, on all ranks together."""
+        if self.shards is None:
+            return path.norm(p)
+        is_first, self._is_measured = not self._is_measured, True
+        options: dict[str, Any] = {"function": self.function, "is_first": is_first}
+        return self.shards.norm(path, group, p, self._must_match, self.backend.partial_sums, **options)
+
+    def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
+        """Return which other ranks hold NaN and inf, and how many, after a `norm` on this path."""
+        return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """Return the norm of each gradient over the processes that hold it; None where each is held by one.
@@ -135,6 +143,11 @@ class GradientList:
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
         """Map the axes of a gradient to its values. Rows that are not stored add nothing to a norm."""
+        if self.shards is not None:
+            raise ValueError(
+                "axes cannot be used with a gradient that several ranks hold, since a slice may be sharded. Clip the "
+                "gradient without axes, or gather it first"
+            )
         sparse = self._coalesced[index]
         if sparse is None or sparse.sparse_axes == 1:
             return Slices(axes)  # the first axis of the values is that of the gradient

@@ -22,9 +22,8 @@ class Path(Protocol):
     @property
     def framework(self) -> str: ...
 
-    @property
-    def norm_dtype(self) -> str:
-        """Of the norm over all tensors: float64 where any is that or complex128, else float32."""
+    norm_dtype: str
+    """Of the norm over all tensors: float64 if any is float64 or complex128, else float32."""
 
     def norm(self, p: float) -> Scalar:
         """Return the p-norm over all tensors, as a float64 that holds the value rounded to `norm_dtype`."""
@@ -76,9 +75,6 @@ class Path(Protocol):
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         """Return how many NaN and how many inf each tensor holds."""
-
-    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
-        """Return the same of other processes that hold parts of the gradients: which one, and how many."""
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
         """Return how many NaN and how many inf all tensors hold, without waiting for a device."""

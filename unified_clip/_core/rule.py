@@ -96,7 +96,7 @@ def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = Fal
         gradients.set_consensus_fields(_must_match(rule, error_if_nonfinite))
     norms = measure(gradients, everything, rule, rule.tensors)
     if error_if_nonfinite:
-        _check_finite(gradients, norms[0], rule.p)
+        check_finite(gradients, norms[0], rule.p)
     apply(gradients, rule, norms)
     return norms[0].total if norms else None
 
@@ -107,7 +107,7 @@ def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = Fal
         gradients.set_consensus_fields({"error_if_nonfinite": error_if_nonfinite})
     norm = measure_one(gradients, range(len(gradients.values)), ClipRule("global_norm", p=p), ())
     if error_if_nonfinite:
-        _check_finite(gradients, norm, p)
+        check_finite(gradients, norm, p)
     return norm.total
 
 
@@ -117,9 +117,11 @@ def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
     return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 
 
-def _check_finite(gradients: GradientList, norm: Norm, p: float) -> None:
-    with norm.path.scope():
-        validation.finite(norm.path, norm.n, gradients.leaves, p)
+def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
+    """Raise NonFiniteNormError for a norm that is NaN or infinite. `setting`: what asks for it."""
+    path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
+    with path.scope():
+        validation.finite(path, norm.n, leaves, p, setting, lambda: gradients.nonfinite_elsewhere(path))
 
 
 # -- norm and coefficient
@@ -160,7 +162,7 @@ def _norm(gradients: GradientList, group: range, rule: ClipRule, path: Path) -> 
         return path.xp.asarray(rule.given_norm)
     if rule.kind == "global_norm":
         gradients.check_total_norm()
-        return path.norm(rule.p)
+        return gradients.norm(path, group, rule.p)
     norms = gradients.tensor_norms(rule.p)
     return path.norm(rule.p) if norms is None else path.xp.asarray(norms[group.start])
 

@@ -9,7 +9,7 @@ import reprlib
 import sys
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -269,8 +269,18 @@ def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
             )
 
 
-def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float, asked: str = "error_if_nonfinite is set") -> None:
-    """`error_if_nonfinite`: name every tensor that holds NaN or inf."""
+def finite(
+    path: Path,
+    n: Scalar,
+    leaves: Sequence[Leaf],
+    p: float,
+    setting: str,
+    elsewhere: Callable[[], Sequence[tuple[str, int, int]]],
+) -> None:
+    """Raise NonFiniteNormError with every tensor that holds NaN or inf, and every rank that does.
+
+    `setting`: what asks for the error. `elsewhere`: returns other ranks with their counts.
+    """
     known = path.is_finite(n)
     if known is None:
         raise TypeError(
@@ -280,11 +290,11 @@ def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float, asked: str =
     if known:
         return
     counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
-    places = [(leaf.place, nans, infs) for leaf, nans, infs in counted] + path.nonfinite_elsewhere()
+    places = [(leaf.place, nans, infs) for leaf, nans, infs in counted] + list(elsewhere())
     found = "; ".join(f"{place} holds {nans} NaN and {infs} inf" for place, nans, infs in places)
     kind = "NaN" if any(nans for _, nans, _ in places) else "infinite"
     raise NonFiniteNormError(
-        f"the total norm of order {p:g} is {kind}, and {asked}; no gradient was "
+        f"the total norm of order {p:g} is {kind}, and {setting}; no gradient was "
         f"changed. {found or 'Every gradient is finite, but their norm exceeds the largest number of its dtype'}"
     )
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from .._core.distributed import DistributedSpec, Measure, PartialSums
 from .._core.path import Path
@@ -53,6 +53,7 @@ class LocalShards(ABC):
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         """`parameters`: with those that have no gradient."""
         self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
+        self._measured: list[tuple[Path, Consensus]] = []
 
     # -- what the placements imply
 
@@ -121,18 +122,61 @@ class LocalShards(ABC):
         world = self.world()
         return {"ranks": world.size, "rank": world.rank, "layout": dict(Counter(self.layouts()))}
 
-    def path(
+    def norm(
         self,
-        local: Path,
+        path: Path,
         indices: Sequence[int],
+        p: float,
         must_match: Mapping[str, Any],
         measure: Measure,
         *,
         function: str,
         is_first: bool,
-    ) -> Path:
-        path = DistributedPath(local, self, indices, must_match, measure, function=function, is_first=is_first)
-        return cast(Path, path)
+    ) -> Scalar:
+        counted = self.counted(indices)
+        arguments = {**must_match, "norm_type": float(p), "the number of parameters": self.parameters}
+        if is_first:
+            call = self._first_call(arguments, counted, measure, function)
+        else:
+            call = Call(arguments, remarks=lambda: {"function": function})
+        consensus_of_group = Consensus(self.group(), call)
+        self._measured.append((path, consensus_of_group))
+        n, path.norm_dtype = _norm(measure(counted), consensus_of_group, p)
+        return path.xp.asarray(n)
+
+    def _first_call(
+        self, arguments: dict[str, Any], counted: Sequence[Tensor], measure: Measure, function: str
+    ) -> Call:
+        """Return a call that also compares the parameters of the ranks, and counts their elements."""
+        numel, copies = self.numel, self.copies()
+
+        def checksum(tensors: Sequence[Tensor]) -> int:
+            return measure(tensors).checksum()
+
+        return Call(
+            {**arguments, ELEMENTS: numel},
+            layout=self.labels(),
+            copies=[(leaf, partial(checksum, [tensor])) for leaf, tensor in copies],
+            checksum=checksum([tensor for _, tensor in copies]) if copies else 0,
+            counted=0 if numel is None else sum(math.prod(tensor.shape) for tensor in counted),
+            remarks=lambda: self._remarks(function),
+        )
+
+    def _remarks(self, function: str) -> dict[str, str]:
+        remarks, missing = {"function": function}, self.missing()
+        if missing and self.numel is not None:
+            few = ", ".join(leaf.place for leaf in missing[:3]) + ", ..." * (len(missing) > 3)
+            remarks["missing"] = f"no gradient for {len(missing)} of the parameters ({few})"
+        return remarks
+
+    def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
+        agreed = next((each for measured, each in self._measured if measured is path), None)
+        if agreed is None:
+            return []
+        counts = zip(*path.nonfinite_counts(), strict=True)
+        nans, infs = (agreed.all_gather(sum(each)) for each in (*counts, (), ())[:2])
+        ranks = enumerate(zip(nans, infs, strict=True))
+        return [(f"rank {rank}", *each) for rank, each in ranks if rank != agreed.group.rank and any(each)]
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool = False, function: str = ""
@@ -160,77 +204,6 @@ def label(leaf: Leaf) -> str | None:
         return None
     name = leaf.name if leaf.name != getattr(leaf.parameter, "name", None) else None  # a framework numbers its own
     return f"{list(tensor.shape)}" if name is None else f"{name!r} {list(tensor.shape)}"
-
-
-class DistributedPath:
-    """A path over local tensors whose norm is that of the complete gradients."""
-
-    def __init__(
-        self,
-        local: Path,
-        shards: LocalShards,
-        indices: Sequence[int],
-        must_match: Mapping[str, Any],
-        measure: Measure,
-        *,
-        function: str = "",
-        is_first: bool = False,
-    ) -> None:
-        self._local: Any = local
-        self._shards, self._indices, self._must_match, self._measure = shards, indices, must_match, measure
-        self._function, self._is_first = function, is_first
-        self._consensus: Consensus | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._local, name)
-
-    def norm(self, p: float) -> Scalar:
-        counted = self._shards.counted(self._indices)
-        self._consensus = Consensus(self._shards.group(), self._call(p, counted))
-        n, self._local.norm_dtype = _norm(self._measure(counted), self._consensus, p)
-        return self._local.xp.asarray(n)
-
-    def _call(self, p: float, counted: Sequence[Tensor]) -> Call:
-        arguments = {**self._must_match, "norm_type": float(p), "the number of parameters": self._shards.parameters}
-        if not self._is_first:
-            return Call(arguments, remarks=lambda: {"function": self._function})
-        numel, copies = self._shards.numel, self._shards.copies()
-        return Call(
-            {**arguments, ELEMENTS: numel},
-            layout=self._shards.labels(),
-            copies=[(leaf, partial(self._checksum, [tensor])) for leaf, tensor in copies],
-            checksum=self._checksum([tensor for _, tensor in copies]) if copies else 0,
-            counted=0 if numel is None else sum(math.prod(tensor.shape) for tensor in counted),
-            remarks=self._remarks,
-        )
-
-    def _checksum(self, tensors: Sequence[Tensor]) -> int:
-        return self._measure(tensors).checksum()
-
-    def _remarks(self) -> dict[str, str]:
-        remarks, missing = {"function": self._function}, self._shards.missing()
-        if missing and self._shards.numel is not None:
-            few = ", ".join(leaf.place for leaf in missing[:3]) + ", ..." * (len(missing) > 3)
-            remarks["missing"] = f"no gradient for {len(missing)} of the parameters ({few})"
-        return remarks
-
-    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        raise ValueError(
-            "axes cannot be used with a gradient that several processes hold, since slices may be cut; clip it whole, "
-            "or gather it first"
-        )
-
-    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
-        if self._consensus is None:
-            return []
-        here = self._consensus.group.rank
-        counts = zip(*self._local.nonfinite_counts(), strict=True)
-        nans, infs = (self._consensus.all_gather(sum(each)) for each in (*counts, (), ())[:2])
-        return [
-            (f"rank {rank}", *each)
-            for rank, each in enumerate(zip(nans, infs, strict=True))
-            if rank != here and any(each)
-        ]
 
 
 def _add_up(

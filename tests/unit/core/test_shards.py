@@ -22,7 +22,8 @@ from unified_clip._compute import checksums, kernels
 from unified_clip._core import entry
 from unified_clip._core.distributed import AWAITED, DistributedSpec
 from unified_clip._core.exact import Accumulator
-from unified_clip._core.path import Path
+from unified_clip._core.gradients import GradientList
+from unified_clip._core.scalars import HOST
 from unified_clip._core.types import Leaf
 from unified_clip._distributed import consensus
 from unified_clip._distributed.consensus import Call, Consensus
@@ -100,6 +101,7 @@ class Held(LocalShards):
         self.parameters, self.numel = told.get("parameters"), told.get("numel")
         self._names, self._copies = told.get("names"), told.get("copies", ())
         self._without = told.get("without", ())
+        self._measured = []
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
         return None if self._names is None else [(leaf(at), name) for at, name in enumerate(self._names)]
@@ -143,10 +145,10 @@ def together(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
 
 
 def norm_of(group: Any, arrays: Sequence[np.ndarray], p: float, agreed: Any = None, **told: Any) -> tuple[float, str]:
-    local: Any = SimpleNamespace(constant=float, norm_dtype="")
+    path: Any = SimpleNamespace(xp=HOST, norm_dtype="")
     held: Any = Held(group, arrays, **told)
-    path = held.path(local, range(len(arrays)), agreed or {}, Sums, function="", is_first=True)
-    return path.norm(p), local.norm_dtype
+    n = held.norm(path, range(len(arrays)), p, agreed or {}, Sums, function="", is_first=True)
+    return n, path.norm_dtype
 
 
 def parted(array: np.ndarray, size: int, random: np.random.Generator) -> list[np.ndarray]:
@@ -353,13 +355,9 @@ def test_a_copied_spec_has_the_same_process_group() -> None:
     assert copy.deepcopy(spec) is spec
 
 
-def path_of(group: Any, arrays: Sequence[np.ndarray]) -> Path:
-    local: Any = SimpleNamespace(
-        constant=float,
-        on_host=True,
-        nonfinite_counts=lambda: [(int(np.isnan(each).sum()), int(np.isinf(each).sum())) for each in arrays],
-    )
-    return Held(group, arrays).path(local, range(len(arrays)), {}, Sums, function="", is_first=False)
+def path_over(arrays: Sequence[np.ndarray]) -> Any:
+    counts = [(int(np.isnan(each).sum()), int(np.isinf(each).sum())) for each in arrays]
+    return SimpleNamespace(xp=HOST, nonfinite_counts=lambda: counts)
 
 
 def test_who_holds_what_is_not_finite_is_told() -> None:
@@ -367,20 +365,22 @@ def test_who_holds_what_is_not_finite_is_told() -> None:
     values = [np.array([1.0, math.nan, math.inf]), np.array([math.inf]), np.array([1.0])]
 
     def elsewhere(group: Member) -> list[tuple[str, int, int]]:
-        path = path_of(group, [values[group.rank]] if group.rank < 2 else [])
-        assert path.nonfinite_elsewhere() == [], "nothing is asked before a norm is known"
-        assert math.isnan(path.norm(2.0))
-        return path.nonfinite_elsewhere()
+        arrays = [values[group.rank]] if group.rank < 2 else []
+        held, path, other = Held(group, arrays), path_over(arrays), path_over(arrays)
+        assert held.nonfinite_elsewhere(path) == [], "no rank waits before a norm is known"
+        assert math.isnan(held.norm(path, range(len(arrays)), 2.0, {}, Sums, function="", is_first=False))
+        assert held.nonfinite_elsewhere(other) == [], "no rank waits for a norm of this rank alone"
+        return held.nonfinite_elsewhere(path)
 
     first, second = ("rank 0", 1, 1), ("rank 1", 0, 1)
     assert together(3, elsewhere)[0] == [[second], [first], [first, second]]
 
 
-def test_all_else_is_asked_of_what_is_held_here_but_for_slices() -> None:
-    path = path_of(SingleProcess(), [np.ones((2, 2))])
-    assert path.on_host
-    with pytest.raises(ValueError, match="axes cannot be used with a gradient that several processes hold"):
-        path.slice_norms([0])
+def test_slices_of_a_gradient_that_several_ranks_hold_have_no_norms() -> None:
+    gradients: Any = GradientList.__new__(GradientList)
+    gradients.shards = Held(SingleProcess(), [np.ones((2, 2))])
+    with pytest.raises(ValueError, match="axes cannot be used with a gradient that several ranks hold"):
+        gradients.slices(0, [0])
 
 
 # -- what ranks compare
@@ -409,11 +409,11 @@ def test_only_ranks_that_know_their_parameters_compare_them(p: float) -> None:
 
 def of_copies(group: Any, p: float, arrays: Sequence[np.ndarray]) -> tuple[float, str]:
     """The norm of gradients that each rank has, taken for copies, so that the first counts."""
-    local: Any = SimpleNamespace(constant=float, norm_dtype="")
+    path: Any = SimpleNamespace(xp=HOST, norm_dtype="")
     held: Any = Held(group, arrays, copies=range(len(arrays)))
     held.counted = lambda indices: arrays if group.rank == 0 else []
-    path = held.path(local, range(len(arrays)), {}, Sums, function="", is_first=True)
-    return path.norm(p), local.norm_dtype
+    n = held.norm(path, range(len(arrays)), p, {}, Sums, function="", is_first=True)
+    return n, path.norm_dtype
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
