@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
-from .._core.scalars import HOST
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 from .._core.writers import nothing
 from . import checksums, kernels, processor
@@ -59,6 +58,25 @@ class HostBackend(Protocol):
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
         """Tell automatic differentiation that the memory of these tensors has changed."""
+
+
+class HostScalars:
+    """Numbers of Python, and NumPy's arrays of them."""
+
+    def asarray(self, value: Any) -> Scalar:
+        return float(value)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return np.where(condition, yes, no) if isinstance(condition, np.ndarray) else yes if condition else no
+
+    def cos(self, scalar: Scalar) -> Scalar:
+        return math.cos(scalar)
+
+    def to_float32(self, scalar: Scalar) -> Scalar:
+        return nearest(scalar, "float32")
+
+
+HOST = HostScalars()
 
 
 class HostPath:

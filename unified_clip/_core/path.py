@@ -6,8 +6,22 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from .scalars import Scalars
 from .types import Deferred, GraphCallback, Scalar, Tensor, Write
+
+
+class Scalars(Protocol):
+    """The functions of scalars. Their operators are `+`, `-`, `*`, `/`, `<`, `<=`, `>` and `>=`."""
+
+    def asarray(self, value: Any) -> Scalar:
+        """Return a number or a one-element tensor as a scalar."""
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        """Return `yes` where a comparison holds, else `no`."""
+
+    def cos(self, scalar: Scalar) -> Scalar: ...
+
+    def to_float32(self, scalar: Scalar) -> Scalar:
+        """Round to float32."""
 
 
 class Path(Protocol):

@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple
 from . import observer, validation
 from .changes import Change, Clamped, OrZero, Scaled, Unchanged
 from .gradients import GradientList
-from .path import Path
-from .scalars import Scalars
+from .path import Path, Scalars
 from .types import Scalar, Tensor
 
 

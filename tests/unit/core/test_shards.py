@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from support import reference
 
 from unified_clip._compute import checksums, kernels
+from unified_clip._compute.host import HOST
 from unified_clip._core import entry
 from unified_clip._core.distributed import AWAITED, DistributedSpec
 from unified_clip._core.exact import Accumulator
 from unified_clip._core.gradients import GradientList
-from unified_clip._core.scalars import HOST
 from unified_clip._core.types import Leaf
 from unified_clip._distributed import consensus
 from unified_clip._distributed.consensus import Call, Consensus
