@@ -126,7 +126,9 @@ class DevicePath:
         return self._backend.is_finite(n)
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
-        return [self._backend.nonfinite_counts(tensor) for tensor in self._tensors]
+        counts = [self._backend.count_nonfinite([tensor]) for tensor in self._tensors]
+        values = map(int, self.read_later([scalar for both in counts for scalar in both]).values())
+        return list(zip(values, values, strict=True))
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
         return self._backend.count_nonfinite(self._tensors)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, cast
 
 from .distributed import DistributedSpec, PartialSums, Shards
 from .path import Path, WholePath
-from .types import CoalescedSparse, Deferred, GraphCallback, Leaf, Scalar, Tensor
+from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
@@ -150,16 +150,8 @@ class Backend(Protocol):
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         """Number the stored rows of a sparse gradient: rows with equal indices along `axes` get equal numbers.
 
-        Only called for indices of several axes. An adapter with such gradients has `group_sum` and `group_max` too.
+        Only called for indices of several axes. A backend with such gradients has `DevicePrimitives.group_sum` too.
         """
-        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
-
-    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """As `DevicePrimitives` has it."""
-        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
-
-    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """As `DevicePrimitives` has it."""
         raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
 
     def check_hook(self, gradient: Any) -> None:
@@ -232,11 +224,3 @@ class Backend(Protocol):
     def to_numpy(self, tensor: Tensor) -> Any:
         """Return a dense eager tensor's memory, or a copy of it on the host, as a NumPy array; bfloat16 as its bits."""
         return self.host_view(tensor)  # type: ignore[attr-defined]  # as every framework with a host path has it
-
-    def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
-        """As `Path` has it, of the device path's scalars."""
-        return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
-
-    def graph_callback(self) -> GraphCallback | None:
-        """As `Path` has it."""
-        return None

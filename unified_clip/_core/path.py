@@ -144,10 +144,12 @@ class DevicePrimitives(Protocol):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, the sum of all rows of its group. Only called with `row_groups`."""
+        """Return for each row the sum of its group. Only called for numbers of groups from `Backend.row_groups`."""
+        raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, the greatest of its group; rows are 0 or more. Only called with `row_groups`."""
+        """Return for each row the greatest of its group. Rows are 0 or more. Only called as `group_sum` is."""
+        raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
@@ -165,6 +167,7 @@ class DevicePrimitives(Protocol):
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Return the same in place. All that can fail is done here, as far as that takes no memory for all products."""
+        return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         """Return a bound in the tensor's dtype: a number that it holds, or a tensor to be rounded to it."""
@@ -173,16 +176,20 @@ class DevicePrimitives(Protocol):
         """Return whether any of two bounds are not in order, NaN included; None where that is not known here."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """where(g < low, low, where(g > high, high, g)), with bounds from `bound`."""
+        """Move what lies beyond a bound onto it; NaN and values equal to a bound stay. Bounds come from `bound`."""
+        return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
         """Return the same in place, for each tensor and its two bounds."""
+        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
+        return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         """where(keep, g, 0)."""
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Values in the place of those of the tensors."""
+        """Values in the place of those of the tensors. Only called where tensors can be written."""
+        raise TypeError(f"tensors of {self.name} cannot be written")
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -192,17 +199,22 @@ class DevicePrimitives(Protocol):
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Return whether a scalar is finite, at the cost of waiting for its device; None inside a graph."""
 
-    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]: ...
-
     def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
         """How many elements are NaN, and how many infinite, of all tensors together, as scalars on the device."""
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Return whether any of these tensors and scalars has no value here, since a graph is being made."""
 
-    def read_later(self, scalars: Sequence[Scalar]) -> Deferred: ...
+    def to_numpy(self, scalar: Scalar) -> Any:
+        """Return an eager scalar as a NumPy array."""
 
-    def graph_callback(self) -> GraphCallback | None: ...
+    def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
+        """Read scalars without waiting for them now."""
+        return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
+
+    def graph_callback(self) -> GraphCallback | None:
+        """Return how a graph that is being made calls a function; None if it cannot."""
+        return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         """Entered around a computation; records no derivative unless `differentiable`."""

@@ -18,15 +18,15 @@ from ..._compute import collected, host, kernels, sparse_rows
 from ..._compute.device import DevicePath, inverse
 from ..._core.backend import Backend
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
-from ..._core.path import Path, WholePath
-from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor, Write
+from ..._core.path import DevicePrimitives, Path, WholePath
+from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
 from . import block_sums, mesh_axes, sharded
 from .arithmetic import fewer, magnitudes, maximum, merged_rows, narrowed, powers, product, real_parts, select
 from .block_sums import computed_once
 from .exchange import Exporter, beside, is_concrete, put
 
 
-class JaxBackend(Backend):
+class JaxBackend(Backend, DevicePrimitives):
     """`Backend` and `DevicePrimitives` for JAX."""
 
     name = "jax"
@@ -267,9 +267,6 @@ class JaxBackend(Backend):
         changed = coef != 1.0
         return [select(changed, product(tensor, coef), tensor) for tensor in tensors]
 
-    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        raise AssertionError("JAX arrays cannot be written")
-
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         bounds_inverted = self.read(jnp.any(~(low <= high)))
         return None if bounds_inverted is None else bool(bounds_inverted)
@@ -277,17 +274,8 @@ class JaxBackend(Backend):
     def bound(self, value: Any, tensor: Tensor) -> Any:
         return narrowed(jnp.asarray(value), tensor.dtype)
 
-    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        return jnp.where(tensor < low, low, jnp.where(tensor > high, high, tensor))
-
-    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        raise AssertionError("JAX arrays cannot be written")
-
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [select(keep, tensor, jnp.zeros_like(tensor)) for tensor in tensors]
-
-    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        raise AssertionError("JAX arrays cannot be written")
 
     def cos(self, scalar: Scalar) -> Scalar:
         return jnp.cos(scalar)
@@ -297,9 +285,6 @@ class JaxBackend(Backend):
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return None if isinstance(scalar, jax.core.Tracer) else bool(jnp.isfinite(scalar))
-
-    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
-        return int(jnp.isnan(tensor).sum()), int(jnp.isinf(tensor).sum())
 
     def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
         def count(test: Callable[[Tensor], Tensor]) -> Scalar:

@@ -25,7 +25,7 @@ from ..._compute import collected, host, kernels, memory, sparse_rows
 from ..._compute.device import DevicePath, inverse
 from ..._core.backend import Backend
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
-from ..._core.path import Path, WholePath
+from ..._core.path import DevicePrimitives, Path, WholePath
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
 from . import sharded
 from .conditions import (
@@ -49,7 +49,7 @@ GATHERER: Any = collected.gatherer(
 )
 
 
-class PaddleBackend(collected.OfParameters, Backend):
+class PaddleBackend(collected.OfParameters, Backend, DevicePrimitives):
     """`Backend` and `DevicePrimitives` for Paddle: eager tensors, and the Values of static programs."""
 
     name = "paddle"
@@ -310,9 +310,6 @@ class PaddleBackend(collected.OfParameters, Backend):
     def scale(self, tensors: Sequence[Dense], coef: Scalar) -> list[Tensor]:
         return list(scaled(tensors, coef))
 
-    def prepare_scale(self, tensors: Sequence[Dense], coef: Scalar) -> list[Write]:
-        return self.prepare_write(tensors, self.scale(tensors, coef))
-
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         ordered = (low <= high).all()
         return not bool(ordered) if isinstance(ordered, paddle.Tensor) else None
@@ -323,10 +320,6 @@ class PaddleBackend(collected.OfParameters, Backend):
     def clamp(self, tensor: Dense, low: Any, high: Any) -> Tensor:
         wide = tensor.wide
         return tensor.narrow(select(wide < low, low, select(wide > high, high, wide)))
-
-    def prepare_clamp(self, tensors: Sequence[Dense], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
-        return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         dense = map(Dense, tensors)
@@ -348,13 +341,6 @@ class PaddleBackend(collected.OfParameters, Backend):
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return bool(paddle.isfinite(scalar)) if isinstance(scalar, paddle.Tensor) else None
-
-    def nonfinite_counts(self, tensor: Dense) -> tuple[int, int]:
-        counts = []
-        for found in (paddle.isnan(tensor.wide), paddle.isinf(tensor.wide)):
-            elements = found.any(axis=-1) if tensor.is_complex else found
-            counts.append(int(elements.astype("int64").sum()))
-        return counts[0], counts[1]
 
     def count_nonfinite(self, tensors: Sequence[Dense]) -> tuple[Scalar, Scalar]:
         def count(test: Callable[[Tensor], Tensor]) -> Scalar:

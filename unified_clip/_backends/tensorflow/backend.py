@@ -20,8 +20,8 @@ from ..._compute import collected, host, kernels, processor, sparse_rows
 from ..._compute.device import DevicePath, inverse
 from ..._core import entry
 from ..._core.backend import Backend
-from ..._core.path import Path, WholePath
-from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor, Write
+from ..._core.path import DevicePrimitives, Path, WholePath
+from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor
 from . import exact_sum, vectorized
 from .arithmetic import (
     EAGER,
@@ -48,7 +48,7 @@ TENSOR = tf.__internal__.types.Tensor
 """Base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow included; not of IndexedSlices."""
 
 
-class TensorflowBackend(Backend):
+class TensorflowBackend(Backend, DevicePrimitives):
     """`Backend` and `DevicePrimitives` for TensorFlow."""
 
     name = "tensorflow"
@@ -243,9 +243,6 @@ class TensorflowBackend(Backend):
             return apart(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
         return apart([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
 
-    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        raise AssertionError("tensors of TensorFlow cannot be written")
-
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         ordered = tf.reduce_all(low <= high)
         return not bool(ordered) if type(ordered) is EAGER else None
@@ -253,17 +250,8 @@ class TensorflowBackend(Backend):
     def bound(self, value: Any, tensor: Tensor) -> Any:
         return rounded_bound(value, tensor.dtype)
 
-    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        return tf.where(tensor < low, low, tf.where(tensor > high, high, tensor))
-
-    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        raise AssertionError("tensors of TensorFlow cannot be written")
-
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [tf.where(keep, tensor, tf.zeros_like(tensor)) for tensor in tensors]
-
-    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        raise AssertionError("tensors of TensorFlow cannot be written")
 
     def cos(self, scalar: Scalar) -> Scalar:
         return tf.cos(scalar)
@@ -273,11 +261,6 @@ class TensorflowBackend(Backend):
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return bool(np.isfinite(scalar.numpy())) if type(scalar) is EAGER else None
-
-    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
-        parts = [tf.math.real(tensor), tf.math.imag(tensor)] if tensor.dtype.is_complex else [tensor]
-        nan, inf = (np.any([test(part).numpy() for part in parts], axis=0) for test in (tf.math.is_nan, tf.math.is_inf))
-        return int(np.sum(nan)), int(np.sum(inf))
 
     def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
         def count(test: Callable[[Tensor], Tensor]) -> Scalar:

@@ -12,12 +12,13 @@ import torch
 
 from ..._compute import kernels, memory
 from ..._compute.device import DevicePath, inverse
+from ..._core.path import DevicePrimitives
 from ..._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 from . import arithmetic, conditions, lists, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
 
 
-class TorchPrimitives:
+class TorchPrimitives(DevicePrimitives):
     """`DevicePrimitives` by operations on one tensor at a time."""
 
     name = "torch"
@@ -27,9 +28,6 @@ class TorchPrimitives:
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
         return memory.view_at(tensor.data_ptr(), tensor.shape, tensor.stride(), NAMES[tensor.dtype])
-
-    def graph_callback(self) -> GraphCallback | None:
-        return None
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         device = like[0].device if like else torch.device("cpu")
@@ -114,13 +112,6 @@ class TorchPrimitives:
             return arithmetic.narrowed(self.constant(value, [tensor]), tensor.dtype)
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
-    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
-
-    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
-        return self.prepare_write(tensors, results)
-
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
@@ -139,9 +130,6 @@ class TorchPrimitives:
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return None if conditions.is_watched() or type(scalar) not in PLAIN else bool(scalar.isfinite())
-
-    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
-        return int(tensor.isnan().sum()), int(tensor.isinf().sum())
 
     def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
         zero = self.constant(0.0, tensors)
