@@ -44,7 +44,7 @@ def test_gradients_that_names_does_not_name_give_a_warning(kit: Kit, tmp_path: P
     named = dict(zip("wbc", reversed(gradients(kit)), strict=True))
     with (
         unified_clip.record(tmp_path / "run.jsonl", norms=True, names=named),
-        pytest.warns(unified_clip.ClipWarning, match="clip_by_global_norm got gradients that names= does not name"),
+        pytest.warns(unified_clip.ClipWarning, match="names= does not match the gradients of clip_by_global_norm"),
     ):
         kit.namespace.clip_by_global_norm(gradients(kit), 2.0)
     (line,) = lines(tmp_path / "run.jsonl")

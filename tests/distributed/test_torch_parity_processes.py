@@ -55,9 +55,9 @@ worker.main()
 KINDS = {
     "none": ("equal", ""),
     "copies are counted": ("different", "norm off by"),
-    "another norm": ("different", "came to something else on rank 1 than on rank 0"),
-    "another copy": ("different", "came to something else on rank 1 than on rank 0"),
-    "it raises": ("crashed", "no longer in step: rank 0 came to an end, rank 1 came to KeyError"),
+    "another norm": ("different", "has another result on rank 1 than on rank 0"),
+    "another copy": ("different", "has another result on rank 1 than on rank 0"),
+    "it raises": ("crashed", "at different steps: rank 0 reached the end of a call, rank 1 reached KeyError"),
     "it ends": ("crashed", "exit status 1; its last lines: "),
     "none again": ("equal", ""),
     "it ends badly at last": ("crashed", "after the last case: exit status 1"),

@@ -312,7 +312,7 @@ def test_what_has_happened_is_found_wherever_the_state_is() -> None:
     assert last(state).metrics("train/").keys() == {"train/grad_norm", "train/grad_norm_clipped", "train/clip_coef"}
     with pytest.raises(ValueError, match=r"the state has no ClipState\. Put as_optax\(\) into optax.chain"):
         last(optax.sgd(0.1).init(PARAMS))
-    with pytest.raises(ValueError, match=r"the state has 2 ClipState\. Pass the part with one"):
+    with pytest.raises(ValueError, match=r"the state has 2 ClipState\. Pass a part of the state with one"):
         last((state, state))
 
 

@@ -66,7 +66,7 @@ def elements(shapes: Sequence[Shape]) -> int:
 
 
 def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return normally distributed numbers. One block is repeated: new numbers would take longer than clipping."""
+    """Return normally distributed numbers. One block is repeated, because new numbers take longer than clipping."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes
@@ -76,5 +76,5 @@ def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
 
 def rough_norm(arrays: Sequence[Array]) -> float:
-    """Return about the norm, to choose thresholds."""
+    """Return an approximate norm, to choose thresholds."""
     return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dict[str, Any]:
-    """Call both in turns. Return the quartiles of milliseconds and of the ratio; None without a second function."""
+    """Time both in turns. Return the quartiles of milliseconds and of the ratio; None without a second function."""
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()

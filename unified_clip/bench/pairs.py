@@ -50,7 +50,7 @@ def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """NumPy has no clipping function: the pair has plain NumPy code."""
+    """Return the pairs for NumPy, which has no clipping function: they have plain NumPy code."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -112,7 +112,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
-    """On the CPU, eager and compiled calls return when they are done."""
+    """Return the pairs for TensorFlow. On the CPU, eager and compiled calls return when they are done."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -147,7 +147,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16."""
+    """Return the pairs for Paddle, which lacks a function for the norm, and a CPU kernel for the norm of bfloat16."""
     import paddle
 
     import unified_clip.paddle as uc
@@ -230,7 +230,7 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Optax's functions are compiled, and return the norm as those of unified_clip do."""
+    """Return the pairs for JAX. Optax's functions are compiled, and also return the norm."""
     import jax
     import optax
 

@@ -35,7 +35,7 @@ def find_cause(call: Observation) -> Cause | None:
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
-    """Return the only kind of cause that fits."""
+    """Return the cause whose hypothesis fits; None if none fits, or several kinds."""
     for slack in call.slacks:
         if call.expected_fits(slack):
             break
@@ -86,10 +86,10 @@ def beyond_range(call: Observation) -> Cause | None:
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
     if norm == math.inf and due and due < math.inf and due * due >= 2.0**narrowest.max_exponent:
-        sentence = f"the norm is inf where {due:.6g} is due: squares beyond the range of the gradients' dtype"
+        sentence = f"the norm is inf instead of {due:.6g}: squares exceed the range of the gradients' dtype"
         return Cause("overflow", sentence)
     if norm == 0 and due and due * due < 2.0**narrowest.min_exponent:
-        return Cause("underflow", f"the norm is 0 where {due:.6g} is due: squares too small for the gradients' dtype")
+        return Cause("underflow", f"the norm is 0 instead of {due:.6g}: squares are too small for the gradients' dtype")
     infinite = [
         number
         for number, _, expected, result in call.sides()
@@ -97,7 +97,7 @@ def beyond_range(call: Observation) -> Cause | None:
     ]
     if not infinite:
         return None
-    return Cause("overflow", f"infinite elements in {call.names_of(infinite)}, where finite ones are due")
+    return Cause("overflow", f"infinite elements in {call.names_of(infinite)}, which should be finite")
 
 
 def nan(call: Observation) -> Cause | None:
@@ -107,11 +107,11 @@ def nan(call: Observation) -> Cause | None:
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
     if lacking := [number for number, (expected, nan) in pairs.items() if (expected & ~nan).any()]:
         if is_infinite:
-            return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
+            return Cause("inf", "as when an infinite norm gives a coefficient of 0, but it should give NaN everywhere")
         return Cause("NaN", f"NaN does not spread to {call.names_of(lacking)}, as it should")
     if extra and all(pairs[number][1].all() for number in call.counted):
         if is_infinite:
-            return Cause("inf", "as when an infinite norm makes every element NaN, where the coefficient is to be 0")
+            return Cause("inf", "as when an infinite norm makes every element NaN, but the coefficient should be 0")
         return Cause("NaN", "every element is NaN, and none should be")
     if extra:
         number, elements = next(iter(extra.items()))
@@ -122,14 +122,14 @@ def nan(call: Observation) -> Cause | None:
         return None
     if math.isnan(call.norm):
         return Cause("NaN", "the norm is NaN, and should not be")
-    return Cause("NaN", "the norm does not show the NaN in the gradients") if math.isnan(call.expected_norm) else None
+    return Cause("NaN", "the norm is not NaN, but the gradients have NaN") if math.isnan(call.expected_norm) else None
 
 
 def zeros(call: Observation) -> Cause | None:
-    """Check for zeros of the other sign, and no other difference."""
+    """Check for zeros with the wrong sign, and no other difference."""
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
-    return Cause("zeros", f"zeros of the other sign in {call.names_of(call.wrong)}, and no other difference")
+    return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
 
 
 def not_clipped(call: Observation) -> Cause | None:
@@ -146,11 +146,11 @@ def touched(call: Observation) -> Cause | None:
     size = max(call.scalings[number].distance for number in call.wrong)
     if size > CLOSE or not call.norm_fits([call.total_norm], EXACT):
         return None
-    return Cause("touched", f"{call.names_of(call.wrong)} should come back untouched, and changed by up to {size:.1e}")
+    return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, and changed by up to {size:.1e}")
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Find the bounds that all elements show."""
+    """Find other bounds to which all elements are clipped."""
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

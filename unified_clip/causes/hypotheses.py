@@ -59,7 +59,7 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _rounding_noise(elements: int) -> float:
-    """Return the usual largest relative error of a norm in float32: roundings go both ways. The root is one of them."""
+    """Return the usual largest relative error of a norm in float32. Roundings, the root included, partly cancel."""
     return 2.0**-24 * (1 + math.sqrt(elements))
 
 
@@ -118,7 +118,7 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
     if not lost:
         return
     names = call.names_of(lost)
-    what = f"{names} came back as given" if all(lost.values()) else f"zeros came back for {names}"
+    what = f"the call returned {names} unchanged" if all(lost.values()) else f"the call returned zeros for {names}"
     coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
     yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", coefs=coefs)
     if call.by == "global":
@@ -164,11 +164,11 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
             for returned in ((), norms[-1:]):
                 yield Hypothesis(f"{by} for {call.by}", sentence, norms, returned, eps)
     if call.passed_norm is not None:
-        yield Hypothesis("given norm", "as when the norm is measured, where one is given", call.norms_by("global"))
+        yield Hypothesis("given norm", "as if the norm were measured: the caller passes it", call.norms_by("global"))
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether gradients that are not zero have wrong norms."""
+    """Return whether norms differ from the correct ones, for gradients that are not zero."""
     return any(n and n != due for n, due in zip(norms, call.norms, strict=True))
 
 
@@ -187,7 +187,7 @@ def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:
     rows = {number: exact_norm([values], call.p, "float64") for number, values in sparse.items()}
     norms = call.norms_by(call.by, partial(call.norm_over, own={**call.own, **rows}))
     if sparse and _differ(call, norms):
-        yield Hypothesis("rows", "as when rows that are given more than once are not summed for the norm", norms)
+        yield Hypothesis("rows", "as when repeated rows are not summed before the norm is measured", norms)
 
 
 def _twice(call: Observation) -> Iterator[Hypothesis]:
@@ -209,7 +209,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the causes with a size that is fitted to the numbers, such as any other threshold."""
+    """Yield the causes that have a fitted number, such as any other threshold."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -231,19 +231,19 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield any norm that squares accumulated in float32 can give."""
+    """Yield the observed norm, if float32 rounding of accumulated squares can explain it."""
     norm, due = call.norm, call.expected_norm
     if norm is None or due is None or call.p != 2:
         return
     size, bound = abs(norm - due) / due if due else math.inf, call.elements * 2.0**-25  # half the error of the sum
     if size <= bound:
-        sentence = f"the norm is off by {size:.1e}, which adding up {call.elements} squares in float32 can do (up to "
-        sentence += f"{bound:.1e}), and nothing else that was tried does"
+        sentence = f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause that (up to "
+        sentence += f"{bound:.1e}), and no other known cause fits"
         yield Hypothesis("float32", sentence, [norm] * len(call.before), tolerance=IN_FLOAT32)
 
 
 def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the cause that all gradients were multiplied by one factor above 1, if none should be clipped."""
+    """Yield the cause that one factor above 1 multiplied all gradients, if none should be clipped."""
     if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return
     narrowest = min(call.scalings.values(), key=lambda each: each.high - each.low)

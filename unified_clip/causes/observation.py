@@ -40,16 +40,16 @@ class Cause(NamedTuple):
 
 
 def instead(what: str, actual: float | Sequence[float], due: float | Sequence[float], form: str = ".6g") -> str:
-    """Return the sentence for a setting that differs, such as `as with eps 0 instead of 1e-06`."""
+    """Return a sentence about a setting that differs, such as `as with eps 0 instead of 1e-06`."""
     sides = ([each] if isinstance(each, int | float) else each for each in (actual, due))
     return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
 
 
 class Hypothesis(NamedTuple):
-    """A possible cause, and how the call differs from the correct one because of it."""
+    """A possible cause, and the differences from the correct call that it predicts."""
 
     kind: str = ""
-    """'' if the numbers cannot distinguish it from another cause."""
+    """'' if the numbers fit another cause as well."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
@@ -128,7 +128,7 @@ class Observation:
 
     @cached_property
     def norm_is_expected(self) -> bool:
-        """Whether the norm is correct, or none was returned."""
+        """Return whether the norm is correct, or none was returned."""
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
@@ -237,7 +237,7 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Whether the gradients are correctly clipped by `total_norm`, so that at most the returned norm is wrong."""
+        """Return whether `total_norm` clips the gradients correctly, so that only the returned norm may be wrong."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
         return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

@@ -22,7 +22,7 @@ TWICE_ROUNDED = 2.0**-23
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Return the p-norm of a list from the norms of its parts; 0 for no parts, NaN unless p is above 0."""
+    """Combine the norms of parts into the p-norm of the whole; 0 for no parts, NaN unless p is above 0."""
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
         return math.nan
@@ -51,7 +51,7 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return the least and the greatest coefficient whose products round to all finite elements.
+    """Return the smallest and the largest coefficient whose products round to all finite elements.
 
     A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
     (-inf, inf) if no element bounds it.

@@ -1,4 +1,4 @@
-"""The types of keys in a configuration."""
+"""The types of the keys in a configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 
 class ConfigModel(BaseModel):
-    """A table. It rejects unknown keys, and numbers in quotes."""
+    """The base of tables. It rejects unknown keys, and numbers in quotes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

@@ -169,7 +169,7 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the threshold, or that of symmetric bounds; None for others, and for a threshold of a graph."""
+    """Return the threshold, or that of symmetric bounds; None for other bounds, and inside a graph."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if isinstance(part.threshold, StepThreshold) else part.threshold
@@ -211,7 +211,7 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return a number, or a function of the deferred ones."""
+        """Return a number, or a function that computes it from deferred numbers."""
         if isinstance(scalar, float):
             return float(scalar)  # and not a NumPy scalar
         if path.on_host:
@@ -236,7 +236,7 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Replace functions of deferred numbers by their values, in lists and tuples too."""
+    """Replace deferred numbers by their values, in lists and tuples too."""
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]
     return numbers(late) if callable(numbers) else numbers

@@ -21,7 +21,7 @@ class Constant(ConfigModel):
 
 
 class Ramp(ConfigModel):
-    """From `start` at step `begin` to `end` after `steps` more steps. Constant before and after."""
+    """A threshold from `start` at step `begin` to `end` after `steps` more steps. Constant before and after."""
 
     start: Threshold
     end: Threshold
@@ -36,19 +36,19 @@ class Ramp(ConfigModel):
 
 
 class Linear(Ramp):
-    """Along a straight line."""
+    """A ramp along a straight line."""
 
     schedule: Literal["linear"]
 
 
 class Cosine(Ramp):
-    """Along half a cosine, as Loshchilov and Hutter ("SGDR", 2017) do for learning rates."""
+    """A ramp along half a cosine, as in Loshchilov and Hutter ("SGDR", 2017) for learning rates."""
 
     schedule: Literal["cosine"]
 
 
 class Piecewise(ConfigModel):
-    """values[0] before step boundaries[0], then values[1], and so on."""
+    """A threshold in pieces: values[0] before step boundaries[0], then values[1], and so on."""
 
     schedule: Literal["piecewise"]
     values: Annotated[list[Threshold], Field(min_length=1)]

@@ -127,7 +127,7 @@ class Group(Clipping):
 
 
 class Provenance(ConfigModel):
-    """Where a configuration was imported from."""
+    """The origin of an imported configuration."""
 
     format: Name
     version: str | None = None
@@ -165,7 +165,7 @@ class Settings(Clipping):
             if part.rule != "none" and part.threshold is None and part.min is None:
                 place = f"group {part.name!r}: " if isinstance(part, Group) else ""
                 keys: list[str | int] = ["groups", index - 1] if place else ["rule"]
-                raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold. Give one.")
+                raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold. Add threshold = 1.0.")
         names = [group.name for group in self.groups]
         for index, name in enumerate(names):
             if name in names[:index]:
@@ -179,7 +179,7 @@ class Settings(Clipping):
 
     @property
     def has_schedule(self) -> bool:
-        """Whether a threshold changes with the step."""
+        """Return whether a threshold changes with the step."""
         return any(isinstance(part.threshold, ConfigModel) for part in self.parts)
 
     @property

@@ -111,7 +111,7 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a test of names. A leading `*.` stands for any module or none: `*.bias` matches `bias`."""
+    """Return a function that tests names. A leading `*.` matches any module or none: `*.bias` matches `bias`."""
     if not patterns:
         return lambda name: False
     without_module = [pattern.removeprefix("*.") for pattern in patterns if pattern.startswith("*.")]

@@ -45,7 +45,7 @@ def settings_data(document: Document) -> dict[str, Any]:
     """Return the data of a clip configuration. Raise ConfigError unless it is valid."""
     data = document.data
     if not isinstance(data, dict):
-        raise ConfigError(f"{document.name}: it is {format_value(data)}. Give a table with at least a rule.")
+        raise ConfigError(f"{document.name} contains {format_value(data)}. Give a table with at least a rule.")
     data = {key: value for key, value in data.items() if key != "$schema"}
     version = data.get("version", VERSION)
     if isinstance(version, int) and version > VERSION:
@@ -62,7 +62,7 @@ def settings_data(document: Document) -> dict[str, Any]:
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
     """Return the first error in a document as an exception: its place and what to write there.
 
-    An unknown key comes first: a key that is misspelt is missing as well.
+    An unknown key comes first, because a misspelt key also causes an error about a missing one.
     """
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value has several types, report the type whose error is deepest.
@@ -109,7 +109,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Return the error of the type that is closest to the value."""
+    """Return the error of the union's type that is closest to the value."""
     if isinstance(errors[0]["input"], dict):
         tagged = [entry for entry in errors if entry["type"] in TAGS]
         return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
@@ -188,7 +188,7 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the required keys of a table that have one value: they choose one of several tables."""
+    """Return the required keys of a table that have a single value: such a key selects one of several tables."""
     fields = table.model_fields.items() if _is_table(table) else ()
     return {
         name: get_args(field.annotation)

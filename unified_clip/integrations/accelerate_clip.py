@@ -71,7 +71,7 @@ def clip_(
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """Remove gradients for a while. The parameters stay in the list, since names may go by position."""
+    """Remove gradients inside the block. The parameters stay in the list, since names may go by position."""
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

@@ -63,7 +63,7 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
 def _check(optimizer: Any) -> None:
     kind = type(optimizer).__name__
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(f"A {kind} is not a keras.optimizers.Optimizer. Pass one.")
+        raise TypeError(f"A {kind} is not an optimizer. Pass a keras.optimizers.Optimizer.")
     if hasattr(optimizer, "inner_optimizer"):
         raise TypeError(f"A {kind} has scaled gradients. Attach to its inner_optimizer, which has unscaled ones.")
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
@@ -123,7 +123,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def is_attached(self) -> bool:
-        """Whether the optimizer still clips."""
+        """Return whether the optimizer still clips."""
         return self._optimizer is not None
 
     def detach(self) -> None:

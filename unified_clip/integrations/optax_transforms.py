@@ -119,13 +119,13 @@ def _clip_state(state: Any) -> ClipState:
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:
-        remedy = "Pass the part with one" if clip_states else "Put as_optax() into optax.chain"
+        remedy = "Pass a part of the state with one" if clip_states else "Put as_optax() into optax.chain"
         raise ValueError(f"the state has {len(clip_states) or 'no'} ClipState. {remedy}.")
     clip_state = clip_states[0]
     if isinstance(clip_state.step, jax.core.Tracer):
         raise TypeError(
-            "inside a graph (jit, scan, vmap) a state has no numbers yet. Return it, and read it outside. Inside, use "
-            "its arrays, such as kept.norm."
+            "inside a graph (jit, scan, vmap) the numbers are not known yet. Return the state, and read it outside. "
+            "Inside, use its arrays, such as state.kept.norm."
         )
     if shape := np.shape(clip_state.step):
         raise ValueError(

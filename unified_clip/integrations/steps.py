@@ -1,4 +1,4 @@
-"""Outcomes that integrations keep in the state of an optimizer, graphs included."""
+"""The outcome of a step as arrays, which integrations keep in an optimizer's state, in graphs too."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that skips no steps: the integration does, which has the optimizer's state."""
+    """Return a clipper that skips no steps: the integration skips them, since it has the optimizer's state."""
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
     return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))
@@ -70,7 +70,7 @@ def outcome_arrays(
     gradients: Iterable[tuple[Any, Any]],
     anywhere: Anywhere | None = None,
 ) -> OutcomeArrays:
-    """Return the outcome of a step. `np`: the framework's module with NumPy's functions.
+    """Return the outcome of a step as arrays. `np`: the framework's module with NumPy's functions.
 
     `gradients`: before and after clipping, for rules by value. `anywhere`: required if gradients may be sharded.
     """

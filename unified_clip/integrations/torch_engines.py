@@ -1,4 +1,4 @@
-"""Engines whose gradients unified_clip cannot clip, and errors about clipping twice."""
+"""Reject engines whose gradients unified_clip cannot clip. Messages about clipping twice."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ TWO_CALLBACKS = (
 
 
 def check_engine(kinds: Iterable[str]) -> None:
-    """Raise RuntimeError if one of the kinds of engine keeps the gradients of a step to itself."""
+    """Raise RuntimeError for an engine that does not expose the gradients of a step."""
     for kind in kinds:
         if kind in INSTEAD:
-            raise RuntimeError(
-                f"Under {kind}, the parameters do not have the step's gradients. Remove unified_clip, and use "
-                f"{INSTEAD[kind]}."
-            )
+            advice = f"Remove unified_clip, and use {INSTEAD[kind]}."
+            raise RuntimeError(f"{kind} does not expose the gradients of a step. {advice}")

@@ -60,7 +60,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     @property
     def is_attached(self) -> bool:
-        """Whether the optimizer still clips."""
+        """Return whether the optimizer still clips."""
         return bool(self._hooks)
 
     @property
@@ -135,7 +135,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     """Make an optimizer clip before every step. `ClipConfig.attach_to` lists the arguments and errors."""
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"A {type(optimizer).__qualname__} is not a torch.optim.Optimizer. Pass one.")
+        raise TypeError(f"A {type(optimizer).__qualname__} is not an optimizer. Pass a torch.optim.Optimizer.")
     if not hasattr(optimizer, HOOKS):
         raise TypeError(
             f"This {type(optimizer).__qualname__} has no hooks: its __init__ does not call "

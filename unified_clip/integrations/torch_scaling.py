@@ -17,7 +17,7 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients unless that is done. Return the scaler's `found_inf` flags, by device."""
+    """Unscale the gradients, unless they already are. Return the scaler's `found_inf` flags by device."""
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())
@@ -43,7 +43,7 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Unscale gradients in place, instead of a fused optimizer's step.
+    """Unscale gradients in place, which a fused optimizer would do in its step.
 
     An error restores the gradients, up to rounding, and the optimizer as it was before `GradScaler.step`.
     """

@@ -211,7 +211,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     from .known import update
 
     if report.ours_differ or report.is_incomplete:
-        complain(f"Nothing was written into {path}: the run fails for other reasons. Mend them first.")
+        complain(f"{path} was not changed: the run fails for other reasons. Fix them first.")
         return report.exit_code or 1  # a baseline may excuse a failure; --accept does not
     changes = update.write(path, report)
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"

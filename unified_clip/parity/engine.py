@@ -1,4 +1,4 @@
-"""Run a suite: every case on every framework and in every mode. Compare all results."""
+"""Run a suite, every case on every framework and in every mode, and compare the results."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:
-    """Return what the workers of a framework run, in order."""
+    """Return the work items of a framework's worker, in order."""
     cases = [case for case in suite.cases if not case.frameworks or framework in case.frameworks]
     table = suite.frameworks[framework]
     return [
@@ -103,7 +103,7 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
 ) -> tuple[Mapping[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
-    """Judge deviations, and the entries of frameworks that gave all results: a missing result could show an entry."""
+    """Judge deviations, and entries of frameworks with all results: a missing result might have confirmed an entry."""
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)
     for framework, each in results.items():

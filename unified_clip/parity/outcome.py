@@ -1,4 +1,4 @@
-"""The outcome of one call: its result, or why there is none."""
+"""The outcome of one call: its result, or the failure in its place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEARNING_RATE = 0.5
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no result."""
+    """The reason for a missing result."""
 
     kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable"]
     detail: str

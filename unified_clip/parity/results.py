@@ -89,7 +89,7 @@ class WorstElement(ReportModel):
         return f"{what}gradient {self.gradient}{called}{index}"
 
     def __str__(self) -> str:
-        lines = [f"begins at the {self.stage}: {self.place}; {self.apart} of {self.compared} differ"]
+        lines = [f"first differs at the {self.stage}: {self.place}; {self.apart} of {self.compared} numbers differ"]
         lines.append(f"{'exact':12} {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
         for name, number in zip(SIDES.values(), (self.ours, self.native), strict=True):
             if number:
@@ -113,7 +113,7 @@ class Result(ReportModel):
 
     @property
     def is_failure(self) -> bool:
-        """Whether there is no result."""
+        """Return whether there is no result."""
         return self.verdict not in (*AGREEING, "different", "known")
 
 
@@ -339,20 +339,20 @@ class ParityReport(ReportModel):
 
     @property
     def ours_differ(self) -> bool:
-        """Whether unified_clip differs from exact arithmetic, or between frameworks."""
+        """Return whether unified_clip differs from exact arithmetic, or between frameworks."""
         return any(result.verdict == "different" for _, result in self.results()) or any(
             case.stages_apart for case in self.cases
         )
 
     @property
     def differs(self) -> bool:
-        """Whether there is a difference that should not be there, in the baseline or not."""
+        """Return whether there is an unexpected difference, in the baseline or not."""
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether results are missing that may not be, or nothing was compared."""
+        """Return whether required results are missing, or nothing was compared."""
         results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
         return all(result.is_failure for _, result in results) or any(
             result.is_failure and self.is_wrong(name, result) for name, result in results

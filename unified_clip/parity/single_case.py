@@ -47,12 +47,12 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 
 
 def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
-    """Return the lines about missing frameworks, and the lines about wrong results."""
+    """Return messages about missing frameworks, and about wrong results."""
     right = oracle.expect(case)
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
         if isinstance(outcome, Failure) and outcome.kind == "missing":
-            remedy = f"Install it: {_install.command(framework)}. Or name an interpreter that has it."
+            remedy = f"Install it: {_install.command(framework)}. Or pass an interpreter that has it in interpreters=."
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
         elif not (verdict := compare_with_exact(case, right, outcome, HOST)).agrees:
             numbers = ""
@@ -64,7 +64,7 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
 
 
 def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Return where the bits of correct results differ, as they may for a norm_type other than 1, 2 and inf."""
+    """Describe where correct results differ in bits, as the contract allows for a norm_type other than 1, 2, inf."""
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
     texts = (diff.describe(results[name], results[first], (name, first)) for name in others)

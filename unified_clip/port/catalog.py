@@ -170,7 +170,7 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return identifiers of which every file with a clip has one, except for clamps and names like CLIP_NAME."""
+    """Return identifiers: every file with a clip has one of them, or a clamp, or a name like CLIP_NAME."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 

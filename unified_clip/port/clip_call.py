@@ -68,7 +68,7 @@ class FoundClip:
 
     @property
     def is_optimizer_argument(self) -> bool:
-        """Whether it is an argument of an optimizer: Adam(clipnorm=1.0)."""
+        """Return whether it is an argument of an optimizer, as in Adam(clipnorm=1.0)."""
         return isinstance(self.node, cst.Arg) and self.function is NO_FUNCTION
 
     @cached_property

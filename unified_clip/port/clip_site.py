@@ -1,4 +1,4 @@
-"""Results: each clip in a file, its meaning, and its replacement."""
+"""The results for a file: each clip, its meaning, and its replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is being rewritten: its clips, what rules decided about them, and the changes so far."""
+"""A file that is being rewritten: its clips, the decisions of rules about them, and the changes so far."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FileRewrite:
         """The name of the rule that is applied."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with a verdict, in order; for None, those without one."""
+        """Return the clips with this verdict, in order; for None, the undecided ones."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
@@ -42,7 +42,7 @@ class FileRewrite:
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
-        """Record the full name that replaces a clip, and the family of its rule; '' for the same family."""
+        """Record the replacement of a clip, a full name, and the family of its rule; '' for the same family."""
         site = self._decide(clip, "rewritten")
         site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
 
@@ -56,7 +56,7 @@ class FileRewrite:
         self.rewrite(clip, f"{module}.{name}")
 
     def check(self, clip: FoundClip, *checks: str) -> None:
-        """Ask the user to check something, if the clip is rewritten."""
+        """Add a check for the user, which applies if the clip is rewritten."""
         self.sites[clip].checks += checks
 
     def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:

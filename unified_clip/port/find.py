@@ -39,7 +39,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the functions that the file replaces: torch.nn.utils.clip_grad_norm_ = mine."""
+    """Yield the functions that the file replaces, such as torch.nn.utils.clip_grad_norm_ = mine."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -72,7 +72,7 @@ def _limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
-        yield FoundClip(entry.node, entry.name, why_not="Which optimizer takes it cannot be seen.")
+        yield FoundClip(entry.node, entry.name, why_not="The optimizer that takes it cannot be inferred.")
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         yield FoundClip(entry.node, entry.name, why_not="It is set after the optimizer was created.")
 
@@ -101,12 +101,12 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     why_not = _used_as(module, node, function)
     if len(replacements) > 1:
-        why_not = "Its name stands for another function, too, if another import succeeds."
+        why_not = "It is another function if another import succeeds."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a function that clips only with an argument, in its call or in functools.partial."""
+    """Yield a function that clips only if an argument is passed, in a call or in functools.partial."""
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -115,11 +115,11 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
     if function.needs in arguments.passed:
         yield FoundClip(arguments.passed[function.needs], full_name, function, call)
     elif any(argument.startswith("*") for argument in arguments.unknown):
-        yield FoundClip(node, full_name, function, call, f"Whether {function.needs}= is passed cannot be seen.")
+        yield FoundClip(node, full_name, function, call, f"It cannot be inferred whether {function.needs}= is passed.")
 
 
 def _is_read(module: Module, node: Target) -> bool:
-    """Return whether a name is a whole expression: no part of a longer name, no keyword and no target."""
+    """Return whether a name is read as a whole: not part of a longer name, no keyword, no target."""
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
         return parent.attr is not node
@@ -131,11 +131,11 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _used_as(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return why a function or class that is only named cannot be ported; '' if it can."""
+    """Return why a function or class that is not called here cannot be ported; '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
-        return f"A class is derived from {function.name}, and may change what it does."
+        return f"A subclass of {function.name} may change its effect."
     call = module.enclosing(node, cst.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
         return "A test here expects what other files create: port them together."
@@ -148,7 +148,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
         if keyword in KERAS_RULES and (imports.has_keras or KERAS_OPTIMIZER.match(name)):
-            why_not = "" if KERAS_OPTIMIZER.match(name) else "Which optimizer this is cannot be seen."
+            why_not = "" if KERAS_OPTIMIZER.match(name) else "The optimizer cannot be inferred."
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
         elif keyword == "need_clip" and is_name(argument.value, "False"):
             owner = name or module.code(call.func)

@@ -1,4 +1,4 @@
-"""Find names that may stand for a clip: from `import *`, from `getattr`, and from unknown packages."""
+"""Find names that may refer to a clip: from `import *`, from `getattr`, and from unknown packages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .source.syntax_tree import Target, is_name, keywords_of
 
 BY_NAME = "Which function getattr returns is only known at run time. Write its name."
 MAY_BE_CLIP = "getattr may return a clip, which is only known at run time. Write the name."
-UNKNOWN_OWNER = "Its name is that of a gradient clip, but what {} is cannot be seen."
-UNKNOWN_PACKAGE = "Its name is that of a gradient clip, but it comes from {}, which this command does not support."
+UNKNOWN_OWNER = "It has the name of a gradient clip, but the type of {} cannot be inferred."
+UNKNOWN_PACKAGE = "It has the name of a gradient clip, but {} is not a supported package."
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
@@ -30,7 +30,7 @@ OTHER_NAMES = re.compile(
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip for a name that may stand for one."""
+    """Yield a clip for a name that may refer to one."""
     call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
@@ -66,7 +66,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip of a module that is imported at run time: import_module("paddle.nn").ClipGradByNorm(1.0)."""
+    """Yield a clip of a module that is imported at run time, as in import_module("paddle.nn").ClipGradByNorm(1.0)."""
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in ENGINE_METHODS:
         return
     owner, last = module.code(node.value), node.attr.value
@@ -127,7 +127,7 @@ def _is_in_layer(module: Module, call: cst.Call) -> bool:
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether the last part of the name is that of something else, as in getattr(paddle.nn, cfg["act"])."""
+    """Return whether getattr looks up something other than a clip, as in getattr(paddle.nn, cfg["act"])."""
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)
@@ -150,7 +150,7 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def _words_around(module: Module, call: cst.Call) -> str:
-    """Return the words around a call of getattr: arguments, assigned names and enclosing functions."""
+    """Return the words near a call of getattr: arguments, assigned names and enclosing functions."""
     words = [module.code(argument) for argument in call.args[1:]]
     for outer in module.ancestors(call):
         match outer:

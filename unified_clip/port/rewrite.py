@@ -43,10 +43,10 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _read_thresholds(file: FileRewrite) -> None:
-    """Express each clip as a configuration, and flag those that cannot be rewritten for certain."""
+    """Express each clip as a configuration, and flag clips that cannot be rewritten with certainty."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
-        reason = "In this file, the name unified_clip stands for something else." if is_taken else clip.why_not
+        reason = "In this file, unified_clip is the name of something else. Rename that." if is_taken else clip.why_not
         try:
             file.sites[clip].meaning = meaning(file.module, clip)
         except UnsureError as error:

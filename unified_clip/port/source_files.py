@@ -35,7 +35,7 @@ class PortError(Exception):
 
 
 def sources(path: Path) -> list[Path]:
-    """Return a file, or all Python files below a directory but virtual environments, each once. Raises PortError."""
+    """Return a file, or all Python files below a directory except virtual environments. Raises PortError."""
     if path.suffix == ".ipynb" and path.is_file():
         raise PortError(f"{path}: notebooks are not supported. Convert it: jupyter nbconvert --to script {path.name}")
     if path.is_file():
@@ -85,7 +85,7 @@ def _without_clip(path: Path) -> Result | None:
 
 
 def _mapped(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield all results. Port files lost with a process one by one, to find the file that crashes it."""
+    """Yield all results. If a process crashes, port its files one by one to find the one that crashes."""
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
@@ -105,7 +105,7 @@ def _mapped(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
 
 @contextmanager
 def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool. If the block raises, as at Ctrl-C, end its workers at once: no queued file is ported."""
+    """Yield a pool. If the block raises, for instance at Ctrl-C, end the workers at once, before queued files."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -121,7 +121,7 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Hold SIGINT back. Processes started meanwhile ignore it for good: this process ends them, without tracebacks."""
+    """Ignore SIGINT in processes that start in this block, and delay it here: this process ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -212,7 +212,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
 
 
 def _commit(folder: Path, names: str) -> str:
-    """Return the advice to commit files of a directory."""
+    """Return advice with the command that commits files of a directory."""
     git = _git(folder)
     return f"Commit your files, or add --force: {git} add {names} && {git} commit -m 'Before porting'"
 

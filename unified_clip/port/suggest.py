@@ -17,7 +17,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return lines that do the same as a clip; none if there are no such lines."""
+    """Return lines with the effect of a clip; none if there are none."""
     if clip.setting is not None:
         value = trainer_arguments.limit(clip)
         code = module.code(value) if value is not None else clip.setting.default or "threshold"

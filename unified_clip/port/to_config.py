@@ -26,7 +26,7 @@ class UnsureError(Exception):
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
-    """Return rule, family and limits of a clip; the rule is '' if no configuration has the same meaning."""
+    """Return rule, family and limits of a clip. The rule is '' if no configuration has the same effect."""
     if clip.setting is not None:
         limit = trainer_arguments.limit(clip)
         if limit is None and clip.setting.default and isinstance(clip.node, cst.Name | cst.Attribute):
@@ -38,13 +38,13 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether clipnorm= belongs to standalone Keras, where it changed its meaning after 2.3.1."""
+    """Return whether clipnorm= belongs to standalone Keras, where its meaning changed after 2.3.1."""
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return rule and family of an optimizer's limit; '' if the version of Keras cannot be seen."""
+    """Return rule and family of an optimizer's limit; '' if the version of Keras is unknown."""
     if not is_standalone_clipnorm(module, clip):
         return KERAS_RULES.get(keyword, ""), "tensorflow"
     has_old_argument = clip.call is not None and keywords_of(clip.call).keys() & OLD_ARGUMENTS
@@ -78,7 +78,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return the same rule in another family; '' keeps its own."""
+    """Return a configuration with another family; '' keeps its own."""
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

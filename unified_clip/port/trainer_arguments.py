@@ -34,8 +34,8 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
 
 
 def _unseen(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
-    """Return a limit that the file does not show."""
-    sources = "a file, the command line, or arguments that cannot be seen"
+    """Return a limit whose value is not in the file."""
+    sources = "a file, the command line, or arguments that cannot be inferred"
     why_not = f"{setting.keyword}= may be set by {sources}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
@@ -81,7 +81,7 @@ def limit(clip: FoundClip) -> cst.BaseExpression | None:
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether a setting is None or 0, which switches clipping off."""
+    """Return whether a setting switches clipping off: None or 0."""
     value = limit(clip)
     return value is not None and (module.code(value) == "None" or module.number(value) == 0)
 

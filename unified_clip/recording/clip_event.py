@@ -1,4 +1,4 @@
-"""The record of one clip: fields that are known at once, and values that arrive later."""
+"""The record of one clip: fields that are known at once, and deferred values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Names a call's parameters, or a list of gradients in the order of its parameters."""
+    """Name a call's parameters, or a list of gradients in the order of its parameters."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -97,13 +97,13 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 
 
 class ClipEvent:
-    """The fields of a line. `complete_fields` adds those that follow from `scalars`, whose values arrive later.
+    """The fields of a line. `complete_fields` adds those that depend on `scalars`, whose values are deferred.
 
-    After long gradients nothing of this is in a cache: every call must take few steps here.
+    Keep this code short: after long gradients, none of it is in a CPU cache.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None) -> None:
-        """`names`: gradients whose own norms are recorded too."""
+        """`names`: the gradients whose norms are recorded, by name."""
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
         self.scalars: list[Scalar] = []
@@ -163,7 +163,7 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Measure the norm of each gradient and of its weight, of the call's order."""
+        """Measure the norm of each gradient and of its weight, with the call's `norm_type`."""
         backend, p = clip.gradients.backend, clip.p or 2.0
         self.fields["parameters"] = {}
         for name, index in names.items():
@@ -183,7 +183,7 @@ class ClipEvent:
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Set norms over all ranks, if the ranks agreed to measure them with the clip.
 
-        Which gradients are known differs between ranks. A known gradient is measured by all of its ranks.
+        Ranks know different gradients. All ranks of a known gradient measure it.
         """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
@@ -202,7 +202,7 @@ class ClipEvent:
             self._put(path, fields, key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
-        """Set a field, at once or when its value arrives."""
+        """Set a field, now or when its deferred value arrives."""
         if type(scalar) is float:
             fields[key] = scalar
         elif scalar is not None and path.on_host:

@@ -79,8 +79,8 @@ def compare(
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Return the divergences to report, with the positions of their pairs.
 
-    They are the first one, the first beyond rounding, the first beyond rounding that has grown, and the first one of
-    each setting, such as the threshold.
+    They are the first of all, the first above rounding, the first above its growth, and the first of each setting,
+    such as the threshold.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

@@ -49,7 +49,7 @@ class Dispatcher:
             observer.active = self if self._recordings else None
 
     def after_fork(self) -> None:
-        """Reset in a forked process. A lock that another thread of the parent held would stay locked."""
+        """Reset in a forked process, where a lock of another thread of the parent would stay locked."""
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()
@@ -87,7 +87,7 @@ class Dispatcher:
 
     @property
     def is_running(self) -> bool:
-        """Whether a call is running in this thread."""
+        """Return whether a call is running in this thread."""
         return self._running is not None
 
     @property

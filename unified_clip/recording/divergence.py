@@ -79,7 +79,7 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
     def cause(self, kind: str, sentence: str, run: RecordedRun | None = None) -> Cause:
-        """Return a cause by which `run`, by default the second, differs from the other run."""
+        """Return a cause for which `run`, by default the second, differs from the other run."""
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
 
@@ -90,7 +90,7 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """Yield what differs in each pair, causes before their consequences."""
+    """Yield the divergences of each pair, causes before their consequences."""
     weights: dict[str | None, float] = {}
     for pair in pairs:
         for name, a, b in numbers(pair, "weight"):
@@ -173,7 +173,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield what differs and shows before the numbers of a stage: names, counts, and whether gradients were changed."""
+    """Yield divergences other than numbers at a stage: names, counts, and whether gradients were changed."""
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))

@@ -44,7 +44,7 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that the numbers confirm; if there is none, rounding that has grown, if that fits."""
+    """Return every cause that the numbers confirm, or else grown rounding if it fits."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
         cause = sequence.twice(point) or sequence.per_tensor(point) or sequence.one_is_shorter(point)
@@ -106,7 +106,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
-    """Find missing, swapped or scaled gradients. Norms that are near are equal."""
+    """Find missing, swapped or scaled gradients. Norms that are near count as equal."""
     ordered = sorted(norm for norm in due.values() if not math.isnan(norm))
     norms = [_nearest(ordered, norm) for norm in observed]
     before, after = _stand_ins(due.values()), _stand_ins(norms)
@@ -119,13 +119,13 @@ def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause
 
 
 def _nearest(ordered: Sequence[float], norm: float) -> float:
-    """Return the norm in a sorted list that is near this one, else this one."""
+    """Replace a norm by one that is near, if a sorted list has one."""
     index = bisect.bisect(ordered, norm)
     return next((each for each in ordered[max(0, index - 1) : index + 1] if is_near(each, norm)), norm)
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """Return gradients with these norms: a recording has no others."""
+    """Return single-number gradients with these norms, in place of gradients that were not recorded."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 
@@ -159,7 +159,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two norms of different orders can be those of the same gradients."""
+    """Return whether the same gradients can have these two norms of different orders."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -171,7 +171,7 @@ def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find norms on one side of the threshold where one run only changes its gradients."""
+    """Find a run that does not clip norms above the threshold, or clips norms below it."""
     if point.first.stage != "clipped":
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
@@ -200,7 +200,7 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find the cause in the coefficients of one run, if those of the other follow from its settings."""
+    """Find the cause in one run's coefficients, if those of the other run match its settings."""
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
         return None
@@ -216,7 +216,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return a call as the observed one, and its reference as the correct one."""
+    """Return an observation of a call, with the reference as the correct call."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
@@ -246,7 +246,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 
 
 def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find coefficients of one formula of which a framework's own function rounds one."""
+    """Find two coefficients of the same formula, one of which a framework's own function rounds."""
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _norms_are_equal(pair):
         return None

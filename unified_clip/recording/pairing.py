@@ -84,7 +84,7 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` in the direction from the names of one run to those of another; None if they have others."""
+    """Return `names` from the names of run a to those of run b; None if other names occur."""
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
@@ -106,8 +106,8 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Merge the per-gradient calls of each run, where the other run has one call for all gradients of a step.
 
-    A run that counted every call as a step takes the steps of the other, if its calls are exactly as many as the
-    gradients there.
+    If a run counted every call as a step, and its calls are as many as the other run's gradients, it gets the steps of
+    the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
@@ -144,7 +144,7 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return how many gradients a call clips per tensor; 0 for another rule, or if that is unknown."""
+    """Return the number of gradients that a call clips per tensor; 0 for another rule, or if unknown."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
@@ -156,7 +156,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Return how many of the first calls clip one gradient each, none twice, with the same settings."""
+    """Count the first calls that clip one gradient each, none twice, with the same settings."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}

@@ -1,4 +1,4 @@
-"""`unified_clip.record`: a line of JSON for every clip call, in any framework."""
+"""Record a line of JSON for every clip call, in any framework: `unified_clip.record`."""
 
 from __future__ import annotations
 
@@ -106,15 +106,15 @@ class Recording:
         with self._lock:
             if self._by_calls and self._step > 1:
                 raise ValueError(
-                    f"{self._step} calls have been counted as steps; set the step before the first clip call of each"
+                    f"{self._step} calls were counted as steps; set step before the first clip call of every step"
                 )
             if step < self._step:
-                raise ValueError(f"step is {step}, and step {self._step} is being recorded; steps do not go back")
+                raise ValueError(f"step is {step}, but step {self._step} has begun; pass {self._step} or more")
         self._wait_for_graphs()
         self._step, self._by_calls = step, False
 
     def next_step(self) -> None:
-        """Begin a step, to which all calls from here on belong. Otherwise each call is a step."""
+        """Begin a step, to which the next calls belong. Without it, each call is a step."""
         self.step = self._step + 1
 
     def _take_step(self) -> int:
@@ -129,7 +129,7 @@ class Recording:
         try:
             self._file = self.path.open("xb", buffering=0)
         except FileExistsError:
-            message = f"{self.path} exists already, and a file has one run. Remove it, or pass another path."
+            message = f"{self.path} exists. Remove it, or pass another path: a file has one run."
             raise FileExistsError(message) from None
         header = {
             "unified_clip": sys.modules["unified_clip"].__version__,
@@ -190,7 +190,7 @@ class Recording:
         )
 
     def _add(self, call: CallRecorder) -> None:
-        """Write a call's lines, now or when its numbers have arrived."""
+        """Write a call's lines, now or when its deferred numbers arrive."""
         with self._flushing:
             self._flush()
             if self._pending or any(event.deferred for event in call.events):
@@ -199,7 +199,7 @@ class Recording:
                 self._write(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
-        """Write pending calls, up to the first one whose numbers have not arrived."""
+        """Write pending calls, up to the first with deferred numbers."""
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
         ):
@@ -276,7 +276,7 @@ def _write_line(file: FileIO, line: dict[str, Any]) -> None:
 
 
 class CallRecorder:
-    """Records one call in one recording."""
+    """Record one call in one recording."""
 
     def __init__(self, recording: Recording, call: str) -> None:
         self._recording, self._call = recording, call
@@ -298,8 +298,8 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"{self._call} got gradients that names= does not name: neither its parameters, nor one gradient for "
-                "each of them in order. Pass a dict of name to gradient, or (name, gradient) pairs."
+                f"names= does not match the gradients of {self._call}: neither its parameters, nor one gradient "
+                "for each in order. Pass a dict of name to gradient, or (name, gradient) pairs."
             )
         event = ClipEvent(clip, names if recording.norms else None)
         self.events.append(event)
@@ -324,7 +324,7 @@ class CallRecorder:
         self._recording._add(self)
 
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        """Return the first fields of each line, those of each group, and the last fields of each line."""
+        """Return the fields at the start of each line, those of each group, and those at the end of each line."""
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
         return {"step": self.step, "call": self._call}, groups, self._tail
 

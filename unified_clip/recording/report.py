@@ -55,7 +55,7 @@ def _about(run: RecordedRun) -> str:
     folded = (
         f" that clip one gradient each, compared as {_calls(len(run.lines))}" if run.recorded > len(run.lines) else ""
     )
-    return f"{run.path}: {_calls(run.recorded)}{folded}{', and a torn line' if run.torn else ''}."
+    return f"{run.path}: {_calls(run.recorded)}{folded}{', and an incomplete line' if run.torn else ''}."
 
 
 def result(comparison: RecordingComparison) -> list[str]:

@@ -1,4 +1,4 @@
-"""The distance of two recorded numbers, and how much of it rounding explains."""
+"""The distance of two recorded numbers, and bounds on rounding."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def distance(a: float, b: float) -> Distance:
 
 
 def is_near(a: float, b: float) -> bool:
-    """Return whether two norms are equal up to `NEAR`."""
+    """Return whether two norms differ relatively by at most `NEAR`."""
     return distance(a, b).ulps <= NEAR
 
 

@@ -152,7 +152,7 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
         raise RunError(f"{path} is no recording: it is not text") from None
     whole, end, torn = text.rpartition("\n")
     if not end:
-        raise RunError(f"{path} is no recording: it has no whole line")
+        raise RunError(f"{path} is no recording: it has no complete line")
     first, *lines = whole.split("\n")
     header = _parsed(path, 1, first, Header)
     if header.schema_ != SCHEMA:
@@ -164,7 +164,7 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Reject a run of which no call clipped a gradient: nothing in it can be compared or plotted."""
+    """Raise RunError if no call of a run clipped a gradient: it has nothing to compare or plot."""
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:

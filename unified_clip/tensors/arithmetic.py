@@ -1,7 +1,7 @@
 """Exact arithmetic for the oracle, in integers and fractions.
 
-It shares nothing with the arithmetic it is there to judge: `unified_clip._core.exact` rounds with sticky bits, this
-module compares with the halfway points.
+It shares no code with the arithmetic that it checks: `unified_clip._core.exact` rounds with sticky bits, this module
+compares with the halfway points.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def nearest(value: Fraction, dtype: str) -> float:
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """Round a float once to `dtype`. NaN, infinities and the sign of a zero stay."""
+    """Round a float once to `dtype`. Keep NaN, infinities and the sign of zero."""
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)

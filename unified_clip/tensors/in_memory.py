@@ -1,4 +1,4 @@
-"""The gradients in a container of this process, of any framework, as plain bytes."""
+"""Read the gradients in a container in memory, of any framework, as plain bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container by name, or by position. TypeError: it has something else."""
+    """Return the gradients in a container by name, or by position. TypeError: an entry is no gradient."""
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)
     leaves = containers.flatten(backend, container).leaves

@@ -38,7 +38,7 @@ def clear_caches() -> None:
 
 @lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time
 def _part(gradient: Dense, p: float) -> Fraction | float:
-    """Return the sum of |x|**p, for p = inf the largest |x|. inf or NaN if an element is."""
+    """Return the sum of |x|**p; for p = inf the largest |x|; inf or NaN if an element is not finite."""
     values = gradient.values()
     if not np.isfinite(values).all():
         return math.nan if np.isnan(values).any() else math.inf

@@ -52,7 +52,7 @@ class Dense:
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns as unsigned integers. All NaN are equal: frameworks choose their bits freely."""
+        """Return the bit patterns as unsigned integers. All NaN get one pattern, whatever the framework."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -62,7 +62,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """Rows of a tensor of `shape`, which may repeat and then add up: `values[i]` belongs to row `rows[i]`."""
+    """Rows of a tensor of `shape`: `values[i]` belongs to row `rows[i]`. Repeated rows are summed."""
 
     rows: npt.NDArray[np.int64]
     values: Dense
@@ -146,7 +146,7 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 
 class Lazily(Sequence[Dense | None]):
-    """A sequence that makes a tensor at each access: all of them may not fit into memory."""
+    """A sequence that makes a tensor at each access: all at once may not fit into memory."""
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:
         self._make, self._count = make, count

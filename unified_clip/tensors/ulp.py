@@ -24,7 +24,7 @@ def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
     """Return the indices of numbers that differ, in memory order, and their distances in ULP.
 
-    Any NaN equals any NaN; a NaN is infinitely far from a number; the two zeros are 1 apart.
+    NaN equals NaN, and its distance from a number is inf. The distance of 0 and -0 is 1.
     """
     left_bits, right_bits = left.bits().reshape(-1), right.bits().reshape(-1)
     differ = np.flatnonzero(left_bits != right_bits)
@@ -38,6 +38,6 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Map bit patterns to integers in the order of their numbers. `whole`: the numbers are integers."""
+    """Map bit patterns to integers in the order of the numbers. `whole`: the dtype is an integer."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

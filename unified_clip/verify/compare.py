@@ -47,7 +47,7 @@ class StepComparison:
 
     @property
     def has_clip(self) -> bool:
-        """Whether at least one side called a clip."""
+        """Return whether at least one side called a clip."""
         return bool(self.old or self.new)
 
     def distances(self) -> dict[Stage, Distance | MaxDistance | None]:
@@ -144,7 +144,7 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
 
 
 def reject_changing_outputs(run: ScriptRun) -> None:
-    """Reject parameters that change between steps, and gradients that fit no parameter. Raises VerifyError."""
+    """Raise VerifyError if the parameters change between steps, or a gradient fits no parameter."""
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
         shapes = {name: tuple(tensor.shape) for name, tensor in output.parameters.items()}
@@ -170,7 +170,7 @@ def reject_changing_outputs(run: ScriptRun) -> None:
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Reject parameters without a partner of the same shape, and weights that no step yields. Raises VerifyError."""
+    """Raise VerifyError for parameters without a partner of the same shape, and weights that no step yields."""
     for name, other_name in names.items():
         if axes[name] is None:
             raise VerifyError(
@@ -221,7 +221,7 @@ def _clip_alike(pair: CallPair) -> bool:
 
 
 def _other_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
-    """Explain updates at the first step that differs, if only they differ there."""
+    """Explain the first step that differs, if only its updates differ."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:
         return None
@@ -236,7 +236,7 @@ def _other_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp:
         if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
-                f"every update of the {side} step is that of unclipped gradients: too long by its clip's coefficient. "
+                f"every update of the {side} step is that of unclipped gradients: 1 / coefficient as long. "
                 "It clips after its optimizer has stepped, or steps with other gradients",
             )
     return Cause(
@@ -262,7 +262,7 @@ def _uncleared_gradients(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Explain different dtypes, if the first step differs by no more than their rounding."""
+    """Explain a difference by different dtypes, if their rounding covers the first step."""
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
         return None
@@ -278,7 +278,7 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Explain a difference that is little more than one of the steps before."""
+    """Explain a difference by rounding, if it is little larger than at earlier steps."""
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
         differences.append((clips.first.step, clips.first.ulps))

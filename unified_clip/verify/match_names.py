@@ -37,7 +37,7 @@ class NameMatch(NamedTuple):
 
 
 class NameMatcher:
-    """Matches gradients to those that a training step yields after a step, and to the weights before it."""
+    """Match gradients to those that a training step yields after a step, and to the weights before it."""
 
     def __init__(self, run: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
         now, before = run.output_at(step, steps), run.output_at(step - 1, steps)
@@ -66,7 +66,7 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether a single tensor may be a gradient: by its origin if the line has it, else by its shape."""
+        """Return whether a single tensor may be a gradient, by its recorded origin or else by its shape."""
         if line.is_gradient is not None:
             return line.is_gradient
         (parameter,) = line.parameters.values()

@@ -56,7 +56,7 @@ def normalize(
 ) -> NormalizedRecording:
     """Write a recording to `path` with the names that the training step yields.
 
-    `common_names`, from its names, sort lists and calls. Calls take the order of those of `reference`.
+    `common_names`, from its names to those of both sides, sort lists. Calls get the order of `reference`.
     """
     recorded = runs.read(run.directory / RECORDING).lines
     lines = list(_distribute_over_steps(recorded, run, steps)) or list(_lines_of_own_clipping(run))
@@ -83,7 +83,7 @@ def normalize(
 
 
 def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Distribute calls evenly over the steps, if the training step yields nothing in between."""
+    """Distribute calls evenly over the steps, if the training step yields only at the end."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -92,7 +92,7 @@ def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int
 
 
 def _lines_of_own_clipping(run: ScriptRun) -> Iterator[RecordedCall]:
-    """Yield lines for gradients before and after the step's own clipping: global if one coefficient explains them."""
+    """Yield lines for gradients before and after the script's own clipping code: global if one coefficient fits all."""
     observed = []
     for step, output in enumerate(run.outputs, start=1):
         before, after = output.unclipped or {}, output.gradients or {}
@@ -125,7 +125,7 @@ def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Return the calls of a step in another order, if they share no parameter: then the order does not matter."""
+    """Reorder the calls of a step, if they share no parameter, so that the order has no effect."""
     are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
     if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:
         return lines

@@ -27,7 +27,7 @@ WIDTH = 200
 
 VERDICTS = {
     "": "same",
-    "no clip": "no clip seen",
+    "no clip": "no clip call",
     "clip": "another clip",
     "norm": "norm differs",
     "coefficient": "coefficient differs",
@@ -84,19 +84,19 @@ def _without_clip(result: Verification) -> list[str]:
         return []
     listed = ", ".join(map(str, steps[:FIRST_ROWS])) + (", ..." if len(steps) > FIRST_ROWS else "")
     return [
-        f"No clip call was seen on either side at {len(steps)} of {len(result.rows)} steps ({listed}): only gradients "
+        f"No side recorded a clip call at {len(steps)} of {len(result.rows)} steps ({listed}): only gradients "
         "and updates were compared there."
     ]
 
 
 def _uncompared(result: Verification) -> str:
-    """Return which stages were compared at no step."""
+    """Return a phrase about stages that were compared at no step."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if all(getattr(row, stage) is None for row in result.rows)]
-    return f", but for {' and '.join(unknown)}, which were not compared" if unknown else ""
+    return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
 def _stages(result: Verification) -> list[str]:
-    """Report every stage, the one that differs first at the start, followed by the explanation."""
+    """Report every stage. Begin with the stage that differs first, and the explanation."""
     why = [str(result.finding)] if result.finding else []
     clips = report.result(result.clips)
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))

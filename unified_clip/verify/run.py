@@ -54,7 +54,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields after a step; None for those that it does not yield."""
+    """The tensors that a training step yields after a step; None for kinds that it does not yield."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -159,7 +159,7 @@ def make_directory(path: Path) -> Path:
 
 
 def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, timeout: float) -> list[ScriptRun]:
-    """Run both in parallel, each in the directory of `out` named like its side. Raises VerifyError or WorkerError."""
+    """Run both in parallel, each in its side's directory below `out`. Raises VerifyError or WorkerError."""
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
@@ -187,7 +187,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return the command that installs what another interpreter lacks; '' if it lacks nothing."""
+    """Return advice to install a missing module for another interpreter; '' if none is missing."""
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"

@@ -53,7 +53,7 @@ class StepPairing:
     """Pairs of the tensors that two training steps yield."""
 
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """`names`: from old to new, for parameters whose names differ."""
+        """Pair the parameters. `names`: from old to new, where they differ."""
         self._runs, self._weights, self._steps = (old, new), weights, steps
         self._yields_each_step = all(run.yields for run in self._runs)
         first = 1 if self._yields_each_step else steps
@@ -67,7 +67,7 @@ class StepPairing:
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Pair the gradients after clipping: those that the steps yield, else those after the clip calls."""
+        """Pair the gradients after clipping, as the steps yield them, or else as the clip calls return them."""
         sides, yielded = [], []
         for recording in recordings:
             output = recording.run.output_at(step, self._steps)
@@ -86,7 +86,7 @@ class StepPairing:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Pair the changes of the parameters in a step, or in all steps if one side yields only once."""
+        """Pair the parameters' changes in a step, or in all steps if one side yields only once."""
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
         before = self._initial if is_first else [self._values(side, step - 1) for side in (0, 1)]
@@ -131,7 +131,7 @@ class StepPairing:
         return _values(output.parameters) if output else {}
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weights by the names that the step yields, in the layout of its parameters."""
+        """Return the initial weights under the step's names, in the layout of its parameters."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():

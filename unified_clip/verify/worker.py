@@ -104,10 +104,10 @@ def _watch(observer: Observer, which: str, install: str) -> None:
 
 
 class AfterImport(MetaPathFinder):
-    """A finder before all others: after a module is imported, it runs an action. It imports nothing itself."""
+    """A finder at the start of sys.meta_path: it runs an action after a module is imported, and imports none itself."""
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """`actions`: by the name of a module that is not yet imported."""
+        """Store the actions by the name of a module that is not yet imported."""
         self._actions = dict(actions)
         self._finding: set[str] = set()
 
@@ -117,7 +117,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec whose loader runs the action after the module. A spec may be asked for without an import."""
+        """Return a spec whose loader runs the action after the module. Some callers only need the spec."""
         if fullname not in self._actions or fullname in self._finding:
             return None
         self._finding.add(fullname)
@@ -165,7 +165,7 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
 
 
 def _yielded(generator: Iterator[Any], recording: Recording) -> Iterator[Any]:
-    """Yield the outputs of a generator. Each of its steps is a step of the recording."""
+    """Yield the outputs of a generator, and begin a step of the recording for each."""
     recording.next_step()
     for output in generator:
         yield output

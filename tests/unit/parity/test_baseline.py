@@ -52,7 +52,7 @@ def change(kind: Any, framework: str, what: str, case: str, before: str, after: 
 
 def test_the_same_report_has_not_changed() -> None:
     one = of(host=clip_result("different", math.inf, detail="raised"), native=native())
-    one.known = [known(), known("it shows nowhere")]
+    one.known = [known(), known("no case shows it")]
     assert baseline.changes(one, one.model_copy(deep=True)) == []
 
 
@@ -89,7 +89,7 @@ def test_a_case_that_is_another_one_is_told_once() -> None:
     new.cases[0].sha256 = {"norm": "b"}
     new.cases[0].stages_apart = []
     (found,) = baseline.changes(of(), new)
-    assert found == change("numbers", "", "what is right", "one", "norm a", "norm b")
+    assert found == change("numbers", "", "the exact result", "one", "norm a", "norm b")
 
 
 def test_versions_are_told() -> None:
@@ -142,11 +142,11 @@ NOTHING_WRONG = [of(), of(host=clip_result("crashed", math.inf, None)), build.re
     [
         of(host=clip_result("different", 3.0)),
         of(host=clip_result("different", math.inf, detail="raised ValueError")),
-        of(native=native("different", problem="no known difference says so")),
+        of(native=native("different", problem="not listed as a known difference")),
         differing("norm"),
-        with_known(known("it shows nowhere", None)),
-        with_known(known(), known("it shows nowhere", None)),
-        with_known(known("it shows nowhere", None), known()),
+        with_known(known("no case shows it", None)),
+        with_known(known(), known("no case shows it", None)),
+        with_known(known("no case shows it", None), known()),
     ],
     ids=["ours", "ours raises", "native", "between frameworks", "known", "one of two alike", "the first of them"],
 )

@@ -47,7 +47,7 @@ def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_differe
         assert cli.main(arguments) == 1
         printed = capsys.readouterr().out
         assert f"  numpy, host path: different: {each['detail']}\n" in printed
-        assert "begins at the norm" in printed
+        assert "first differs at the norm" in printed
         assert all(each["details"][side]["hex"] in printed for side in ("exact", "ours"))
         assert printed.endswith("FAIL: 1 case on numpy: 1 wrong result of unified_clip, of 1.\n")
     monkeypatch.undo()

@@ -121,7 +121,7 @@ def test_results_of_another_form_have_no_numbers_to_compare() -> None:
 def test_the_numbers_are_printed_in_decimal_and_hex() -> None:
     text = str(find(case([dense([3.0, 4.0])], "global_norm"), host=CallOutcome(dense(7.0)))[HOST])
     assert text.splitlines() == [
-        "begins at the norm: the norm; 1 of 1 differ",
+        "first differs at the norm: the norm; 1 of 1 numbers differ",
         "exact        5.0                      0x1.4000000000000p+2  float32",
         "unified_clip 7.0                      0x1.c000000000000p+2  4.19e+06 ULP",
     ]

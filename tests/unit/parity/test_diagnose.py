@@ -80,9 +80,9 @@ MISTAKES = {
         GLOBAL,
         Mistake(not_counted=1, not_scaled=1),
         "left out",
-        "'encoder.weight' came back as given, and the norm leaves out 'encoder.weight'",
+        "the call returned 'encoder.weight' unchanged, and the norm leaves out 'encoder.weight'",
     ),
-    "not scaled": (GLOBAL, Mistake(not_scaled=3), "not scaled", "'head' came back as given, though the norm counts"),
+    "not scaled": (GLOBAL, Mistake(not_scaled=3), "not scaled", "the call returned 'head' unchanged, though"),
     "own norms": (
         GLOBAL,
         Mistake(own_norms=True),
@@ -147,7 +147,7 @@ SHOWN = {
         changed(GLOBAL, lambda t: t.__setitem__(2, dense(np.zeros(30)))),
         GLOBAL,
         "not scaled",
-        "zeros came back for 'encoder.bias', though the norm counts",
+        "the call returned zeros for 'encoder.bias', though the norm counts",
     ),
     "NaN in one": (
         changed(GLOBAL, lambda t: t.__setitem__(2, with_element(t[2], NAN))),
@@ -177,19 +177,19 @@ SHOWN = {
         CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
         named("clip_grad_norm_", WITH_INF, max_norm=1.0),
         "inf",
-        "an infinite norm makes every element NaN, where the coefficient is to be 0",
+        "an infinite norm makes every element NaN, but the coefficient should be 0",
     ),
     "an infinite norm that makes zeros": (
         CallOutcome(dense(INF), [dense([0.0, NAN]), dense([0.0])]),
         named("clip_by_global_norm", WITH_INF, clip_norm=1.0),
         "inf",
-        "an infinite norm gives a coefficient of 0, where every element is to be NaN",
+        "an infinite norm gives a coefficient of 0, but it should give NaN everywhere",
     ),
     "a sign of zero": (
         CallOutcome(None, [dense([0.0, 1.0])]),
         SIGNED,
         "zeros",
-        "zeros of the other sign in 'embedding', and no other difference",
+        "zeros of the wrong sign in 'embedding', and no other difference",
     ),
     "scaled": (
         changed(BELOW, lambda t: t.__setitem__(slice(None), [oracle.scaled(each, 2.0) for each in t])),
@@ -201,31 +201,31 @@ SHOWN = {
         changed(BELOW, lambda t: t.__setitem__(0, oracle.scaled(t[0], 1 - 2.0**-24))),
         BELOW,
         "touched",
-        "'embedding' should come back untouched, and changed by up to",
+        "'embedding' should be unchanged, and changed by up to",
     ),
     "overflow": (
         CallOutcome(dense(INF)),
         named("global_norm", [dense([1e20])]),
         "overflow",
-        "the norm is inf where 1e+20 is due: squares beyond the range of the gradients' dtype",
+        "the norm is inf instead of 1e+20: squares exceed the range of the gradients' dtype",
     ),
     "NaN of a norm that overflows": (
         CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
         named("clip_by_global_norm", [dense([1e20, 0.0]), dense([1.0])], clip_norm=1.0),
         "overflow",
-        "the norm is inf where 1e+20 is due",
+        "the norm is inf instead of 1e+20",
     ),
     "underflow": (
         CallOutcome(dense(0.0)),
         named("global_norm", [dense([1e-30])]),
         "underflow",
-        "the norm is 0 where 1e-30 is due: squares too small",
+        "the norm is 0 instead of 1e-30: squares are too small",
     ),
     "infinite elements": (
         changed(BELOW, lambda t: t.__setitem__(3, with_element(t[3], INF))),
         BELOW,
         "overflow",
-        "infinite elements in 'head', where finite ones are due",
+        "infinite elements in 'head', which should be finite",
     ),
     "bounds": (
         CallOutcome(None, right(named("clip_grad_value_", clip_value=0.02)).gradients),
@@ -243,7 +243,7 @@ SHOWN = {
         CallOutcome(dense(3.0), [dense([NAN, NAN]), dense([NAN])]),
         named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
         "NaN",
-        "the norm does not show the NaN in the gradients",
+        "the norm is not NaN, but the gradients have NaN",
     ),
     "one of them twice": (
         changed(GLOBAL, lambda t: t.__setitem__(1, oracle.scaled(t[1], COEFFICIENT))),
@@ -261,13 +261,13 @@ SHOWN = {
         CallOutcome(None, [dense([[1.6], [0.0]])]),
         named("clip_by_norm", [Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (2, 1))], clip_norm=8 / 7),
         "rows",
-        "as when rows that are given more than once are not summed for the norm",
+        "as when repeated rows are not summed before the norm is measured",
     ),
     "float32, by other blocks": (
         CallOutcome(dense(100.001)),
         named("global_norm", [dense(np.ones(10000))]),
         "float32",
-        "the norm is off by 1.0e-05, which adding up 10000 squares in float32 can do (up to 3.0e-04), and nothing else",
+        "the norm is off by 1.0e-05. Adding 10000 squares in float32 can cause that (up to 3.0e-04), and no other",
     ),
     "the greatest of all": (
         CallOutcome(dense(2.0)),
@@ -297,7 +297,7 @@ SHOWN = {
         CallOutcome(None, right(named("clip_grad_norm_", max_norm=0.1)).gradients),
         named("clip_grads_with_norm_", max_norm=0.1, total_norm=2.0),
         "given norm",
-        "as when the norm is measured, where one is given",
+        "as if the norm were measured: the caller passes it",
     ),
 }
 """A result, the case, and the cause that is named."""
@@ -377,7 +377,7 @@ def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     assert deviation is not None
     judgements, _ = match.match_deviations([], {("torch", EACH.name): deviation}, {"torch": {}})
     assert judgements["torch", EACH.name][1].endswith(
-        "and no known difference says so; as when each gradient is clipped by the total norm instead of its own norm"
+        "; not listed as a known difference; as when each gradient is clipped by the total norm instead of its own norm"
     )
     same = dataclasses.replace(right(EACH), name="native")
     deviation = judge_result(WorkItem(NATIVE, EACH), oracle.expect(EACH), same, Framework(), ()).deviation

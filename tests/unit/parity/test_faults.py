@@ -85,7 +85,7 @@ DIFFERENCES = {
     ),
     "one tensor dropped": (
         clip("return right([grads[0], grads[2]], max_norm)"),
-        "'gradient 1' came back as given, and the norm leaves out 'gradient 1'",
+        "the call returned 'gradient 1' unchanged, and the norm leaves out 'gradient 1'",
     ),
     "one tensor left out of the norm": (
         clip("return uc.clip_grads_with_norm_(grads, max_norm, n := uc.get_total_norm(grads[:2])) or n"),
@@ -157,7 +157,7 @@ FAILURES = {
     "garbage for a result": (
         "worker.memmap.append = lambda file, gradient: file.write(b'garbage')",
         "unreadable",
-        "what it left cannot be read: TypeError: ",
+        "its result cannot be read: TypeError: ",
     ),
     "no memory for NumPy": (clip("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
     "no memory in C++": (

@@ -68,7 +68,7 @@ def test_the_verdict_is_a_sentence_with_counts(passed: ParityReport, failed: Par
     assert failed.verdict == (
         "FAIL: 6 cases on numpy, torch: 1 wrong result of unified_clip, of 18; "
         "1 case where frameworks differ from each other on the host path; "
-        "4 results of the frameworks' functions not as listed; 2 results missing (torch)."
+        "4 results of the frameworks' functions not listed as known differences; 2 results missing (torch)."
     )
 
 

@@ -90,7 +90,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it has no whole line"),
+        ("", "it has no complete line"),
         ("{}\n", "line 1: unified_clip: Field required"),
         (json.dumps({**HEADER, "schema": 2}) + "\n", "has schema 2, and this version of unified_clip reads 1"),
         (json.dumps(HEADER) + "\n{\n", "line 2 is no JSON"),

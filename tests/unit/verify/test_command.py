@@ -74,9 +74,9 @@ def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys
     assert data["without_clip"] == [2, 4]
     assert run(tmp_path, sometimes, sometimes) == 0
     printed = capsys.readouterr().out
-    assert "No clip call was seen on either side at 2 of 4 steps (2, 4): only gradients and updates were" in printed
+    assert "No side recorded a clip call at 2 of 4 steps (2, 4): only gradients and updates were" in printed
     assert [line.split("│")[-2].strip() for line in printed.splitlines() if line.startswith("│")] == [
-        "same", "no clip seen", "same", "no clip seen",
+        "same", "no clip call", "same", "no clip call",
     ]  # fmt: skip
 
 

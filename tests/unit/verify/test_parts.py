@@ -200,7 +200,7 @@ def test_a_stage_that_was_compared_at_no_step_is_not_reported_as_the_same() -> N
     far = step_pairing.MaxDistance(0.0, 0.0, "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
     found = cast(Verification, SimpleNamespace(rows=rows))
-    assert report._uncompared(found) == ", but for the clipped gradients, which were not compared"
+    assert report._uncompared(found) == ", except the clipped gradients, which were not compared"
     found = cast(Verification, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
     assert report._uncompared(found) == ""
 

@@ -13,7 +13,7 @@ FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle":
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about a configuration. `threshold`: what to print for unknown thresholds or bounds."""
+    """Return sentences about a configuration. `threshold`: the text for unknown thresholds or bounds."""
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest = rule(settings, threshold)
@@ -44,13 +44,13 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """Return the shortest text of a number that reads as the same number."""
+    """Return the shortest text of a number that parses to the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
 def measured(value: float) -> str:
-    """Return a computed number as text: the shortest text of its float32, or 9 digits if it is no float32."""
+    """Return a computed number as text: the shortest text if it is a float32, else 9 digits."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)

@@ -1,4 +1,4 @@
-"""Choose example gradients that show the effect of configurations, and their differences."""
+"""Choose example gradients for the effect of configurations and their differences."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """Parameter names that each configuration treats alike, and their rules."""
+    """A group of parameter names with the same rules in every configuration."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
@@ -81,7 +81,7 @@ class _Measure:
 
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
-    """Return examples around the thresholds of each rule, and more where configurations differ."""
+    """Return examples around the thresholds of each rule, with more where configurations differ."""
     groups = _name_groups(configs)
     result: list[Example] = []
     largest: dict[str, Array] = {}
@@ -178,7 +178,7 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
-    """Return names for each combination of rules that the configurations apply to the same name."""
+    """Return example names for each combination of rules that the configurations apply to a name."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidates(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
@@ -195,14 +195,14 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return the index of the part of a configuration for each included name."""
+    """Return the index of the part (a group, or the rest) of a configuration by included name."""
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # patterns that match none of these names
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
     return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last one is excluded
 
 
 def _candidates(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield names that patterns match, alone and in pairs."""
+    """Yield names that one pattern, or two at once, match."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""The base of the formats: read a trainer's clip keys, and write them."""
+"""Base classes of the formats, which read and write a trainer's clip keys."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def _unsupported_keys(self, settings: Settings) -> str:
-        """Return an error for keys that no trainer's number replaces; '' if there are none."""
+        """Return an error for names and nonfinite that the format does not support; '' if it supports them."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -253,7 +253,7 @@ class Format(ABC):
 
 
 class OwnFormat(Format):
-    """A format with a file kind of its own, beside any of TOML, YAML and JSON."""
+    """A format with its own kind of file, such as Python, besides TOML, YAML and JSON."""
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:

@@ -71,7 +71,7 @@ def _parse_name(text: str) -> tuple[str, Version | None]:
 
 
 def _named(path: Path, trainer: Format) -> Candidate:
-    """Parse a file of a named format. Raise ConfigError if it looks like another: defaults would apply."""
+    """Parse a file as a named format. Raise ConfigError if it looks like another: its keys would be ignored."""
     kind = KINDS.get(path.suffix.lower())
     text = documents.read_text(path)
     if kind is not None and kind in trainer.kinds:
@@ -132,7 +132,7 @@ def _with_clip_keys(path: Path) -> list[str]:
 
 
 def _import_advice(path: Path) -> str:
-    """Return a sentence for an error: whose configuration a file is, and how to import it. '' if that is unknown."""
+    """Return advice for an error: the trainer of a file, and the command that imports it. '' if it is unknown."""
     try:
         trainers = [trainer for trainer, _ in _recognising(path)]
     except ConfigError:

@@ -79,7 +79,7 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a key is named like a clip key: of this trainer, or of another and neither null nor false."""
+    """Return whether a key is named like a clip key: one of this trainer, or one of another that is not off."""
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
         return True

@@ -136,7 +136,7 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the one clip of the file; None if there is none. Raise ConfigError if there are several."""
+        """Return the only clip of the file; None if there is none. Raise ConfigError if there are several."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(clips[1][1], f"the file clips in several places (lines {lines}). Keep one of them.")
@@ -179,7 +179,7 @@ class Source:
             yield node
 
     def conditions(self, node: ast.AST) -> list[str]:
-        """Return a note for each condition under which a node is reached."""
+        """Return a note for each condition that decides whether a node runs."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
         return [f"Whether the file clips depends on `{text}`. It is imported as if it does." for text in texts]

@@ -1,1 +1,1 @@
-"""One module per framework: its own functions, and what a parity worker needs beside the public names."""
+"""The adapters of the parity workers, one module per framework: its own functions, and tensors as cases need them."""

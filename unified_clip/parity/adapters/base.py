@@ -23,7 +23,7 @@ class Returned(NamedTuple):
 
 
 class Adapter(TensorConverter, Protocol):
-    """A framework. Subclass it as `Framework`, and override `sgd` and what the framework does differently."""
+    """A framework. Subclass it as `Framework`, and override `sgd` and the methods that differ there."""
 
     packages: Sequence[str] = ()
     """Distributions whose versions go into the report."""
@@ -32,16 +32,16 @@ class Adapter(TensorConverter, Protocol):
     """The families of names that its own functions correspond to: see `public_calls.Call.family`."""
 
     writes: bool = False
-    """Whether in-place names write into the tensors. If not, they update the container."""
+    """Whether in-place functions write into the tensors. If not, they update the container."""
 
     marks_parameters: bool = False
     """Whether `parameters` sets their attribute `need_clip`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Return parameters of ones after one step of the framework's SGD with LEARNING_RATE; None for None."""
+        """Step parameters of value 1 once by the framework's SGD with LEARNING_RATE. Return them; None for None."""
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
-        """Return what an in-place name takes for each gradient: by default the gradient."""
+        """Return an in-place function's argument for each gradient: by default the gradient."""
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
@@ -57,11 +57,11 @@ class Adapter(TensorConverter, Protocol):
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of the same shape whose elements share one place, if the framework has strides."""
+        """Return a tensor of this shape whose elements all share one memory location, if the framework has strides."""
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Return tensors with one axis that overlap in part, if the framework has views."""
+        """Return 1-d tensors that overlap in memory, if the framework has views."""
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
@@ -77,7 +77,7 @@ class Adapter(TensorConverter, Protocol):
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Return the text of every rank, by default of this one. Exit if another rank has ended."""
+        """Gather a text from every rank; by default there is only this one. Exit if another rank has ended."""
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
@@ -104,7 +104,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Clip by the clip that is set for each group of parameters."""
+        """Clip by the setting of each group of parameters, as after Paddle's `set_gradient_clip`."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
@@ -130,7 +130,7 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """A framework whose parameters have a `.grad`, which in-place names write."""
+    """A framework whose parameters have a `.grad`, which in-place functions write."""
 
     writes = True
     marks_parameters = True
@@ -144,7 +144,7 @@ class OnParameters(Adapter):
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter with the shape and dtype of a gradient, whose numbers are all the same."""
+        """Return a parameter with the shape and dtype of a gradient, filled with one number."""
 
     def step(self, parameters: list[Any]) -> None:
         """Take one step of the framework's SGD with LEARNING_RATE."""
@@ -203,18 +203,18 @@ class Invocation:
 
     @property
     def in_place_arguments(self) -> Any:
-        """The arguments of in-place names: parameters, or the gradients."""
+        """The arguments of in-place functions: parameters, or the gradients."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property
     def in_place_container(self) -> Any:
-        """The container that an in-place name is called with."""
+        """The container that an in-place function is called with."""
         items = self.gradients if self.call_form.gradients_for_parameters else self.in_place_arguments
         return self.once("in_place_container", lambda: self.call_form.contain(items))
 
     @property
     def container(self) -> Any:
-        """The container that a functional name is called with."""
+        """The container that a function that returns gradients is called with."""
         return self.once("container", lambda: self.call_form.contain(self.gradients))
 
     @property
@@ -223,7 +223,7 @@ class Invocation:
 
     @property
     def is_strict(self) -> bool:
-        """Whether norms that are not finite are errors."""
+        """Return whether norms that are not finite are errors."""
         return bool(self.arguments.get("error_if_nonfinite"))
 
     @property

@@ -93,7 +93,7 @@ class Framework(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """The arrays that a program gave, as tensors, in lists like those of its values."""
+    """Convert a program's arrays to tensors, in lists nested like those of its values."""
     if isinstance(template, list):
         return [_like(each, results) for each in template]
     return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

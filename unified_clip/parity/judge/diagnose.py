@@ -1,4 +1,4 @@
-"""Find the cause of a difference from the exact result."""
+"""Find the cause if an outcome differs from the exact result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare each result with the exact one as soon as it arrives. Keep verdicts and digests, and tensors unless long."""
+"""Compare each result with the exact one as soon as it arrives. Keep verdicts and digests, and short tensors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def judge_result(
     framework: Framework,
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
-    """Compare a result with the exact one. No cause is looked for where an entry of `known` covers the difference."""
+    """Compare a result with the exact one. Find the cause of a difference, unless an entry of `known` covers it."""
     mode, case = item
     if isinstance(outcome, Failure):
         return JudgedResult(compare_with_exact(case, expected, outcome, mode))

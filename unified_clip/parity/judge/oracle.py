@@ -69,7 +69,7 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return parameters of ones after one step with a gradient."""
+    """Return a parameter of value 1 after one SGD step with a gradient."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):

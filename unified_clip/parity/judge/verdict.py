@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def is_failure(self) -> bool:
-        """Whether there is no result."""
+        """Return whether there is no result."""
         return not self.agrees and self.kind != "different"
 
 
@@ -141,33 +141,33 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
     inputs, right = map(densify, case.gradients), expected.gradients or []
     for index, (before, after, same) in enumerate(zip(inputs, right, outcome.same_objects, strict=False)):
         if before is after and not same:  # for a coefficient of 1 the oracle returns its input
-            return f"gradient {index} came back as another object, with a coefficient of 1"
+            return f"gradient {index} is a new object, although its coefficient is 1"
     return ""
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return what is wrong with the exception, the warning or the container; '' if nothing."""
+    """Return an error for a wrong exception, warning or container; '' if there is none."""
     if case.raises and not outcome.raised:
-        return f"returned where {case.raises} was due"
+        return f"raised nothing, but should raise {case.raises}"
     if case.raises not in outcome.raised if case.raises else outcome.raised:
-        return f"raised {outcome.message}" + (f" where {case.raises} was due" if case.raises else "")
+        return f"raised {outcome.message}" + (f", but should raise {case.raises}" if case.raises else "")
     if outcome.fault:
         return f"raised {outcome.message}, and {outcome.fault}" if outcome.raised else outcome.fault
     if case.warns != outcome.warned:
-        return "warned" if outcome.warned else "gave no ClipWarning"
+        return "issued a warning" if outcome.warned else "issued no ClipWarning"
     if outcome.structure and outcome.structure != case.call_form.structure:
         return f"returned a {outcome.structure} instead of a {case.call_form.structure}"
     return ""
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm and the gradients one by one: together they may not fit into memory."""
+    """Yield the norm and each gradient in turn: all at once may not fit into memory."""
     yield result.norm
     yield from result.gradients or ()
 
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
-    """Return what is wrong with the number, the dtypes or the shapes of tensors; '' if nothing."""
+    """Return an error for a wrong number of tensors, wrong dtypes or shapes; '' if there is none."""
     if outcome.digests == expected.digests:
         return ""
     if form(expected.norm) != form(outcome.norm):
@@ -188,9 +188,9 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether every gradient follows from a norm that is close enough.
+    """Return whether every gradient is correctly clipped by a norm that is close enough.
 
-    From a returned norm it follows exactly, except for a sparse gradient, whose rows the framework has summed.
+    With a returned norm it must be exact, except for a sparse gradient, whose rows the framework has summed.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True
@@ -226,7 +226,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether every element is that of a candidate. The framework has summed the rows of a sparse gradient."""
+    """Return whether every element equals a candidate's. Sums of a sparse gradient's rows may round differently."""
     if result is None or gradient is None:
         return result is None
     if FORMATS[result.dtype].size == 8:

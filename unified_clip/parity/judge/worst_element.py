@@ -29,7 +29,7 @@ def find(
 ) -> dict[str, WorstElement]:
     """Return, by mode, the numbers where results differ. A mode without numbers to compare has none.
 
-    The framework's function stands beside every mode of unified_clip. Beside the function stands the host path.
+    Every mode of unified_clip is shown beside the framework's function, and the function beside the host path.
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
@@ -83,7 +83,7 @@ def _find(
 
 
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
-    """Return the tensors of a result at a stage, in the exact result's form. None if there is nothing to compare."""
+    """Return a result's tensors at a stage in dtype and shape of the exact ones; None if nothing can be compared."""
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None
@@ -95,7 +95,7 @@ def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | No
 
 
 def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
-    """Return a tensor in another's dtype and shape: some functions return the norm in the gradients' dtype."""
+    """Convert a tensor to another's dtype and shape: some functions return the norm in the gradients' dtype."""
     if exact is None or tensor is None:
         return None
     if tensor.dtype != exact.dtype:

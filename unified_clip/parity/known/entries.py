@@ -20,11 +20,11 @@ DifferenceKind = Literal["value", "touched", "raises", "returns", "silent", "for
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
-    "touched": "gradients that should be left bit for bit are changed",
-    "raises": "it raises where there is a result",
-    "returns": "it returns where an error is due",
-    "silent": "it gives no warning",
-    "form": "other shapes, or another number of gradients",
+    "touched": "gradients that should be unchanged are changed",
+    "raises": "it raises an error, but should return a result",
+    "returns": "it returns a result, but should raise an error",
+    "silent": "it issues no warning",
+    "form": "shapes or the number of gradients differ",
 }
 
 SIZED = ("value", "touched")
@@ -54,7 +54,7 @@ class NativeDeviation:
 
     @property
     def differs(self) -> bool:
-        """Whether any number differs."""
+        """Return whether any number differs."""
         return bool(self.norm or self.gradients)
 
 
@@ -88,7 +88,7 @@ class KnownDifference(schema.Table):
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if ("size" in self.model_fields_set) != (self.kind in SIZED):
-            raise ValueError("value and touched have a size, and nothing else has")
+            raise ValueError("the kinds value and touched need a size, and other kinds have none")
         return self
 
     @property

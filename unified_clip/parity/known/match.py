@@ -16,7 +16,7 @@ def match_deviations(
     deviations: Mapping[Place, NativeDeviation],
     versions: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
-    """Return the judgement of each deviation with its problem ('' if none), and the entries with the cases they cover.
+    """Return the judgement and problem ('' if none) of each deviation, and each entry with the cases that it covers.
 
     known: The list. None: the suite has no list, and no deviation is a problem.
     versions: By framework, the versions of its packages, as its worker reported them.
@@ -40,19 +40,19 @@ def match_deviations(
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
-    """Return what is wrong with a deviation that these entries cover; '' if nothing."""
+    """Return why a deviation that these entries cover fails the run; '' if it does not."""
     if not deviation.kind:
         return ""
     what = f"{KINDS[deviation.kind]}{f', by {deviation.size:.2g}' if deviation.size else ''}"
     if deviation.detail:
         what += f" ({deviation.detail})"
     if not entries:
-        return f"{what}, and no known difference says so{deviation.cause and f'; {deviation.cause}'}"
+        return f"{what}; not listed as a known difference{deviation.cause and f'; {deviation.cause}'}"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
-        return f"{what}: {len(entries)} known differences say so, {reasons}"
+        return f"{what}: {len(entries)} known differences cover it ({reasons}). Remove all but one"
     if deviation.size > entries[0].within * entries[0].size:
-        return f"{what}: more than the {entries[0].size:.2g} that is listed"
+        return f"{what}: more than the listed size of {entries[0].size:.2g}"
     return ""
 
 
@@ -60,13 +60,13 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     size = max(cases.values(), default=0.0)
     problem = ""
     if package := entry.unreported(installed):
-        problem = f"it is about versions of {package}, which the worker of {entry.framework} does not report"
+        problem = f"its versions name {package}, which the worker of {entry.framework} does not report"
     elif not cases:
-        problem = "it shows nowhere"
+        problem = "no case shows it"
     elif unmatched := entry.unmatched(cases):
-        problem = f"it shows in no case like {', '.join(map(repr, unmatched))}"
+        problem = f"no case that matches {', '.join(map(repr, unmatched))} shows it"
     elif entry.kind in SIZED and size < entry.size / entry.within:
-        problem = f"its size is {size:.2g}, less than the {entry.size:.2g} that is listed"
+        problem = f"its size is {size:.2g}, less than the listed {entry.size:.2g}"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within"}),
         listed_size=entry.size if size else None,

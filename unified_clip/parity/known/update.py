@@ -15,7 +15,7 @@ from .match import Place
 
 
 class Changes(NamedTuple):
-    """How many entries of the list were kept, dropped and added."""
+    """The numbers of entries of the list that were kept, dropped and added."""
 
     kept: int
     dropped: int
@@ -87,7 +87,7 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 
 
 def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
-    """Update an entry to what it covers now, and to nothing else."""
+    """Remove cases that an entry no longer covers, and renew its size."""
     names = sorted(case for _, case in covered)
     gone = known.unmatched(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
@@ -103,14 +103,14 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeR
 
 
 def _size(natives: Iterable[NativeResult], within: float) -> float:
-    """Return the largest size, in as many digits as the factor allows."""
+    """Return the largest size in three digits; in full if three digits are off by more than the factor `within`."""
     greatest = max(difference.size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return an entry for these differences, with title and reason of an old one for the same function and kind."""
+    """Return an entry for these differences. Title and reason are those of an old entry for this function and kind."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}

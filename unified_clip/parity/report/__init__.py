@@ -1,1 +1,1 @@
-"""A run as JSON, a page, Markdown, JUnit XML and on the terminal."""
+"""Show a run as JSON, a page, Markdown, JUnit XML and on the terminal."""

@@ -90,13 +90,13 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
 
 
 def is_about(change: Change, key: Key) -> bool:
-    """Return whether a change is about this key. Known differences with the same text share a key."""
+    """Return whether a change concerns this key. Known differences with the same text share a key."""
     framework, what, case = key
     return (change.framework, change.case) == (framework, case) and change.what.startswith(what)
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield frameworks and cases that are new or gone as a whole, and packages with another version."""
+    """Yield changes of frameworks and cases that are new or gone, and of packages with another version."""
     before, after = (
         [*((name, "", "") for name in report.frameworks), *(("", "", case.name) for case in report.cases)]
         for report in (old, new)
@@ -134,9 +134,9 @@ def _entries(report: ParityReport) -> dict[Key, _Entry]:
     entries: dict[Key, _Entry] = {}
     for case in report.cases:
         digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
-        entries["", "what is right", case.name] = _Entry("exact", digests, numbers=case.sha256)
+        entries["", "the exact result", case.name] = _Entry("exact", digests, numbers=case.sha256)
         differing = case.stages_apart
-        verdict = "other bits" if differing else "the same bits"
+        verdict = "different bits" if differing else "the same bits"
         text = f"{verdict}: {' and '.join(differing)}" if differing else verdict
         entries["", "between frameworks", case.name] = _Entry(verdict, text, len(differing), differing, bool(differing))
         for framework, results in case.frameworks.items():

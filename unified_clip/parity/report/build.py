@@ -69,7 +69,7 @@ def _problems(report: ParityReport) -> list[Problem]:
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield what fails a case, with the detail, the framework and the mode."""
+    """Yield each problem that fails a case, with its detail, framework and mode."""
     if case.stages_apart:
         yield "frameworks differ from each other on the host path", ", ".join(case.stages_apart), None, None
     for framework, result in case.frameworks.items():
@@ -114,9 +114,9 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if differing := sum(bool(case.stages_apart) for case in report.cases):
         yield f"{_count(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := sum(bool(each.problem) for _, each in natives):
-        yield f"{_count(unlisted, 'result')} of the frameworks' functions not as listed"
+        yield f"{_count(unlisted, 'result')} of the frameworks' functions not listed as known differences"
     if stale := sum(bool(entry.problem) for entry in report.known):
-        yield f"{_count(stale, 'known difference')} not true"
+        yield f"{_count(stale, 'stale known difference')}"
     if lost:
         yield f"{_count(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"
 

@@ -44,7 +44,7 @@ class Row:
 
     @cached_property
     def results(self) -> dict[str, list[str]]:
-        """The names of unified_clip by the digest of the exact result: several where the families' rules differ."""
+        """The functions of unified_clip by the digest of the exact result: several where the families' rules differ."""
         names: dict[str, list[str]] = {}
         for case in self.cases:
             stage = next((stage for stage in LAST_STAGES if stage in case.sha256), None)
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every name of unified_clip gave the exact result on the host path of every framework."""
+        """Return whether every function of unified_clip gave the exact result on the host path of every framework."""
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 

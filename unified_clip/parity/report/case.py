@@ -1,4 +1,4 @@
-"""One case on the terminal: every result, its numbers and its cause. And the command that runs the case again."""
+"""Print one case: every result, its numbers and its cause. Make the command that runs it again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(suite: str, case: str, framework: str) -> str:
 
 
 def lines(report: ParityReport) -> Iterator[str]:
-    """Yield what to print about each case of a run."""
+    """Yield the lines to print about each case of a run."""
     for case in report.cases:
         yield case.name
         if case.stages_apart:

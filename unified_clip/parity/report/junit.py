@@ -23,7 +23,7 @@ def as_xml(report: ParityReport) -> bytes:
     for row in report.cases:
         case = _case(between, row.name, "between")
         if row.stages_apart:
-            message = f"other bits: {', '.join(row.stages_apart)}"
+            message = f"different bits: {', '.join(row.stages_apart)}"
             _fail(case, report, ("", "between frameworks", row.name), message)
     known = SubElement(root, "testsuite", name="known differences")
     for entry in report.known:

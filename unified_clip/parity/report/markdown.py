@@ -133,8 +133,8 @@ def as_markdown(report: ParityReport, most: int = MOST) -> str:
     parts = ["# Parity report", *headline(report)]
     sections = [
         ("Since the baseline", [], _markdown.rows(baseline.HEADER, baseline.rows(report.baseline or []))),
-        ("What is wrong", [], problems),
-        ("Known differences of the natives", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(report))),
+        ("Problems", [], problems),
+        ("Known differences", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
         ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),
         ("The frameworks' functions", [NATIVE_LEGEND], _markdown.rows(header, rows(report, native))),

@@ -25,12 +25,12 @@ VERDICTS = {
     "close": "within the contract's bound; for a framework's function within rounding",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference of a framework's function that the suite lists",
-    "different": "a difference that should not be there; for a framework's function one that the suite does not "
+    "different": "an unexpected difference; for a framework's function one that the suite does not "
     "list, or lists with another size",
     "crashed": "the worker ended without a result",
     "timed out": "the worker gave no result in time",
     "out of memory": "the worker had too little memory",
-    "unreadable": "the worker wrote something that is not a result",
+    "unreadable": "the worker's result cannot be read",
     "missing": "the framework is not installed",
 }
 """The verdicts from best to worst, and their meanings."""
@@ -176,10 +176,7 @@ def _breakable(name: str) -> Markup:
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
     """Yield the plots with title and description."""
     if plot := plots.histogram(report):
-        words = (
-            "How many results lie how far from the exact one, in representable numbers, at the first stage that "
-            "differs. The height of a bar is the logarithm of the count above it."
-        )
+        words = "Number of results by distance from the exact one, at the first differing stage. Bars are logarithmic."
         yield "Distances from the exact results", words, plot
     if plot := plots.norms(report):
         words = "Relative distance from the exact norm by number of elements, with a mark for each list of gradients."

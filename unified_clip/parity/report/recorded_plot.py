@@ -106,7 +106,7 @@ def _key() -> Iterator[Markup]:
 
 
 def _columns(calls: Sequence[RecordedCall]) -> list[Column]:
-    """Calls of one step share a column. So do neighbouring steps if there are many."""
+    """Group calls into columns: by step, or by neighbouring steps if there are many."""
     size = max(1, -(-len({call.step for call in calls}) // MOST_COLUMNS))
     groups: dict[int, list[RecordedCall]] = {}
     for call in calls:

@@ -29,7 +29,7 @@ STRUCTURES = {
 
 
 class CallForm(BaseModel):
-    """How to make a call. Lists have an entry for each gradient of the case."""
+    """The form of a case's call. Lists have an entry for each gradient."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -69,7 +69,7 @@ class CallForm(BaseModel):
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return the part of a case's name; '' for the plain form."""
+        """Return the form as a part of the case's name; '' for the plain form."""
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:

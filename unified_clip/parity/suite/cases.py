@@ -71,7 +71,7 @@ class Case:
         return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
-        """Return whether the case makes sense in a graph, which has no memory, warnings or known values."""
+        """Return whether a graph can run the case. A graph has no memory, warnings or known values."""
         call_form = self.call_form
         needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
         unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)
@@ -79,7 +79,7 @@ class Case:
         return not (unknown or reports or self._is_any(left_out))
 
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
-        """Return whether the case makes sense on shards. `axes` are not supported there, and memory is not compared."""
+        """Return whether shards can run the case. They do not support `axes`, and memory is not compared."""
         return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
 
     @property
@@ -160,7 +160,7 @@ def _cases(
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Yield every rule with every threshold. Bounds are symmetric. A rule that only measures has no threshold."""
+    """Yield a call for every rule and threshold. Bounds are symmetric. A rule that only measures has no threshold."""
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         if "total_norm" in required:
@@ -187,13 +187,13 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
         if not all(_is_number(number, kinds) for number in numbers):
-            remedy = "give a number, or for axes a list of whole ones"
+            remedy = "give a number, or for axes a list of whole numbers"
             raise SuiteError(f"{place}, {name}: {key} is {value!r:.60}; {remedy}")
     return name, arguments
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value has one of these types. A bool is no number, nor an int that no float can represent."""
+    """Return whether a value has one of these types. Reject bool as a number, and an int above the largest float."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
@@ -212,29 +212,29 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
     yield case.call_form.container in ("nested", "tensor") and not count, "this container needs gradients"
-    yield case.call_form.container == "tensor" and count != 1, "the container tensor holds one gradient"
+    yield case.call_form.container == "tensor" and count != 1, "the container tensor takes exactly one gradient"
     contained = call.in_place or call.style in ("list", "measure")
-    yield form.container != "list" and not contained, "its gradients are not passed in a container"
+    yield form.container != "list" and not contained, "it passes no container of gradients. Remove container"
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
         yield bool(values) and len(values) != count, f"{key} has {len(values)} entries for {count} gradients"
-    yield bool(form.groups) and call.style != "settings", "groups are for append_gradient_clip_ops"
+    yield bool(form.groups) and call.style != "settings", "groups apply to append_gradient_clip_ops only. Remove them"
     on_parameters = bool(case.frameworks) and set(case.frameworks) <= {"torch", "paddle"}
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
     excess = bool(form.need_clip) and not takes_need_clip
-    yield excess, "need_clip is for classes, and in place for frameworks = torch, paddle"
+    yield excess, "need_clip applies to classes, and in place with frameworks = ['torch', 'paddle']"
     listed = set(form.listed)
     mislisted = bool(listed) and (not call.in_place or listed != set(range(count)))
-    yield mislisted, "listed is for names in place, and has every gradient's number"
+    yield mislisted, "listed applies to calls in place, and needs the index of every gradient"
     by_gradients = form.gradients_for_parameters and call.style != "in place"
-    yield by_gradients, "gradients_for_parameters is for names in place"
+    yield by_gradients, "gradients_for_parameters applies to calls in place only. Remove it"
     shared = form.expanded or form.overlapping
-    yield shared and not case.raises, "expanded and overlapping memory is refused: say what it raises"
+    yield shared and not case.raises, "expanded and overlapping memory is rejected. Add raises"
     numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
     wrong_tensors = form.tensor_arguments and not (dtypes <= {"float32"} and numbers)
-    yield wrong_tensors, "tensor_arguments are float32, for thresholds of float32 gradients alone"
-    yield case.update and not dtypes <= {"float32", "float64"}, "update is for float32 and float64"
+    yield wrong_tensors, "tensor_arguments needs float32 gradients, and no norm_type, axes or error_if_nonfinite"
+    yield case.update and not dtypes <= {"float32", "float64"}, "update needs gradients in float32 or float64"
     whole = "int64" in dtypes and case.call_name != "clip_by_value"
-    yield whole and not case.raises, "int64 is for clip_by_value, or raises"
+    yield whole and not case.raises, "only clip_by_value supports int64. Choose another dtype, or add raises"
     if not case.raises:
         yield from _unfit_numbers(case)
 
@@ -242,16 +242,16 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
     arguments = case.arguments
     thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
-    yield any(math.isnan(value) for value in thresholds), "a threshold is NaN: say what it raises"
+    yield any(math.isnan(value) for value in thresholds), "a threshold is NaN. Change it, or add raises"
     if case.call.by_value:
         low, high = case.call.bounds(arguments)
-        yield low > high, "the lower bound is above the upper one: say what it raises"
+        yield low > high, "the lower bound is above the upper one. Swap them, or add raises"
     else:
-        yield any(value < 0 for value in thresholds), "a threshold or a norm is negative: say what it raises"
+        yield any(value < 0 for value in thresholds), "a threshold or a norm is negative. Change it, or add raises"
     p = arguments.get("norm_type", 2)
-    yield not (p == math.inf or 0.01 <= p <= 100), "norm_type is inf, or between 0.01 and 100, or say what it raises"
+    yield not (p == math.inf or 0.01 <= p <= 100), "norm_type must be inf or 0.01 to 100. Change it, or add raises"
     ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
     axes = arguments.get("axes", [])
-    yield any(not -rank <= axis < rank for axis in axes for rank in ranks), "axes has one that a gradient lacks"
+    yield any(not -rank <= axis < rank for axis in axes for rank in ranks), "axes exceeds a gradient's rank. Change it"
     twice = any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank)
-    yield twice, "axes names one twice: say what it raises"
+    yield twice, "axes repeats an axis. Remove it, or add raises"

@@ -1,4 +1,4 @@
-"""A clip configuration as the calls of a suite: the public names that clip as it does."""
+"""Convert a clip configuration to calls of a suite, by the public functions with the same effect."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _why_not_one_call(config: Settings) -> str:
     """Return why no single call clips like a configuration, with advice; '' if one does."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
-        return "a suite compares whole lists; leave its patterns and groups out, and choose tensors with only = "
+        return "suites do not support include, exclude and groups. Remove them, and choose tensors with only = "
     if config.nonfinite != "family":
-        return f"nonfinite = {config.nonfinite!r} is for training; leave it out"
+        return f"suites do not support nonfinite = {config.nonfinite!r}. Remove it"
     if config.has_own_eps:
-        return "it has an eps of its own"
+        return "suites do not support eps. Remove it"
     if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
-        return f"the family {family!r} has no norm for each tensor; use tensorflow or paddle"
+        return f"the family {family!r} has no rule norm. Use tensorflow or paddle"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
-        return "only PyTorch's global norm has an order other than 2"
+        return "only global_norm of the family pytorch supports a norm_type other than 2"
     return ""

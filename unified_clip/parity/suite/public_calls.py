@@ -1,4 +1,4 @@
-"""The public names that a case can call: their arguments, how to call them, and what the contract specifies."""
+"""The public functions and classes that a case can call: arguments, calling style, and rule by the contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """One public name."""
+    """One public function or class."""
 
     style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook"]
     """How gradients are passed and returned: see `invoke.call_public_name`."""
@@ -43,7 +43,7 @@ class Call:
         return float(arguments[self.required[0]])
 
     def passed_norm(self, arguments: Arguments) -> float | None:
-        """Return the norm that the caller passes in place of the measured one."""
+        """Return the norm that the caller passes instead of a measured one."""
         norm = arguments.get("total_norm", arguments.get("use_norm"))
         return None if norm is None else float(norm)
 

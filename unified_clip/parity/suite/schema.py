@@ -76,13 +76,13 @@ class TensorTable(Table):
         if sum(source is not None for source in (self.values, self.random, self.none)) != 1:
             raise ValueError("give one of values, random and none")
         if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
-            raise ValueError("none has no shape, dtype, rows or exponents")
+            raise ValueError("none takes no shape, dtype, rows or exponents. Remove them")
         if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
-            raise ValueError("random needs exponents and a shape, and exponents are for random")
+            raise ValueError("random needs exponents and shape, and exponents needs random. Add the missing one")
         if self.exponents and self.exponents[0] > self.exponents[1]:
-            raise ValueError("exponents has a low one above the high one")
+            raise ValueError("the low exponent is above the high one. Swap them")
         if self.dtype == "int64" and self.random is not None:
-            raise ValueError("there are no random int64 numbers")
+            raise ValueError("random does not support int64. Choose another dtype, or give values")
         if self.rows is not None and (
             not self.shape or self.dtype in PARTS or max(self.rows, default=0) >= self.shape[0]
         ):
@@ -103,7 +103,7 @@ class GradientsTable(Table):
         if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
             raise ValueError("give one of tensors, file and function")
         if (self.only and self.file is None) or (self.framework and self.function is None):
-            raise ValueError("give only together with file, and framework together with function")
+            raise ValueError("only needs file, and framework needs function. Remove it, or add the other")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Make one call as a case describes it. Record its results, warnings and errors, and what it wrote."""
+"""Make one call as a case describes it. Record its results, warnings, errors and changed gradients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
 
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
-    """Record what a call of unified_clip did to tensors. `inputs`: the gradients of the case."""
+    """Record the changes that a call of unified_clip made to its inputs, the gradients of the case."""
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
         result.structure = structure(result.returned)
@@ -62,7 +62,7 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation) -> CallResult:
-    """Call the framework's function. The result has no name if there is none, or it must not be called."""
+    """Call the framework's function. The result has no name if there is no function, or it must not be called."""
 
     def call() -> CallResult:
         adapter = invocation.adapter
@@ -75,12 +75,12 @@ def call_native(invocation: Invocation) -> CallResult:
 
 
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
-    """Return what is wrong with the tensors, apart from their numbers; '' if nothing."""
+    """Return an error about the tensors other than a wrong number; '' if there is none."""
     if result.raised or not invocation.call.in_place:
         tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
         left = [densify(_read(invocation, tensor)) for tensor in tensors]
         if types.digest(left) != types.digest(map(densify, inputs)):
-            return "had changed gradients" if result.raised else "changed the gradients it was given"
+            return "had changed gradients" if result.raised else "changed its inputs"
     if result.raised or result.gradients is None:
         return ""
     kinds = [
@@ -88,12 +88,12 @@ def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient
         for side in (invocation.gradients, result.gradients)
     ]
     if len(kinds[0]) == len(kinds[1]) and kinds[0] != kinds[1]:
-        return "returned a dense gradient for a sparse one, or the other way round"
+        return "returned a dense gradient for a sparse one, or a sparse one for a dense one"
     if not invocation.call.in_place:
         may_be_same = invocation.call.style in ("class", "settings")  # a class may return the gradient itself
         for before, after in zip(invocation.gradients, result.gradients, strict=False):
             if not (may_be_same and after is before) and invocation.adapter.shares_memory(before, after):
-                return "returned memory of a gradient it was given"
+                return "returned a tensor that shares memory with an input"
     return ""
 
 
@@ -118,7 +118,7 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
 
 
 def call_public_name(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Call a public name in its style: see `public_calls.Call.style`. `settings`: the namespace of the name."""
+    """Call a public function in its style (`public_calls.Call.style`). `settings`: the namespace that has it."""
     arguments, tensors = invocation.arguments, invocation.gradients
     match invocation.call.style:
         case "in place":
@@ -163,7 +163,7 @@ def _call_with_settings(invocation: Invocation, function: Callable[..., Any], se
 
 
 def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any]]], settings: Any) -> list[CallResult]:
-    """Call a public name for each invocation, all in one graph, and return the results."""
+    """Call a public function for each invocation, all in one graph, and return the results."""
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
     ends = list(accumulate((len(invocation.gradients) for invocation, _ in calls), initial=0))

@@ -1,4 +1,4 @@
-"""Start a framework's worker, and return an outcome for every work item, whatever happens to the process.
+"""Start a framework's worker, and return an outcome for every work item, even if the process crashes.
 
 If a worker ends, hangs or writes something unreadable, its current case fails. The worker is started again for the
 cases after it.
@@ -82,7 +82,7 @@ def run(
 ) -> WorkerResults:
     """Run all items on one framework, in order.
 
-    Results are read, and their files deleted, while the worker continues: together they may not fit on a disk.
+    Results are read and deleted while the worker continues: all files at once may not fit on the disk.
 
     worker: Command line, see `command`.
     timeout: Seconds without a new result after which the worker is ended.
@@ -206,7 +206,7 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
             return Failure("missing", str(data["missing"]))
         results.versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"what it left cannot be read: {path.name}: {error}")
+        return Failure("unreadable", f"its result cannot be read: {path.name}: {error}")
     return None
 
 
@@ -227,4 +227,4 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
             raise TypeError("raised is no list")
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        return Failure("unreadable", f"what it left cannot be read: {type(error).__name__}: {error}")
+        return Failure("unreadable", f"its result cannot be read: {type(error).__name__}: {error}")

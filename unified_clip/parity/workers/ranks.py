@@ -1,4 +1,4 @@
-"""Modes with several ranks. All ranks run the same cases in step, and rank 0 writes the results."""
+"""Run modes with several ranks. All ranks run the same cases in step, and rank 0 writes the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..modes import DISTRIBUTED, PROCESSES
 
 @contextmanager
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """Yield the adapter for a mode. Rank 0 starts the other ranks of the mode, and they meet by the file `meeting`."""
+    """Yield the adapter for a mode. Rank 0 starts the other ranks, and all join through the file `meeting`."""
     if mode not in PROCESSES:
         yield adapter
         return
@@ -35,17 +35,17 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
-    """Return which ranks have another result than rank 0; '' if none has."""
+    """Return an error that names the ranks whose result differs from that of rank 0; '' if all agree."""
     bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
     results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
-    return f"came to something else on {', '.join(others)} than on rank 0" if others else ""
+    return f"has another result on {', '.join(others)} than on rank 0" if others else ""
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     """Return the text of every rank. Exit if a rank is at another step: the next messages would not match."""
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:
-        where = ", ".join(f"rank {rank} came to {each}" for rank, each in enumerate(steps))
-        raise SystemExit(f"the processes are no longer in step: {where}")
+        where = ", ".join(f"rank {rank} reached {each}" for rank, each in enumerate(steps))
+        raise SystemExit(f"ranks are at different steps: {where}")
     return list(texts)

@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Raise RuntimeError if a plain tensor does not take the path to test: a comparison would prove nothing."""
+    """Raise RuntimeError if a plain tensor does not take the path that the mode tests."""
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
 
 
 def wait_for_room(out: Path) -> None:
-    """Wait until the parent has read enough results: they must not fill the disk."""
+    """Wait until the parent has read enough results, so that they do not fill the disk."""
     while sum(map(_size, os.scandir(out))) > MOST_WAITING:
         time.sleep(0.05)
 
@@ -159,12 +159,12 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
             return list(_run_cases(adapter, namespace, mode, cases))
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-        ranks.gather_in_step(adapter, "what cannot be read")
+        ranks.gather_in_step(adapter, "an unreadable result")
     if len(cases) == 1:
         return [({"unreadable": message}, {})]
     results = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
     if not any("unreadable" in result for result, _ in results):  # the fault is in what they share
-        results[0] = {"unreadable": f"in one graph with {len(cases) - 1} others: {message}"}, {}
+        results[0] = {"unreadable": f"in a graph with other cases ({len(cases) - 1}): {message}"}, {}
     return results
 
 
@@ -183,7 +183,7 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     else:
         results = [invoke.observe(invoke.call_public_name, *call, namespace) for call in calls]
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
-        ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "an end")
+        ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "the end of a call")
         if mode != NATIVE:
             invoke.record_effects(invocation, result, gradients)
         if case["update"] and result.gradients is not None:

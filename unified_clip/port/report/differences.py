@@ -48,14 +48,14 @@ def framework_of(function: str) -> str:
 
 
 def of(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function, numbered as in the file, those with a size first."""
+    """Return the known differences of a measured function by their numbers in the file, those with a size first."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)
 
 
 def rounding() -> float:
-    """Return the relative size below which a difference is rounding, and not listed."""
+    """Return the relative size below which a difference counts as rounding and is not listed."""
     return _read()[0]
 
 

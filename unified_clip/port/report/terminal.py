@@ -1,4 +1,4 @@
-"""A report of ported code as text, in colour on a terminal. Long text that repeats is replaced by a reference."""
+"""Print a report of ported code, in colour on a terminal. Repeated long text becomes a reference."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _lines(report: Report) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
-    """Yield one line for all clips that are left for the same reason."""
+    """Yield one line for all unchanged clips with the same reason."""
     lines: dict[str, list[str]] = {}
     for clip in clips:
         if clip.verdict == "left":

@@ -1,5 +1,5 @@
-"""Limits that optimizers and trainers take, and clip by themselves: `Adam(clipnorm=1.0)`, `max_grad_norm=`; and
-`need_clip=False`, for parameters that Paddle excludes from clipping.
+"""Rules for limits of optimizers and trainers that clip by themselves, such as `Adam(clipnorm=1.0)`, `max_grad_norm=`;
+and for `need_clip=False`, by which Paddle excludes parameters.
 
 `tensorflow_tape` rewrites limits of Keras optimizers together with their training steps.
 """
@@ -27,7 +27,7 @@ def is_need_clip(clip: FoundClip) -> bool:
 
 @register(RuleOrder.OFF, matches=lambda clip: clip.setting is not None)
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave settings of None and 0. `find` gives the others their reason."""
+    """Leave settings of None and 0 unchanged. `find` flags the others."""
     if trainer_arguments.is_off(file.module, clip):
         file.leave(clip, "None and 0 switch clipping off.")
 
@@ -56,4 +56,4 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="drop-in")
 def leave_need_clip(file: FileRewrite, clip: FoundClip) -> None:
-    file.leave(clip, "unified_clip supports it as it is.")
+    file.leave(clip, "unified_clip supports it unchanged.")

@@ -1,5 +1,5 @@
-"""Functions that clip gradients, clamp any tensor, or belong to static programs: `clip_grad_norm_`, `tf.clip_by_value`,
-`set_gradient_clip`. They become unified_clip's functions of the same name."""
+"""Rules for functions that clip gradients, clamp any tensor, or belong to static programs: `clip_grad_norm_`,
+`tf.clip_by_value`, `set_gradient_clip`. They become unified_clip's functions of the same name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..file_rewrite import FileRewrite
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
-LIKE_GRADIENT = "Its name is that of a gradient, but it cannot be traced to one."
+LIKE_GRADIENT = "The tensor has the name of a gradient, but cannot be traced to one."
 MADE_OF_GRADIENT = "The clipped expression contains a gradient, but it may not be one itself."
 NO_GRADIENT = "The clipped tensor is no gradient that can be traced."
 UNKNOWN_ARGUMENTS = "Its arguments are unknown: {}"
@@ -27,7 +27,7 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a clip that unified_clip has no replacement for, or whose arguments are unknown."""
+    """Flag a clip without a replacement in unified_clip, or with unknown arguments."""
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -35,12 +35,12 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     elif [name for name in unknown if not name.startswith("*")] or (unknown and function.renamed):
         file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
     elif clip.call is not None and function.name == "paddle.clip" and not {"min", "max"} <= arguments.passed.keys():
-        file.flag(clip, "It has one bound only.")
+        file.flag(clip, "Only one bound is passed. Pass min and max.")
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave a clip of something other than a gradient, and flag one that may clip a gradient."""
+    """Leave a clamp of other tensors unchanged, and flag one that may clip a gradient."""
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.parameters[0])
     if clip.call is None:

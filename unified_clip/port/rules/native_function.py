@@ -1,4 +1,4 @@
-"""PyTorch's own functions: `--native`. Steps of Paddle and TensorFlow take theirs from here, too."""
+"""Rules for `--native`: replace clips by PyTorch's own functions, in steps of Paddle and TensorFlow too."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ WriteClip = Callable[[str, str], list[str]]
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function by PyTorch's, if that takes the same arguments."""
+    """Replace a function by PyTorch's, if both take the same arguments."""
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
-        file.leave(clip, "It is PyTorch's own.")
+        file.leave(clip, "It is already PyTorch's own function.")
     elif clip.kind == "in place":
         file.edits.replace(clip.node, name)  # type: ignore[arg-type]
         file.edits.needs_import("torch")
@@ -37,7 +37,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def torch_function(rule: str) -> str:
-    """Return PyTorch's function for a rule. For the rule `norm`, call it for each tensor."""
+    """Return PyTorch's function for a rule. The rule `norm` needs a call for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 
@@ -109,19 +109,19 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def of_class(module: Module, source: ClipSource) -> WriteClip:
-    """Return the writer of lines that replace a clip of Paddle. Raises UnsureError."""
+    """Return a function that writes the lines in place of a Paddle clip. Raises UnsureError."""
     if source.may_be_none or len(source.clips) != 1:
         raise UnsureError("It may be None, or one of several clips.")
     (clip,) = source.clips
     binding = source.binding
     statement = module.small_statement(clip.node)
     if binding is not None and (statement is None or not module.has_own_line(statement)):
-        raise UnsureError("The clip has no line of its own.")
+        raise UnsureError("Other code is on the line of the clip. Give the clip a line of its own.")
     node = _limit(module, clip)
     if (number := module.number(node)) is None:
         raise UnsureError("Its threshold is only known at run time, and PyTorch's functions take it at the step.")
     if binding is not None and any(module.parents[read] not in source.uses for read in binding.reads):
-        raise UnsureError("The clip is read elsewhere, too.")
+        raise UnsureError("The clip is also used elsewhere.")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(number)
     limit = 'float("inf")' if limit == "inf" else limit
     return lambda _, parameters: [call_lines(module, clip.function.rule, parameters, limit, "parameter")]

@@ -1,4 +1,4 @@
-"""Clip classes of Paddle: `paddle.nn.ClipGradByNorm`. `paddle_optimizer` rewrites those that optimizers take."""
+"""Rules for Paddle's clip classes, such as `paddle.nn.ClipGradByNorm`. `paddle_optimizer` has those in optimizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..source.module import Module
 from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
-ONLY_NAMED = "It is named but not called, so that its use cannot be seen."
+ONLY_NAMED = "It is not called here, so its arguments are unknown."
 
 
 def is_class(clip: FoundClip) -> bool:
@@ -40,7 +40,7 @@ def _is_tested(module: Module, engine: Engine) -> bool:
 
 
 def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
-    """Return the value of an engine's argument in a call; None if it is not passed."""
+    """Return the value that a call passes as an engine's argument; None if it passes none."""
     if argument := keywords_of(call).get(engine.argument):
         return argument.value
     values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == engine.position)

@@ -1,4 +1,4 @@
-"""Clips that optimizers of Paddle take: `Adam(grad_clip=clip)`. In PyTorch, the clip stands before each step."""
+"""Rules for clips in Paddle's optimizers: `Adam(grad_clip=clip)`. In PyTorch, the clip stands before each step."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the name of the clip at the steps. A clip without one gets a new variable."""
+    """Return the variable of the clip for use at the steps. A clip without one gets a new variable."""
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls
@@ -114,7 +114,7 @@ def _parameters(module: Module, step: OptimizerStep, optimizer: Optimizer) -> st
 
 
 def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
-    """Return whether the file adds attributes or layers, and perhaps parameters, to the model."""
+    """Return whether the file may add parameters to the model, as attributes or layers."""
     model = module.code(parameters).removesuffix(".parameters()")
     targets: list[cst.CSTNode] = [node.target for node in module.nodes if isinstance(node, cst.AssignTarget)]
     targets += [call.func for call in module.calls if method_of(call) in NEW_PARTS]
@@ -123,7 +123,7 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return scaler.unscale_(optimizer) for a step by a scaler, unless it stands before the step."""
+    """Return the line scaler.unscale_(optimizer) for a step by a scaler, unless it is already there."""
     if step.kind != "scaler":
         return []
     name = optimizer.binding.text
@@ -133,7 +133,7 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
 
 
 def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
-    """Return whether the line `code` is already there between the previous step, which `ends` matches, and a step."""
+    """Return whether the line `code` is between a step and the previous one, which `ends` matches."""
     inner = module.parents[statement]
     for block in module.ancestors(inner):
         if isinstance(block, cst.IndentedBlock | cst.Module):
@@ -151,7 +151,7 @@ def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.P
 
 
 def _block(header: str, lines: Sequence[str]) -> list[str]:
-    """Return a compound statement."""
+    """Build a compound statement."""
     return ["\n".join([f"{header}:", indent("\n".join(lines), "    ")])]
 
 

@@ -1,5 +1,5 @@
-"""Training steps of TensorFlow with a gradient tape, and limits that their Keras optimizers take. PyTorch's step has
-backward(), the clips, and step()."""
+"""Rules for TensorFlow's training steps with a gradient tape, and for limits of their Keras optimizers. PyTorch's step
+has backward(), the clips, and step()."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite whole steps, with the limits of Keras optimizers. Another rule renames the functions in them."""
+    """Rewrite whole steps, with the limits of Keras optimizers. The rule for functions renames the clips in them."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -57,7 +57,7 @@ class TapeRewrite:
     """The steps of a file that clip, and the changes of those that can be rewritten."""
 
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-        """`clips`: of TensorFlow and of Keras optimizers."""
+        """Find the steps. `clips`: those of TensorFlow and of Keras optimizers."""
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
         self._ranges: dict[FoundClip, Sequence[StepRange]] = {}
@@ -72,7 +72,7 @@ class TapeRewrite:
         self._exclude(excluded | self._of_several_lists())
 
     def _exclude(self, excluded: set[StepRange | None]) -> None:
-        """Exclude clips of steps that are not rewritten, and all steps of these clips."""
+        """Exclude the clips of these steps. Then exclude all other steps of those clips, and so on."""
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
@@ -80,7 +80,7 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _of_several_lists(self) -> set[StepRange | None]:
-        """Return the steps whose optimizer steps other variables elsewhere. PyTorch's would step all of them."""
+        """Return the steps whose optimizer steps other variables elsewhere. In PyTorch it would step all variables."""
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)
@@ -88,7 +88,7 @@ class TapeRewrite:
         return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
-        """Return a key of the optimizer."""
+        """Return a key that identifies the optimizer."""
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
@@ -122,7 +122,7 @@ class TapeRewrite:
         else:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
-            raise UnsureError("It belongs to no step, from the gradient to apply_gradients(), that can be seen.")
+            raise UnsureError("No training step with it was found, from the gradient to apply_gradients().")
         for span in ranges:
             if span.step is None:
                 raise UnsureError(span.reason)
@@ -149,14 +149,14 @@ class TapeRewrite:
             raise UnsureError(STEPS_ELSEWHERE)
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
-            raise UnsureError("Its threshold cannot be read at the steps.")
+            raise UnsureError("The threshold is not available at the steps.")
         meaning = self._file.sites[clip].meaning
         if meaning is None or (not meaning.threshold and meaning.config.threshold == 0):
             raise UnsureError("A limit of 0 or None is off in Keras 3, but not in older versions.")
         return ranges
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
-        """Return the name that replaces the limit of an optimizer, and the line."""
+        """Return the function that replaces an optimizer's limit, and the line that calls it."""
         rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
         if self._file.native:
             line = native_function.call_lines(self._module, rule, step.variables, limit)

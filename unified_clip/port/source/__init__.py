@@ -1,1 +1,1 @@
-"""Read Python source: its tree, what its names stand for, where gradients flow, and edits."""
+"""Read Python source: tree, names, and flow of gradients. Edit it."""

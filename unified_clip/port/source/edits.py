@@ -154,7 +154,7 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return an argument with the ending of the removed one after it, and the comments between them."""
+    """Return the new last argument, with the ending of the removed one and the comments between both."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
     end = ended(between, end)
@@ -164,7 +164,7 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def ended(between: Any, end: Any) -> Any:
-    """Return the space before a closing bracket, with the comments after the new last element."""
+    """Return the white space before a closing bracket, with the comments after the new last element."""
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
         last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
         if isinstance(end, cst.ParenthesizedWhitespace):
@@ -176,7 +176,7 @@ def ended(between: Any, end: Any) -> Any:
 
 
 def _lost(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
-    """Return the comments of a statement that its replacement does not have."""
+    """Return the comments of a statement that its replacement lacks."""
     left = Counter(comment.value for line in after for comment in _comments(line))
     lost = []
     for comment in _comments(original):
@@ -193,7 +193,7 @@ def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
 
 
 def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-    """Return a placeholder of a removed line, which keeps its comments until they have another place."""
+    """Return a placeholder for a removed line, which keeps its comments until they are moved."""
     comments = [comment.value for comment in _comments(line)]
     above = sum(len(_comments(empty_line)) for empty_line in line.leading_lines)
     gap = cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines if comments else ())

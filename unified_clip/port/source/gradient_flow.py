@@ -1,4 +1,4 @@
-"""Trace gradients through a file: from the call that computes them, over assignments, loops and pairs."""
+"""Trace gradients through a file, from the call that computes them through assignments, loops and tuples."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class Gradients:
 
     @cached_property
     def _hooks(self) -> list[object]:
-        """Lambdas and names of functions that are registered as hooks of tensors."""
+        """The lambdas, and names of functions, that are registered as hooks of tensors."""
         calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
-        """Return whether an expression, or a value of a name in it, contains a gradient. `visited`: names to skip."""
+        """Return whether an expression contains a gradient, directly or by a name's value. `visited`: names to skip."""
         visited = set() if visited is None else visited
         return any(
             (isinstance(inner, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(inner)))
@@ -98,7 +98,7 @@ class Gradients:
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """Values that functions return and yield, by name of the function."""
+        """The values that functions return and yield, by name of the function."""
         values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
@@ -117,7 +117,7 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return the arguments of calls of a function, or the arguments beside a lambda."""
+        """Return the arguments that may become a parameter: in calls of its function, or beside its lambda."""
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
             calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
@@ -128,7 +128,7 @@ class Gradients:
         return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """Return what an expression contains."""
+        """Return the kind of an expression: a gradient, a list or a tuple; None for anything else."""
         match node:
             case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
                 return None if self._module.full_name(node) in names("gradient_sources") else "gradient"
@@ -220,7 +220,7 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of an element: in a tuple at a position, else of any element."""
+    """Return the kind of the element at a position of a tuple, or of any element of a list."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

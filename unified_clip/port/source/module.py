@@ -1,4 +1,4 @@
-"""A file of Python: what its names stand for, and which values are bound to them."""
+"""A file of Python: the full names and the values of its names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Binding:
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The values assigned to it; None if anything else is bound, as a part of a tuple."""
+        """The assigned values; None if anything else is bound, such as a part of a tuple."""
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
@@ -64,7 +64,7 @@ class Module(SyntaxTree):
     # -- names
 
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
-        """Return the full names that a dotted name may stand for, by imports; '' for anything else."""
+        """Return the full names that a dotted name may have by imports; '' for anything else."""
         rest: list[str] = []
         while isinstance(node, cst.Attribute):
             rest.insert(0, node.attr.value)
@@ -91,7 +91,7 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return what a dotted name stands for; '' if that is unknown or ambiguous."""
+        """Return the full name of a dotted name; '' if it is unknown or ambiguous."""
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
@@ -102,7 +102,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _captured(self) -> set[str]:
-        """Names that `case` binds, which LibCST's scopes leave out."""
+        """The names that `case` binds, which LibCST's scopes lack."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
@@ -150,7 +150,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.CSTNode, str], list[cst.CSTNode]]:
-        """Attributes of self, by class and name."""
+        """The attributes of self, by class and name."""
         attributes: dict[tuple[cst.CSTNode, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
@@ -167,7 +167,7 @@ class Module(SyntaxTree):
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that is bound to a target, and which part of it."""
+        """Return the value that is bound to a target, whole or in part."""
         path: list[int | None] = []
         inner = node
         for outer in self.ancestors(node):
@@ -193,7 +193,7 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression has the same value elsewhere: its names are visible there, and bound once."""
+        """Return whether an expression has the same value elsewhere: its names are visible there and bound once."""
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):
@@ -260,7 +260,7 @@ class Module(SyntaxTree):
     # -- numbers
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return a number, or the value of a name that is bound to one once; None if only running can tell."""
+        """Return a number, or the value of a name that is bound to one once; None if it is only known at run time."""
         try:
             value = self._value(node, 0)
             return float(value) if is_number(value) else None

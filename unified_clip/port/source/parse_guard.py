@@ -68,7 +68,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether getattr looks up a computed name in what may be a module. A parameter is none."""
+    """Return whether getattr looks up a computed name in a possible module. A parameter is no module."""
     modules: set[str] = set()
     owners: set[str] = set()
     for node in nodes:

@@ -31,12 +31,12 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Let a name become `module.name`."""
+        """Replace a name by `module.name`."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 
     def apply(self) -> None:
-        """Record the changes of all names."""
+        """Record the edits for all names."""
         by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
         for node in self._replacements:
             assignment = self._assignment(node)
@@ -66,7 +66,7 @@ class Renames:
         return only if not is_guarded and self._module.has_own_line(only.node) else None
 
     def _assignments(self, node: cst.CSTNode) -> list[BaseAssignment]:
-        """Return what binds the first part of a dotted name."""
+        """Return the assignments that bind the first part of a dotted name."""
         scope, first = self._module.scope(node), first_name(node)
         return list(scope[first.value]) if scope is not None and first is not None else []
 
@@ -99,11 +99,11 @@ class Renames:
             self._beside += [(assignment.node, module) for assignment in imports]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
-        """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
+        """Return whether an import binds its name in its scope, without `global` or `nonlocal`."""
         return self._module.scope(assignment.node) is assignment.scope
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
-        """Return whether the replacement has to be imported for the whole file."""
+        """Return whether the replacement must be imported at the top of the file."""
         statement = assignment.node
         if not self._is_own(assignment) or not self._module.has_own_line(statement):
             return True

@@ -32,7 +32,7 @@ class SyntaxTree:
     """A parsed file."""
 
     def __init__(self, content: bytes, path: Path | None = None) -> None:
-        """Raises UnreadableError."""
+        """Parse a file. Raises UnreadableError."""
         self.content, self.path = content, path
         try:
             self.tree = cst.parse_module(content)
@@ -140,7 +140,7 @@ class SyntaxTree:
 
     @cached_property
     def function_names(self) -> frozenset[str]:
-        """The names of the functions and methods that the file defines."""
+        """The names of the functions and methods in the file."""
         return frozenset(inner.name.value for inner in self.nodes if isinstance(inner, cst.FunctionDef))
 
 
@@ -152,7 +152,7 @@ def first_name(node: cst.CSTNode) -> cst.Name | None:
 
 
 def is_name(node: cst.CSTNode | None, name: str) -> bool:
-    """Return whether a node is this name, as `None`."""
+    """Return whether a node is this name, such as `None`."""
     return isinstance(node, cst.Name) and node.value == name
 
 

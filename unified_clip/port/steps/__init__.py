@@ -1,1 +1,1 @@
-"""Training steps in source: where optimizers step, and what they step."""
+"""Find training steps in source: the optimizer, its steps, and its parameters."""

@@ -13,7 +13,7 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """Judge whether expressions contain all gradients of a call, in order, each with its variable."""
+    """Check whether expressions contain all gradients of a call, in order, each with its variable."""
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
         self._module, self._source, self._variables = module, source, variables
@@ -67,7 +67,7 @@ class AppliedGradients:
         return is_clip and self._is_list(node.args[0].value)
 
     def _is_changed(self, binding: Binding) -> bool:
-        """Return whether elements of a list are assigned, added or removed."""
+        """Return whether the file assigns, adds or removes elements of a list."""
         for parent in (self._module.parents[read] for read in binding.reads):
             place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
             is_method = isinstance(parent, cst.Attribute) and parent.attr.value in LIST_CHANGING_METHODS
@@ -76,7 +76,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts all values of a name. A name in progress is accepted."""
+        """Return whether `judge` accepts all values of a name. Accept a name whose check is running."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False

@@ -36,7 +36,7 @@ SELECTING_ARGUMENTS = ("need_clip", "group_name", "auto_skip_clip")
 
 @dataclass(frozen=True)
 class ClipSource:
-    """The clips that a variable or a grad_clip= argument may hold."""
+    """The clips that a variable or a grad_clip= argument may contain."""
 
     clips: Sequence[FoundClip]
     binding: Binding | None
@@ -121,7 +121,7 @@ class PaddleOptimizers:
             return node, ClipSource([clip], None, [argument], may_be_none=node is not call)
         binding = self._module.binding(self._target(node))
         if binding.key is None:
-            raise UnsureError("Its use cannot be seen.")
+            raise UnsureError("It is not assigned to a variable or passed as grad_clip=. Assign it to a variable.")
         return binding.key, self._source_in(binding)
 
     def _check(self, clip: FoundClip) -> None:
@@ -132,7 +132,7 @@ class PaddleOptimizers:
             raise UnsureError("The file builds static programs, which run later. PyTorch runs each step at once.")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable may hold."""
+        """Return the clips that a variable may contain."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
@@ -173,15 +173,15 @@ class PaddleOptimizers:
             if isinstance(parent, cst.Arg) and keyword_of(parent) == "grad_clip":
                 yield parent
             elif not self._is_test(read) and not is_harmless(self._module, read):
-                raise UnsureError(f"Line {self._module.position(read)[0]} uses {binding.text} in another way.")
+                raise UnsureError(f"Line {self._module.position(read)[0]} uses {binding.text} in an unsupported way.")
 
     def _is_test(self, read: cst.CSTNode) -> bool:
-        """Return whether a read is a test: `if clip:` or `clip is not None`."""
+        """Return whether a name is only tested: `if clip:` or `clip is not None`."""
         parent = self._module.parents[read]
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
     def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the one target that an expression is assigned to; None if there are others, or none."""
+        """Return the only target that an expression is assigned to; None without one, or with several."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
@@ -195,14 +195,14 @@ class PaddleOptimizers:
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
-            raise UnsureError(f"{self._module.code(call.func)} takes it, which is no known optimizer of Paddle.")
+            raise UnsureError(f"{self._module.code(call.func)} takes it, but is no known optimizer of Paddle.")
         target = self._target(call)
         binding = self._module.binding(target)
         if binding.key is None:
-            raise UnsureError("The optimizer is not assigned to a variable, so that its steps cannot be seen.")
+            raise UnsureError("The optimizer is not assigned to a variable, so its steps cannot be found.")
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
-            raise UnsureError("The optimizer has no line of its own.")
+            raise UnsureError("Other code is on the line of the optimizer. Give it a line of its own.")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
             raise UnsureError(f"{binding.text} is global or nonlocal here.")
         if binding.key not in self._by_binding:
@@ -221,9 +221,9 @@ class PaddleOptimizers:
         binding = self._module.binding(method.value)
         step = self._at(call, "minimize", line)
         if len(call.args) > 2:
-            raise UnsureError(f"minimize() in line {line} takes more than the loss and the clip.")
+            raise UnsureError(f"minimize() in line {line} has other arguments than the loss and the clip.")
         if binding.key is None or not isinstance(step.statement, cst.Expr):
-            raise UnsureError(f"The optimizer or the result of minimize() in line {line} cannot be seen.")
+            raise UnsureError(f"The optimizer or the result of minimize() in line {line} cannot be inferred.")
         return Optimizer(binding, [argument], [step], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
@@ -283,12 +283,12 @@ class PaddleOptimizers:
             raise UnsureError(f"Line {line} uses {full_name} without a call.")
         step = self._at(call, name, line)
         if name == "step" and call.args:
-            raise UnsureError(f"{full_name}() in line {line} takes a closure. Gradients cannot be clipped in it.")
+            raise UnsureError(f"{full_name}() in line {line} takes a closure. Clip inside the closure by hand.")
         if name == "minimize":
             if not all(isinstance(argument.value, Target) for argument in call.args):
                 raise UnsureError(f"The loss of {full_name}() in line {line} is computed in the call.")
             if len(call.args) > 1:
-                raise UnsureError(f"{full_name}() in line {line} takes more than the loss.")
+                raise UnsureError(f"{full_name}() in line {line} has other arguments than the loss.")
             if not isinstance(step.statement, cst.Expr):
                 raise UnsureError(f"Line {line} uses the result of {full_name}(). step() returns nothing.")
         return step
@@ -297,9 +297,7 @@ class PaddleOptimizers:
         statement = self._module.small_statement(call)
         is_whole = self._module.parents[call] is statement  # other code in the statement may run before the step
         if statement is None or not is_whole or not self._module.has_own_line(statement):
-            raise UnsureError(
-                f"The step in line {line} has no line of its own, so that no clip can be inserted before it."
-            )
+            raise UnsureError(f"Line {line} has other code besides the step. Give the step a line of its own.")
         return OptimizerStep(statement, call, kind)
 
     def _is_static(self) -> bool:
@@ -316,7 +314,7 @@ class PaddleOptimizers:
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether a read is in a type annotation, or printed in a statement of its own."""
+    """Return whether a name is only printed in a statement of its own, or in a type annotation."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]

@@ -1,4 +1,4 @@
-"""Detect parameter groups: `parameters=[{"params": ...}, ...]`, of which Paddle clips each by itself."""
+"""Detect parameter groups: `parameters=[{"params": ...}, ...]`. Paddle clips each group separately."""
 
 from __future__ import annotations
 

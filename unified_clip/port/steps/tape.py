@@ -78,7 +78,7 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield each gradient with the call that applies it. They have to alternate, because backward() adds up."""
+        """Yield each gradient with the call that applies it. They must alternate: backward() adds up gradients."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
@@ -122,9 +122,9 @@ class TapeSteps:
             raise UnsureError(GRAPH)
         first, last = self._module.small_statement(source), self._module.small_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
-            raise UnsureError("The gradient and apply_gradients() need lines of their own.")
+            raise UnsureError("Give the gradient and apply_gradients() lines of their own.")
         if not isinstance(last, cst.Expr) or last.value is not apply:
-            raise UnsureError("The result of apply_gradients() is used. PyTorch's step() returns none.")
+            raise UnsureError("The result of apply_gradients() is used. PyTorch's step() returns None.")
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
             raise UnsureError("The gradient and apply_gradients() are not in one block.")
@@ -148,7 +148,7 @@ class TapeSteps:
         """Return the loss and the variables."""
         arguments = Arguments(source, ("target", "sources"))
         if arguments.unknown or len(arguments.passed) < 2:
-            raise UnsureError("The gradient has more arguments than the loss and the variables.")
+            raise UnsureError("The gradient has other arguments than the loss and the variables.")
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
             raise UnsureError("The variables are a dict.")
@@ -157,16 +157,16 @@ class TapeSteps:
     def _check_apply(self, apply: cst.Call) -> None:
         has_other = any(argument.star or keyword_of(argument) not in ("", "grads_and_vars") for argument in apply.args)
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
-            raise UnsureError(f"{method_of(apply)}() takes more than gradients and variables.")
+            raise UnsureError(f"{method_of(apply)}() has other arguments than gradients and variables.")
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
         """Raise UnsureError unless the same optimizer is zeroed before the gradient and steps after it."""
         if not isinstance(owner_of(apply), Target):
-            raise UnsureError("The optimizer has no name here.")
+            raise UnsureError("The optimizer is not a variable here. Assign it to one.")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
         nodes = [bound.node for bound in self._module.binding(owner_of(apply)).bounds if bound.node is not None]
         if any(self._module.position(node)[0] in lines for node in nodes):
-            raise UnsureError("The optimizer is chosen after the gradient.")
+            raise UnsureError("The optimizer is assigned after the gradient. Assign it before.")
 
     def _check_list(self, source: cst.Call) -> None:
         """Raise UnsureError if the gradient is of one variable, not of a list."""

@@ -2,11 +2,10 @@
 
     read(Path("gradients.pt"), scratch)                     every gradient in a file
     read(Path("run/ckpt-9"), scratch, only=["model/*"])     those of a checkpoint whose names match
-    call("grads.py:gradients", suite, scratch)              what a Python function gives
+    call("grads.py:gradients", suite, scratch)              those that a Python function returns
 
-`docs/gradient_files.md` says how each format is read and what is left out. Safetensors, `.npz` and Paddle's files are
-read here; what takes a framework to read is converted by a process of its own (`convert`), for which a suite may name
-another interpreter.
+`docs/gradient_files.md` documents each format. Safetensors, `.npz` and Paddle's files are read here. A file that only
+a framework can read is converted by a process of its own (`convert_worker`), for which a suite may name an interpreter.
 """
 
 from __future__ import annotations
@@ -78,12 +77,12 @@ def read(
     Their arrays are read-only `np.memmap`s (plain where there are no elements), contiguous, but not always aligned.
 
     path: a file, or a TensorFlow checkpoint: its prefix or its directory.
-    scratch: a directory that lives as long as the gradients are used; what cannot be mapped in place is written there.
+    scratch: a directory that exists as long as the gradients are used, for tensors that cannot be mapped in place.
     only: patterns of names, as of `fnmatch`; none for all of them.
     pythons: interpreters, by the name of the framework; by default this one.
 
-    UnreadableError: the file is not there, is damaged, exceeds a limit of `_limits`, or holds what is not supported; a
-    pattern that matches nothing.
+    UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or a pattern matches
+    nothing.
     """
     try:
         path, kind = _kind(path)
@@ -125,7 +124,7 @@ def _kind(path: Path) -> tuple[Path, str]:
     """Return the file to read and its kind: a suffix of READ_HERE, or a kind of `convert_worker`."""
     if path.is_dir():
         if not (path / "checkpoint").is_file():
-            raise UnreadableError("a directory that is no TensorFlow checkpoint. Pass a file")
+            raise UnreadableError("a directory without a TensorFlow checkpoint. Pass a file")
         return path, "tensorflow"
     if not path.is_file():
         if not path.with_name(f"{path.name}.index").is_file():
@@ -134,9 +133,7 @@ def _kind(path: Path) -> tuple[Path, str]:
     suffix = path.suffix.lower()
     if suffix not in READ_HERE and suffix not in CONVERTED:
         known = ", ".join([*READ_HERE, *CONVERTED])
-        raise UnreadableError(
-            f"its name ends in none of {known}. Save the gradients in a format of docs/gradient_files.md"
-        )
+        raise UnreadableError(f"its suffix is not one of {known}. Save the gradients in one of these formats")
     if not path.stat().st_size:
         raise UnreadableError("the file is empty")
     if suffix == ".index":

@@ -164,7 +164,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
     if dataset.chunks:
         _check_chunks(name, dataset)
     elif dataset.id.get_storage_size() < dataset.nbytes:  # no memory for what a small file only says it has
-        raise UnreadableError(f"{name!r} is incomplete, or in another file. Save its numbers in this file")
+        raise UnreadableError(f"numbers of {name!r} are missing or in another file. Save all in this file")
     return from_numpy(dataset[()])
 
 
@@ -190,7 +190,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
         if not skipped >> codes.index(GZIP) & 1:
             data = zlib.decompressobj().decompress(data, most + 1)
         if len(data) > most:
-            raise UnreadableError(f"{name!r} has a chunk that expands beyond its size: it is damaged. Save it again")
+            raise UnreadableError(f"{name!r} is damaged: a chunk expands beyond its size. Save it again")
 
 
 # -- a function

@@ -30,14 +30,14 @@ class Item(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes that the tensor takes when it is read. Of a sparse one, when it is made dense."""
+        """The bytes of the tensor in memory; of a sparse one, after it is made dense."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
     """Yield the gradients among the tensors whose names match one of the patterns `only`, or all without patterns.
 
-    Integers and text are left out, except where `only` names them in full.
+    Integers and text are left out, unless `only` has their full name.
 
     file_size: Bytes. If given, the names, dtypes, shapes and the total size are checked before any tensor is read.
 

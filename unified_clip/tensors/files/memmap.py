@@ -1,6 +1,6 @@
 """Tensors that stay in their files, by memory map: a file of 10 GB takes no memory until its tensors are used.
 
-What cannot be mapped where it lies is written, tensor by tensor, into a directory of scratch space, and mapped there.
+A tensor that cannot be mapped in its file is written into a scratch directory, and mapped there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_or_map(path: Path) -> Raw:
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that begins at a byte of a mapped file. The array has the place as `filename` and `offset`."""
+    """Return the tensor that begins at a byte of a mapped file. The array has `filename` and `offset`."""
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
     array = raw[start : start + size].view(STORAGE[dtype]).reshape(whole)

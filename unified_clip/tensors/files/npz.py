@@ -1,4 +1,4 @@
-"""NumPy's `.npz`: a zip of arrays. What is not compressed is mapped where it lies inside the zip."""
+"""Read NumPy's `.npz`: a zip of arrays. Uncompressed arrays are mapped inside the zip."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Read Paddle's `.pdparams` and `.pdopt`, which are pickles, without Paddle and without running code of the file.
 
-A pickle names functions and classes, and calls what it names. Here it gets what `STAND_INS` has for the names that
-`paddle.save` writes, and any other name is rejected. So are opcodes that `paddle.save` does not write. Reading takes
-time and memory in proportion to the size of the file. Large arrays are mapped where they lie inside the pickle.
+A pickle names functions and classes, and calls them. Names that `paddle.save` writes get a stand-in from `STAND_INS`.
+Other names and opcodes are rejected. Reading takes time and memory in proportion to the size of the file. Large arrays
+are mapped inside the pickle.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Whole:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """Reserve no memory for bytes that the file does not have."""
+        """Read up to the end of the file: a wrong length reserves no memory."""
         if count > self.size - self.file.tell():
             raise EOFError("it ends early")
         return self.file.read(count)
@@ -120,7 +120,7 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return an opcode's function that checks the dict keys at these places of the stack first."""
+    """Wrap an opcode's function: first check the dict keys at these places of the stack."""
 
     def load_checked(unpickler: Any) -> None:
         for key in unpickler.stack[keys]:
@@ -149,7 +149,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             ) from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Load bytes that follow their length, a number of `width` bytes. Long ones are in the file, in no frame."""
+        """Load bytes that follow their length, a number of `width` bytes. Long ones are outside of frames."""
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))
@@ -161,7 +161,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Call a stand-in. A file that passes more to calls than it has bytes passes the same again and again."""
+        """Call a stand-in. Reject a file that passes more bytes to calls than it has: it repeats the same data."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("it copies the same data many times")

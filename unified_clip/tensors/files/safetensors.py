@@ -1,4 +1,4 @@
-"""Safetensors files: eight bytes with the length of a header in JSON, the header, and tensors, mapped where they lie.
+"""Read safetensors files: eight bytes with the length of a JSON header, the header, and tensors, which are mapped.
 
 `parity/data/README.md` describes the format of sparse gradients.
 """

@@ -17,7 +17,7 @@ class Converter(TensorConverter):
         return paddle.to_tensor(array, place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
 
     def sparse(self, tensor: Sparse) -> Any:
-        """SelectedRows, as only the derivative of an embedding makes them."""
+        """Return SelectedRows, which only the derivative of an embedding creates."""
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
         rows = paddle.nn.functional.embedding(paddle.to_tensor(np.array(tensor.rows)), weight, sparse=True)

@@ -1,7 +1,7 @@
 """Record the frameworks' own clipping functions, which `unified_clip.record` does not record.
 
-The functions run unchanged. A line has the exact norm of their inputs, and the coefficient computed from inputs and
-results, which is not always that of the function's formula.
+The functions run unchanged. A line has the exact norm of their inputs, and the coefficient between inputs and
+results, which may differ from the function's formula.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDINGS = (0.5, 1.5, 2.5)
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A call of a framework's own function, as the function is documented."""
+    """A call of a framework's own function: its settings as documented."""
 
     name: str
     framework: str
@@ -77,7 +77,7 @@ class ObservedTensors:
 
 
 class Observer:
-    """Writes the calls of frameworks' functions to a recording."""
+    """Write the calls of frameworks' functions to a recording."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -86,7 +86,7 @@ class Observer:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Enter a call. Yield whether it is outermost: calls inside a recorded call are part of it."""
+        """Enter a call. Yield whether it is outermost: calls inside a recorded call belong to it."""
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
             return
@@ -118,7 +118,7 @@ class Observer:
             wait()
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Record a call, unless it got no gradient."""
+        """Record a call that got gradients."""
         if observed.before:
             stored = (_stored(observed, tensors) for tensors in (observed.before, observed.after))
             self._recording.add(fields(call, observed), *stored)
@@ -227,7 +227,7 @@ def read(tensor: Any) -> Dense:
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Return the entries of all lists at which `before` has a gradient. An empty list stays empty."""
+    """Remove the entries of all lists at which `before` has None. An empty list stays empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 

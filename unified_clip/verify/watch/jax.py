@@ -20,7 +20,7 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Report a call. `describe` returns it for a value of its threshold. No tensor may be None."""
+    """Report a call, which `describe` makes from the value of its threshold. No tensor may be None."""
     observer.wait_with(jax.effects_barrier)
 
     def receive(value: Any, *arrays: Any) -> None:

@@ -16,7 +16,7 @@ def install(observer: Observer) -> None:
 
 
 def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Return the gradients for the optimizer, which in a graph wait for the report."""
+    """Clip as the optimizer does. Return gradients that, in a graph, depend on the report."""
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)
@@ -40,7 +40,7 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
 
 
 def _describe_call(optimizer: Any) -> NativeCall | None:
-    """Return the clip of an optimizer, chosen in its own order; None if it has none."""
+    """Return the clip that an optimizer applies; None if it has none."""
     kind = f"keras.optimizers.{type(optimizer).__name__}"
     backend = keras.backend.backend()
     if optimizer.clipnorm and optimizer.clipnorm > 0:

@@ -34,7 +34,7 @@ def install(observer: Observer) -> None:
 
 
 def install_unified_clip(observer: Observer) -> None:
-    """Watch unified_clip's classes in static programs, where they are not recorded otherwise."""
+    """Watch unified_clip's classes in static programs, where `record` does not record them."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -86,7 +86,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 
 
 def _run(observer: Observer, function: Callable[..., Any]) -> Any:
-    """Have an executor also fetch the gradients before and after the clips of its program."""
+    """Run an executor, and also fetch the gradients before and after the clips of its program."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -54,7 +54,7 @@ def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark the results of an eager operation on a gradient: `g / n` is one too. Graphs keep their inputs."""
+    """Mark the results of an eager operation on a gradient, such as `g / n`. Graphs keep their inputs anyway."""
     if graph is None and any(map(_is_marked, inputs)):
         GRADIENTS.update((id(each), each) for each in outputs)
 
@@ -133,7 +133,7 @@ def report_call(
     names: Sequence[str] = (),
     is_gradient: Callable[[], bool | None] = lambda: True,
 ) -> list[Any]:
-    """Return `after`, which in a graph waits for the report. `is_gradient` is called whenever the graph runs."""
+    """Return `after`; in a graph, make it depend on the report. `is_gradient` is called at every run of the graph."""
     present = without_none(before, after, weights, names)
 
     def receive(*values: Any) -> None:

@@ -61,7 +61,7 @@ class DeepSpeed(Format):
 
 
 def _skips(document: Document) -> list[str]:
-    """Return notes on steps whose norm is not finite, for the precision in the file, or for both precisions."""
+    """Return notes on steps with a norm that is not finite, for the file's precision, or for both."""
     if document.get("fp16", "enabled") is True:
         return [FP16]
     for name in ("bf16", "bfloat16"):

@@ -58,7 +58,7 @@ class Detectron2(Format):
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """Return ENABLED. yacs evaluates strings as Python."""
+        """Return the value of ENABLED. yacs evaluates strings as Python."""
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:

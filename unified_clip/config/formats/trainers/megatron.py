@@ -79,7 +79,7 @@ class Megatron(OwnFormat):
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the words of a script with their lines, without quotes, brackets and semicolons."""
+    """Yield each word of a script with its line, without quotes, brackets and semicolons."""
     for line, code in enumerate(text.splitlines(), 1):
         for word in re.split(r"[\s()\"';\\]+", COMMENT.sub("", code)):
             yield line, word

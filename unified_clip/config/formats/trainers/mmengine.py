@@ -189,7 +189,7 @@ def _names_set(statement: ast.stmt) -> list[str]:
 
 
 def _not_understood(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return the statements that may change clipping by more than an assignment to names."""
+    """Return the statements, other than assignments to names, that may change clipping."""
     relevant = _relevant(body)
     sets_wrapper = any("optim_wrapper" in _names_set(statement) for statement in body)
     not_understood: list[tuple[str, ast.stmt]] = []
@@ -203,7 +203,7 @@ def _not_understood(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
 
 
 def _relevant(body: list[ast.stmt]) -> set[str]:
-    """Return the names that clipping depends on, and aliases of the same dicts."""
+    """Return the names that clipping depends on, and other names of the same dicts."""
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(_names_set(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assigned = {name for names, _ in assignments for name in names}
@@ -221,7 +221,7 @@ def _relevant(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement may rebind, or whose dicts it may change; '*' for any."""
+    """Return the names that a statement may rebind, and those whose dicts it may change; '*' for any name."""
     if _reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = _names_set(statement)

@@ -145,7 +145,7 @@ class _First:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Return whether an argument is another optimizer, or a name for one."""
+        """Return whether an argument is another transformation, or a name of one."""
         names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
@@ -161,7 +161,7 @@ class _First:
                 raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return where a result is used: the loads of an assigned name, or the calls of a function that returns it."""
+        """Return the uses of a result: loads of an assigned name, or calls of a function that returns it."""
         source = self.source
         function = self._function(statement)
         if isinstance(statement, ast.Return):
@@ -185,7 +185,7 @@ class _First:
         return next((outer for outer in self.source.around(node) if isinstance(outer, functions)), None)
 
     def _loads(self, names: set[str]) -> list[ast.Name | ast.Attribute]:
-        """Return loads of names, and of attributes with these names, except attributes of modules."""
+        """Return the nodes that load these names, or attributes with these names, except attributes of modules."""
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
             match node:

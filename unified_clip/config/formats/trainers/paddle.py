@@ -88,7 +88,7 @@ class Paddle(PythonFormat):
             if name == "set_gradient_clip":
                 notes += _check_set_gradient_clip(source, source.call(named), version)
         for keyword in [*_keywords(source, "need_clip"), *_keywords(source, "gradient_clip")]:
-            raise source.wrong(keyword, f"{keyword.arg} is for some parameters. Remove it, and name them in `exclude`.")
+            raise source.wrong(keyword, f"{keyword.arg} selects parameters. Remove it, and name them in `exclude`.")
         _check_groups(source)
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS and not _is_imported(source, node):

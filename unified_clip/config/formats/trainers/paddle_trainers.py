@@ -135,7 +135,7 @@ class PaddleClas(Format):
 
 
 def _optimizers(document: Document) -> list[list[Key]]:
-    """Return the paths of the optimizers: of one, or of each in a list of tables by name."""
+    """Return the path of the optimizer, or the paths of all in a list of tables by name."""
     optimizers = document.get("Optimizer")
     if not isinstance(optimizers, list):
         return [["Optimizer"]]
