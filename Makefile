@@ -6,9 +6,10 @@ BIN = $(VENV)/bin
 REQUIREMENTS := requirements.txt
 SOURCES := $(shell find unified_clip -type f -not -path '*/__pycache__/*' -not -name '*.so') pyproject.toml
 FRAMEWORKS := torch jax tensorflow paddle numpy
+NIGHTLY_FRAMEWORKS := mlx
 
 .PHONY: test nightly coverage lint sanitize parity wheel-test oldest bench bench-smoke native-tables record clean \
-	$(FRAMEWORKS:%=test-%)
+	$(FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
 
 # -- the change tier: what every change has to pass
 
@@ -21,6 +22,10 @@ test: $(VENV)/package
 # The tests of one framework, in an environment that has no other.
 $(FRAMEWORKS:%=test-%): test-%:
 	$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$*
+
+# For a framework that only the nightly tier tests, both paths and its cases of the parity suite.
+$(NIGHTLY_FRAMEWORKS:%=test-%): test-%:
+	$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$* device-$* parity-$*
 
 # One process imports one framework: two can crash. A suite by itself runs in several such processes; a file's tests stay
 # in one of them, since they share what its fixtures start.
@@ -52,12 +57,16 @@ parity: $(VENV)/package
 	$(BIN)/unified-clip parity --out report $(if $(WITHOUT),--without $(WITHOUT))
 	$(BIN)/python tools/native_tables.py --check report/parity.json
 
+parity-%: $(VENV)/package
+	$(BIN)/unified-clip parity --frameworks numpy,$* --out build/parity-$*
+
 # -- the nightly tier: every proof there is. A release needs it green.
 
 # One part that fails does not hide the others. WITHOUT: of `make parity`, not of this.
 nightly:
 	$(MAKE) --keep-going --no-print-directory WITHOUT= NIGHTLY=1 lint coverage device-jax device-tensorflow \
-		device-paddle suite-jax-x64 device-jax-x64 without-torch sanitize parity bench-smoke wheel-test oldest
+		device-paddle suite-jax-x64 device-jax-x64 $(NIGHTLY_FRAMEWORKS:%=test-%) without-torch sanitize parity bench-smoke \
+		wheel-test oldest
 
 # All tests on all paths. NumPy has no device path, and PyTorch's covers the core's.
 coverage: export COVERAGE = 1
@@ -70,7 +79,7 @@ coverage: $(VENV)/package
 	$(BIN)/coverage report --fail-under=95
 	$(BIN)/coverage report --include='*/_core/*,*/_api/*,*/_distributed/*,*/_compute/device.py' --fail-under=100
 
-PATHS := device-torch device-jax device-tensorflow device-paddle pairs-torch without-numpy without-torch
+PATHS := device-torch device-jax device-tensorflow device-paddle device-mlx pairs-torch without-numpy without-torch
 device-%: export UNIFIED_CLIP_PATH = framework
 pairs-%: export UNIFIED_CLIP_PATH = pairs
 device-% pairs-%: export UNIFIED_CLIP_NATIVE = 1
@@ -127,7 +136,7 @@ wheel-test:
 	! UNIFIED_CLIP_NATIVE=1 CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz 2> /dev/null
 
 # The oldest releases that pyproject.toml allows, each framework in an environment of its own: docs/versions.md.
-oldest: oldest-numpy oldest-torch oldest-tensorflow oldest-paddle oldest-jax
+oldest: oldest-numpy oldest-torch oldest-tensorflow oldest-paddle oldest-jax oldest-mlx
 
 oldest-%: ENV = build/$@
 oldest-%: EXTRAS = $* cli

@@ -15,6 +15,8 @@ from typing import Any
 from unified_clip import _json
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite.schema import TOLERANCE
+from unified_clip.port import catalog
+from unified_clip.port.report import differences
 
 FILE = Path(__file__).parents[1] / "unified_clip" / "port" / "report" / "differences.json"
 
@@ -25,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, default=FILE)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is stale")
     options = parser.parse_args(arguments)
-    data = {"rounding": TOLERANCE, "known": [_json.plain(entry(known)) for known in entries.read(options.known)]}
+    ported = {differences.framework_of(function) for function in catalog.names("measured")}
+    found = [_json.plain(entry(known)) for known in entries.read(options.known) if known.framework in ported]
+    data = {"rounding": TOLERANCE, "known": found}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if not options.check:
         options.file.write_text(text, encoding="utf-8")

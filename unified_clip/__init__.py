@@ -1,7 +1,8 @@
-"""Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX and NumPy.
+"""Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX, MLX and NumPy.
 
 The names here work on the tensors of any framework and import none: they use the framework that the tensors
-given belong to. `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax` and `.numpy` have the same names for one.
+given belong to. `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy` have the same names for
+one.
 """
 
 import importlib

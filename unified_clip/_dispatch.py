@@ -17,6 +17,7 @@ ADAPTERS = {
     "paddle": "paddle",
     "jax": "jax",
     "jaxlib": "jax",
+    "mlx": "mlx",
     "numpy": "numpy",
 }
 """From the package that defines a tensor's type, or one of its bases, to the adapter; a new framework is a line."""

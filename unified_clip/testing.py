@@ -92,7 +92,7 @@ def assert_clip_parity(
     Args:
         grads: Gradients of any one framework, as for `assert_gradients_equal`. They are copied.
         rule: A public name, "clip_grad_norm_", or the function or class itself, `unified_clip.clip_grad_norm_`.
-        frameworks: Of "torch", "tensorflow", "paddle", "jax" and "numpy" (default: those that are installed).
+        frameworks: Of "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy" (default: those that are installed).
         missing: What to do when a framework is not installed: "fail", or "skip" once the others have been compared.
         interpreters: By framework, the Python to run it with, where it is not this one: it needs the framework and the
             extra `cli`.

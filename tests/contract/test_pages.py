@@ -11,7 +11,7 @@ import pytest
 from support.kits import Kit, in_a_new_process
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("torch", "tensorflow", "paddle", "jax")
+PAGES = ("torch", "tensorflow", "paddle", "jax", "mlx")
 RUN = """
 import contextlib, io, json
 

@@ -17,7 +17,9 @@ WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github/workflows").iterdir()
 }
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-FRAMEWORKS = re.findall(r"^FRAMEWORKS := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+FRAMEWORKS, NIGHTLY_FRAMEWORKS = (
+    names.split() for names in re.findall(r"^(?:NIGHTLY_)?FRAMEWORKS := (.*)$", MAKEFILE, re.MULTILINE)
+)
 OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
 """Prefixes of variables that the calling `make` sets. The tests remove them, because they change what `make` prints."""
 
@@ -61,7 +63,7 @@ def test_every_test_file_belongs_to_a_proof() -> None:
 
 
 def test_every_file_of_a_framework_is_collected_in_its_suite() -> None:
-    collected = re.compile(rf"test_({'|'.join(FRAMEWORKS)})_\w+\.py")
+    collected = re.compile(rf"test_({'|'.join(FRAMEWORKS + NIGHTLY_FRAMEWORKS)})_\w+\.py")
     folders = ("frameworks", "distributed", "integrations")
     files = [path.name for folder in folders for path in ROOT.glob(f"tests/{folder}/test_*.py")]
     assert files

@@ -16,23 +16,16 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from support import vectors
+from support.vectors import FILES, VECTORS, load
 
 import unified_clip.numpy
 from unified_clip.parity.adapters.numpy import Framework
 from unified_clip.parity.suite.public_calls import CALLS
-from unified_clip.parity.workers import invoke
-from unified_clip.tensors.types import PARTS, Dense, Gradient, Sparse, encode
-from unified_clip.tensors.ulp import ulps
 
 ROOT = Path(__file__).parents[2]
-VECTORS = ROOT / "conformance"
-FILES = sorted(path for path in VECTORS.glob("*.json") if path.name != "schema.json")
 SCHEMA = json.loads((VECTORS / "schema.json").read_text(encoding="utf-8"))
 READER = re.findall("```python\n(.*?)```", (VECTORS / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0]
-
-
-def load(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def every() -> list[dict[str, Any]]:
@@ -139,68 +132,6 @@ def test_a_reader_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) ->
 # -- ours
 
 
-def read(written: Mapping[str, Any] | None) -> Gradient:
-    """A gradient from a file."""
-    if written is None:
-        return None
-    dtype, shape, rows = written["dtype"], written["shape"], written.get("rows")
-    held = [*(shape if rows is None else [len(rows), *shape[1:]]), *([2] if dtype in PARTS else [])]
-    dense = encode(np.array([float.fromhex(x) for x in written["values"]], np.float64).reshape(held), dtype)
-    return dense if rows is None else Sparse(np.array(rows, np.int64), dense, tuple(shape))
-
-
-def argument(value: Any) -> Any:
-    return float.fromhex(value) if isinstance(value, str) else value
-
-
-def failures(path: Path, namespace: Any) -> list[str]:
-    """The vectors of a file that an implementation for NumPy fails, and why."""
-    found = ((vector["name"], wrong(vector, namespace)) for vector in load(path)["vectors"])
-    return [f"{name}: {why}" for name, why in found if why]
-
-
-def wrong(vector: Mapping[str, Any], namespace: Any) -> str:
-    """What is wrong with the result of an implementation; '' if nothing."""
-    adapter, expected = Framework(), vector["expected"]
-    call_form = {key: vector[key] for key in ("need_clip", "groups") if key in vector}
-    arguments = {key: argument(value) for key, value in vector["arguments"].items()}
-    case = {"call": vector["call"], "arguments": arguments, "call_form": call_form}
-    run = invoke.make(adapter, case, [read(gradient) for gradient in vector["gradients"]])
-    function = getattr(namespace, vector["call"].removesuffix(".clip_"))
-    result = invoke.observe(invoke.call_public_name, run, function, namespace)
-    if result.raised or "raises" in expected:
-        return "" if expected.get("raises") in result.raised else f"raised {result.raised[:1]}"
-    ulps = vector.get("ulps", {"norm": 0, "gradients": 0})
-    if "norm" in expected:
-        norm = read({"dtype": expected["norm"]["dtype"], "shape": [], "values": [expected["norm"]["value"]]})
-        off = distance(norm, adapter.read(result.norm))
-        if off > ulps["norm"]:
-            return f"the norm is off by {off:g}"
-    right, got = expected.get("gradients", []), list(result.gradients or [])
-    if len(right) != len(got):
-        return f"{len(got)} gradients instead of {len(right)}"
-    for index, (gradient, tensor) in enumerate(zip(right, got, strict=True)):
-        off = distance(read(gradient), None if tensor is None else adapter.read(tensor))
-        if off > ulps["gradients"]:
-            return f"gradient {index} is off by {off:g}"
-    return ""
-
-
-def distance(right: Gradient, found: Gradient) -> float:
-    """In ulps; infinite between different dtypes or shapes."""
-    if right is None or found is None:
-        return 0.0 if right is found else float("inf")
-    assert isinstance(right, Dense)
-    assert isinstance(found, Dense)
-    same_form = (right.dtype, right.shape) == (found.dtype, found.shape)
-    return ulps([right], [found]) if same_form else float("inf")
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_ours_passes(path: Path) -> None:
-    assert failures(path, unified_clip.numpy) == []
-
-
 def limit_off_by_a_bit(t: Any, clip_norm: float, axes: Any = None) -> Any:
     return unified_clip.numpy.clip_by_norm(t, clip_norm * (1 + 2**-52), axes)
 
@@ -228,6 +159,6 @@ def thresholds_not_checked(t: Any, clip_norm: float) -> Any:
 )
 def test_an_implementation_with_a_fault_fails(file: str, name: str, faulty: Callable[..., Any]) -> None:
     namespace = SimpleNamespace(**{**vars(unified_clip.numpy), name: faulty})
-    found = failures(VECTORS / f"{file}.json", namespace)
+    found = vectors.failures(VECTORS / f"{file}.json", Framework(), namespace)
     assert found
     assert all(f": {name}(" in failure for failure in found)

@@ -30,6 +30,9 @@ class Kit:
 
     name = "numpy"
     writable = True
+    writes_memory = True
+    """Whether in-place names write into memory. If not, they give the tensor new memory. Only read where `writable`."""
+
     on_parameters = False
     floating: tuple[str, ...] = FLOATING
     complex: tuple[str, ...] = COMPLEX
@@ -389,6 +392,39 @@ class JaxX64Kit(JaxKit):
         jax.config.update("jax_enable_x64", True)
 
 
+class MlxKit(Kit):
+    name = "mlx"
+    writes_memory = False
+    complex = ("complex64",)
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import mlx.core as mx
+
+        return mx.array(array, getattr(mx, array.dtype.name, mx.bool_))
+
+    def array(self, tensor: Any) -> np.ndarray:
+        import mlx.core as mx
+
+        if tensor.dtype == mx.bfloat16:
+            return np.array(tensor.view(mx.uint16)).view(reference.NUMPY["bfloat16"])
+        return np.array(tensor)
+
+    def parameter(self, name: str = "weight") -> Any:
+        return self.tensor([0.0, 0.0])
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        import mlx.core as mx
+
+        return self.array(mx.grad(lambda x: function(x).sum())(at))
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import mlx.core as mx
+
+        first = mx.grad(lambda x: function(x).sum())
+        return self.array(mx.grad(lambda x: (first(x) * along).sum())(at))
+
+
 KITS: dict[str, type[Kit]] = {
     "numpy": Kit,
     "tensorflow": TensorflowKit,
@@ -396,5 +432,6 @@ KITS: dict[str, type[Kit]] = {
     "paddle": PaddleKit,
     "jax": JaxKit,
     "jax-x64": JaxX64Kit,
+    "mlx": MlxKit,
 }
 """By the name given to `pytest --framework`."""

@@ -18,7 +18,13 @@ GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
 
 IN_GRAPHS = (GRAPH, COMPILED, STATIC)
 
-GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH, COMPILED), "paddle": (STATIC,), "jax": (COMPILED,)}
+GRAPHS = {
+    "torch": (GRAPH, COMPILED),
+    "tensorflow": (GRAPH, COMPILED),
+    "paddle": (STATIC,),
+    "jax": (COMPILED,),
+    "mlx": (COMPILED,),
+}
 """By framework, the modes that its adapter's `run_in_graph` supports. Reading a suite must import no adapter."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}

@@ -400,6 +400,7 @@ def test_modes_are_left_out_with_what_concerns_them() -> None:
         "tensorflow": ["host", "device", "graph"],
         "paddle": ["host", "device", "static"],
         "jax": ["host", "device"],
+        "mlx": ["host", "device"],
     }
 
 

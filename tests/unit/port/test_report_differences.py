@@ -102,6 +102,9 @@ def test_what_is_found_in_source_was_measured_or_is_named_here() -> None:
 def test_every_entry_of_the_suite_is_about_a_function_here() -> None:
     for known in entries.read(SUITE):
         own = [function for function in FUNCTIONS if differences.framework_of(function) == known.framework]
+        if known.framework == "mlx":  # `port` finds no functions of MLX
+            assert not own
+            continue
         assert any(fnmatchcase(function, known.function) for function in own), known
 
 

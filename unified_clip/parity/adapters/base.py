@@ -34,6 +34,9 @@ class Adapter(TensorConverter, Protocol):
     writes: bool = False
     """Whether in-place functions write into the tensors. If not, they update the container."""
 
+    writes_from_graphs: bool = True
+    """Whether in-place names inside a graph write into tensors outside it. Only read if `writes`."""
+
     marks_parameters: bool = False
     """Whether `parameters` sets their attribute `need_clip`."""
 

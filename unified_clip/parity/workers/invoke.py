@@ -171,7 +171,7 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
     def traced(tensors: Sequence[Any]) -> list[Any]:
         results = []
         for (invocation, function), (start, end) in zip(calls, pairwise(ends), strict=True):
-            cache = dict(invocation.cache) if invocation.adapter.writes else {"parameters": invocation.parameters}
+            cache = dict(invocation.cache) if _writes_outside(invocation) else {"parameters": invocation.parameters}
             symbolic = Invocation(
                 invocation.adapter,
                 invocation.call,
@@ -188,7 +188,12 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
     returned = calls[0][0].adapter.run_in_graph(mode, traced, tensors)
     return [
         CallResult(
-            norm, invocation.read_gradients() if invocation.call.in_place and invocation.adapter.writes else gradients
+            norm, invocation.read_gradients() if invocation.call.in_place and _writes_outside(invocation) else gradients
         )
         for (invocation, _), (norm, gradients) in zip(calls, returned, strict=True)
     ]
+
+
+def _writes_outside(invocation: Invocation) -> bool:
+    """Return whether the results of an in-place name inside a graph are in the invocation's tensors."""
+    return invocation.adapter.writes and invocation.adapter.writes_from_graphs

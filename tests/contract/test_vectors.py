@@ -1,0 +1,19 @@
+"""The conformance vectors, with this framework's tensors: the same bits as in the files."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+from support.kits import Kit
+from support.vectors import FILES, failures
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_vectors_pass(kit: Kit, path: Path) -> None:
+    if not kit.exact:
+        pytest.skip("the bits are of the host path")
+    adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").Framework()
+    without = ["complex128"] if kit.name == "mlx" else []
+    assert failures(path, adapter, kit.namespace, without) == []

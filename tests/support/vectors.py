@@ -1,0 +1,89 @@
+"""Run the conformance vectors through a framework's namespace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unified_clip.parity.adapters.base import Adapter
+from unified_clip.parity.workers import invoke
+from unified_clip.tensors.types import PARTS, Dense, Gradient, Sparse, densify, encode
+from unified_clip.tensors.ulp import ulps
+
+VECTORS = Path(__file__).parents[2] / "conformance"
+FILES = sorted(path for path in VECTORS.glob("*.json") if path.name != "schema.json")
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read(written: Mapping[str, Any] | None) -> Gradient:
+    """A gradient from a file."""
+    if written is None:
+        return None
+    dtype, shape, rows = written["dtype"], written["shape"], written.get("rows")
+    held = [*(shape if rows is None else [len(rows), *shape[1:]]), *([2] if dtype in PARTS else [])]
+    dense = encode(np.array([float.fromhex(x) for x in written["values"]], np.float64).reshape(held), dtype)
+    return dense if rows is None else Sparse(np.array(rows, np.int64), dense, tuple(shape))
+
+
+def argument(value: Any) -> Any:
+    return float.fromhex(value) if isinstance(value, str) else value
+
+
+def failures(path: Path, adapter: Adapter, namespace: Any, without: Collection[str] = ()) -> list[str]:
+    """Return the vectors of a file that a namespace fails, and why. `without`: dtypes that the framework lacks."""
+    chosen = [vector for vector in load(path)["vectors"] if not dtypes(vector) & set(without)]
+    found = ((vector["name"], wrong(vector, adapter, namespace)) for vector in chosen)
+    return [f"{name}: {why}" for name, why in found if why]
+
+
+def dtypes(vector: Mapping[str, Any]) -> set[str]:
+    return {gradient["dtype"] for gradient in vector["gradients"] if gradient}
+
+
+def wrong(vector: Mapping[str, Any], adapter: Adapter, namespace: Any) -> str:
+    """Return what is wrong with the result of a namespace; '' if nothing."""
+    with adapter.scope(dtypes(vector)):
+        return _wrong(vector, adapter, namespace)
+
+
+def _wrong(vector: Mapping[str, Any], adapter: Adapter, namespace: Any) -> str:
+    expected = vector["expected"]
+    call_form = {key: vector[key] for key in ("need_clip", "groups") if key in vector}
+    arguments = {key: argument(value) for key, value in vector["arguments"].items()}
+    case = {"call": vector["call"], "arguments": arguments, "call_form": call_form}
+    run = invoke.make(adapter, case, [read(gradient) for gradient in vector["gradients"]])
+    function = getattr(namespace, vector["call"].removesuffix(".clip_"))
+    result = invoke.observe(invoke.call_public_name, run, function, namespace)
+    if result.raised or "raises" in expected:
+        return "" if expected.get("raises") in result.raised else f"raised {result.raised[:1]}"
+    ulps = vector.get("ulps", {"norm": 0, "gradients": 0})
+    if "norm" in expected:
+        norm = read({"dtype": expected["norm"]["dtype"], "shape": [], "values": [expected["norm"]["value"]]})
+        off = distance(norm, adapter.read(result.norm))
+        if off > ulps["norm"]:
+            return f"the norm is off by {off:g}"
+    right, got = expected.get("gradients", []), list(result.gradients or [])
+    if len(right) != len(got):
+        return f"{len(got)} gradients instead of {len(right)}"
+    for index, (gradient, tensor) in enumerate(zip(right, got, strict=True)):
+        off = distance(read(gradient), None if tensor is None else densify(adapter.read(tensor)))
+        if off > ulps["gradients"]:
+            return f"gradient {index} is off by {off:g}"
+    return ""
+
+
+def distance(right: Gradient, found: Gradient) -> float:
+    """In ulps; infinite between different dtypes or shapes."""
+    if right is None or found is None:
+        return 0.0 if right is found else float("inf")
+    assert isinstance(right, Dense)
+    assert isinstance(found, Dense)
+    same_form = (right.dtype, right.shape) == (found.dtype, found.shape)
+    return ulps([right], [found]) if same_form else float("inf")

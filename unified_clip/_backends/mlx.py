@@ -1,0 +1,315 @@
+"""MLX. In-place names write as `gradient[...] = value` does, which changes this array object and no other.
+
+Arrays of MLX often share memory: those of a slice, or the gradients of `a + b`. So the host path reads memory and never
+writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and `mx.compile` the device path computes, on the
+CPU stream: MLX has float64 nowhere else.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial, reduce
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from .._compute import host, kernels, memory
+from .._compute.device import DevicePath, inverse, odd_bits
+from .._core.backend import Backend
+from .._core.path import DevicePrimitives, Path
+from .._core.types import Scalar, Tensor, Write
+
+DTYPES = {str(dtype).removeprefix("mlx.core."): dtype for dtype in vars(mx).values() if isinstance(dtype, mx.Dtype)}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class MlxBackend(Backend, DevicePrimitives):
+    """`Backend`, `HostBackend` and `DevicePrimitives` for MLX. NumPy arrays are read and written where they are."""
+
+    name = "mlx"
+    writable = True
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        if isinstance(value, dict) and _is_module(value):
+            raise TypeError(
+                f"{type(value).__name__} is a model, whose arrays are weights. Pass its gradients, as "
+                "nn.value_and_grad returns them"
+            )
+        return isinstance(value, mx.array) or kernels.is_array(value)
+
+    def as_tensor(self, value: Any) -> Tensor:
+        if not isinstance(value, np.generic):
+            return value
+        array = np.asarray(value)
+        array.flags.writeable = False
+        return array
+
+    def dtype(self, tensor: Any) -> str:
+        return NAMES[tensor.dtype] if isinstance(tensor, mx.array) else str(tensor.dtype.name)
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    def unsupported(self, gradient: Any) -> str | None:
+        return "complex128, which MLX does not have. Pass complex64" if self.dtype(gradient) == "complex128" else None
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
+        if host.forced_path() or _is_traced([*tensors, *extra_inputs]):
+            return DevicePath(self, tensors, differentiable)
+        return AssigningPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        """Inside mx.grad arrays have values, inside mx.compile and mx.vmap they do not."""
+        return _is_rejected(mx.eval, [value for value in values if isinstance(value, mx.array)])
+
+    def read(self, scalar: Tensor) -> float | int | None:
+        return None if self.in_graph([scalar]) else scalar.item()
+
+    def wants_derivative(self, scalar: Tensor) -> bool:
+        return _is_traced([scalar])
+
+    def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        """The same array object is one gradient. Two objects are two, even in the same memory."""
+        views = [None if isinstance(tensor, mx.array) else self.as_tensor(tensor) for tensor in tensors]
+        return memory.alias_owners(tensors, views, describe)
+
+    # -- what the host path needs
+
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        if isinstance(tensor, mx.array) and tensor.dtype == mx.bfloat16:
+            tensor = tensor.view(mx.uint16)  # bfloat16 has no buffer format
+        return kernels.storage(np.asarray(tensor))[0]
+
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
+        if dtype == "bfloat16":
+            return mx.array(array).view(mx.bfloat16)
+        return mx.array(array, DTYPES[dtype])
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return mx.array(value, DTYPES[dtype])
+
+    # -- what the device path needs
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = mx.stream(mx.cpu)
+        return scope
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        return mx.array(value, mx.float64) if isinstance(value, int | float) else _wide(value).reshape(())
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        return reduce(mx.add, (mx.sum(_powers(tensor, p, divisor)) for tensor in tensors), mx.array(0.0, mx.float64))
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = [mx.max(_magnitudes(tensor)) for tensor in tensors if tensor.size]
+        return mx.max(mx.stack(greatest)) if greatest else mx.array(0.0, mx.float64)
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        return mx.sum(_powers(tensor, 2, divisor), axis=list(axes), keepdims=True)
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        magnitudes = _magnitudes(tensor)
+        reduce_axes = mx.max if tensor.size else mx.sum  # mx.max rejects an axis without elements
+        return reduce_axes(magnitudes, axis=list(axes), keepdims=True)
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        if p == 1:
+            return value
+        return mx.sqrt(value) if p == 2 else _exp(mx.log(value) * inverse(p))
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return mx.where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return mx.stop_gradient(scalar)
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return scalar.astype(DTYPES[dtype]).astype(mx.float64)
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return scalar.astype(DTYPES[dtype])
+
+    def cos(self, scalar: Scalar) -> Scalar:
+        """Return the cosine of 0 to pi / 2 by its series: MLX computes that of float64 in float32 on a CPU."""
+        square = scalar * scalar
+        return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        return [mx.where(coef != 1.0, _product(tensor, coef), tensor) for tensor in map(_as_mlx, tensors)]
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        return _narrowed(value, DTYPES[self.dtype(tensor)])
+
+    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
+        inverted = mx.any(mx.logical_not(low <= high))
+        return None if self.in_graph([inverted]) else bool(inverted)
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        return super().clamp(_as_mlx(tensor), low, high)
+
+    def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
+        return [mx.where(keep, tensor, mx.zeros_like(tensor)) for tensor in map(_as_mlx, tensors)]
+
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        return [self._assignment(tensor, value) for tensor, value in zip(tensors, values, strict=True)]
+
+    def _assignment(self, tensor: Tensor, value: Tensor) -> Write:
+        if isinstance(tensor, mx.array):
+            assign = partial(tensor.__setitem__, ...)
+            return Write(partial(assign, value), partial(assign, copy.copy(tensor)))
+        return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Return another array object. Memory is shared, which an assignment to either object ends."""
+        return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
+
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return None if self.in_graph([scalar]) else math.isfinite(scalar.item())
+
+    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
+        arrays = list(map(_as_mlx, tensors))
+        nan, inf = (
+            reduce(mx.add, (mx.sum(test(array).astype(mx.float64)) for array in arrays), mx.array(0.0, mx.float64))
+            for test in (mx.isnan, mx.isinf)
+        )
+        return nan, inf
+
+
+class AssigningPath(host.HostPath):
+    """The host path, whose writes assign new values to array objects."""
+
+    _backend: MlxBackend
+
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        return [] if self.is_one(coef) else self.prepare_write(self.scale(coef))
+
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        return self.prepare_write(self.clamp(low, high))
+
+    def prepare_write(self, results: list[Tensor]) -> list[Write]:
+        return self._backend.prepare_write(self._tensors, results)
+
+    def prepare_zero(self, keep: Any) -> list[Write]:
+        return [] if keep else self.prepare_write(self.zeroed(self._tensors, keep))
+
+    def unchanged(self) -> list[Tensor]:
+        return list(map(self._backend.copy, self._tensors))
+
+
+def _is_module(value: Any) -> bool:
+    return "mlx.nn" in sys.modules and isinstance(value, sys.modules["mlx.nn"].Module)
+
+
+def _is_traced(values: Sequence[Any]) -> bool:
+    """Return whether a transformation traces any of the values, and start to evaluate them if not."""
+    probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
+    return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
+
+
+def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
+    """Return whether a transformation forbids to evaluate. MLX has no other sign of one."""
+    try:
+        evaluate(values)
+    except ValueError as error:
+        if "transformation" not in str(error):
+            raise
+        return True
+    return False
+
+
+def _as_mlx(value: Any) -> mx.array:
+    if isinstance(value, mx.array):
+        return value
+    return mx.array(kernels.own_copy(value), DTYPES[value.dtype.name])  # else float64 becomes float32
+
+
+def _wide(value: Any) -> mx.array:
+    return _as_mlx(value).astype(mx.float64)
+
+
+def _is_complex(tensor: Any) -> bool:
+    return bool(tensor.dtype == mx.complex64 or tensor.dtype == np.complex64)
+
+
+def _parts(tensor: Tensor) -> list[mx.array]:
+    array = _as_mlx(tensor)
+    return [mx.real(array), mx.imag(array)] if _is_complex(array) else [array]
+
+
+def _magnitudes(tensor: Tensor) -> mx.array:
+    """Return |g| in float64, with derivative 0 where g is 0. Squares of float32 neither overflow nor underflow."""
+    numbers = [_wide(part) for part in _parts(tensor)]
+    if len(numbers) == 1:
+        return mx.abs(numbers[0])
+    squares = numbers[0] * numbers[0] + numbers[1] * numbers[1]
+    zero = squares == 0
+    return mx.where(zero, 0.0, mx.sqrt(mx.where(zero, 1.0, squares)))
+
+
+def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
+    """Return |g / divisor|**p, for a complex tensor and p = 2 the sum of both parts' squares."""
+    if p == 2:
+        numbers = [_wide(part) if divisor is None else _wide(part) / divisor for part in _parts(tensor)]
+        return reduce(mx.add, (number * number for number in numbers))
+    magnitudes = _magnitudes(tensor)
+    if p == 1:
+        return magnitudes if divisor is None else magnitudes / divisor
+    assert divisor is not None  # as every order but 1 and 2 has one
+    zero = magnitudes == 0
+    below = mx.log(mx.where(zero, divisor, magnitudes)) - mx.log(divisor)
+    below = mx.where((below > 0) & (magnitudes < math.inf), 0.0, below)  # at most 0, but for rounding
+    return mx.where(zero, 0.0, _exp(p * below))
+
+
+def _exp(numbers: mx.array) -> mx.array:
+    """Return the exponential in float64, which MLX's own function computes in float32 on a CPU."""
+    return mx.power(math.e, numbers)
+
+
+def _product(tensor: mx.array, coef: Scalar) -> mx.array:
+    """Return tensor * coef, in float32 with coef rounded to it, but for float64."""
+    if _is_complex(tensor):
+        return _complex(*(_product(part, coef) for part in _parts(tensor)))
+    if tensor.dtype == mx.float64:
+        return tensor * coef
+    return (tensor.astype(mx.float32) * coef.astype(mx.float32)).astype(tensor.dtype)
+
+
+def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
+    """Return real + imaginary * 1j, but no NaN for an infinite part."""
+    return mx.stack([real, imaginary], axis=-1).view(mx.complex64).squeeze(-1)
+
+
+_complex = mx.custom_function(_as_complex)  # `view` has no derivative
+_complex.vjp(lambda _, cotangent, __: (mx.real(cotangent), mx.imag(cotangent)))
+_complex.jvp(lambda _, tangents: _complex(*tangents))
+
+
+def _narrowed(value: Any, dtype: mx.Dtype) -> mx.array:
+    """Return a bound rounded to a dtype. MLX casts float64 to 16 bits by way of float32, which rounds others twice."""
+    if not isinstance(value, mx.array | np.ndarray):
+        is_minus_zero = value == 0 and math.copysign(1, value) < 0
+        return -mx.array(0.0, dtype) if is_minus_zero else mx.array(value, dtype)  # mx.compile merges equal constants
+    bound = _as_mlx(value)
+    twice = bound.astype(dtype)
+    if bound.dtype != mx.float64 or dtype not in (mx.float16, mx.bfloat16):
+        return twice
+    wide = mx.stop_gradient(bound)
+    near = wide.astype(mx.float32)
+    bits = odd_bits(wide, near.astype(mx.float64), near.view(mx.int32), mx.where)
+    once = bits.view(mx.float32).astype(dtype)
+    return mx.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
+
+
+SERIES = [(2 * n - 1) * 2 * n for n in range(12, 0, -1)]
+NOTHING = mx.array(0.0)
+BACKEND = MlxBackend()

@@ -1,0 +1,29 @@
+"""Convert MLX arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from ..types import Dense, Gradient, Sparse, densify, from_numpy, to_numpy
+from . import TensorConverter
+
+
+class Converter(TensorConverter):
+    def dense(self, tensor: Dense) -> Any:
+        array = to_numpy(tensor)
+        if tensor.dtype == "complex128":
+            raise TypeError("MLX has no complex128")
+        return mx.array(array, getattr(mx, array.dtype.name))
+
+    def sparse(self, tensor: Sparse) -> Any:
+        return self.make(densify(tensor))
+
+    def read(self, tensor: Any) -> Gradient:
+        if tensor.dtype != mx.bfloat16:
+            return from_numpy(np.array(tensor))
+        import ml_dtypes
+
+        return from_numpy(np.array(tensor.view(mx.uint16)).view(ml_dtypes.bfloat16))
