@@ -133,7 +133,7 @@ def zeros(call: Observation) -> Cause | None:
 
 
 def not_clipped(call: Observation) -> Cause | None:
-    """Check for gradients that are all unchanged, and should not be."""
+    """Check whether all gradients are unchanged, although some should be clipped."""
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
     return Cause("not clipped", NOT_CLIPPED) if is_unchanged and norm_fits and not call.gradients_match_norm else None

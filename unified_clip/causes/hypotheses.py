@@ -173,7 +173,7 @@ def _differ(call: Observation, norms: Sequence[float]) -> bool:
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield norms of another order, or without the root."""
+    """Yield norms with another norm_type, or squares of norms."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))

@@ -160,7 +160,7 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the norm over some gradients, from their own norms."""
+        """Combine the norms of some gradients into their joint norm."""
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
@@ -175,7 +175,7 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The total norm that clips: the returned one, if it may be the correct one."""
+        """The total norm to clip by: the returned norm if it is near the measured one, else the measured one."""
         if self.passed_norm is not None:
             return self.passed_norm
         measured = self.norm_over(self.counted)
@@ -188,7 +188,7 @@ class Observation:
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
-        """Return the coefficient of each gradient."""
+        """Return the coefficient of each gradient under a hypothesis."""
         if hypothesis.coefs:
             return hypothesis.coefs
         threshold = self.threshold if hypothesis.threshold is None else hypothesis.threshold
@@ -225,7 +225,7 @@ class Observation:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
     def expected_fits(self, slack: float) -> bool:
-        """Return whether the correct call explains the numbers, up to a clear multiple of `slack`."""
+        """Return whether the correct call explains the numbers, up to CLEARLY times `slack`."""
         slack *= CLEARLY
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()

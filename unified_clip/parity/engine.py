@@ -103,7 +103,7 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
 ) -> tuple[Mapping[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
-    """Judge deviations, and entries of frameworks with all results: a missing result might have confirmed an entry."""
+    """Judge deviations, and list entries of frameworks with all results: a missing one might need its entry."""
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)
     for framework, each in results.items():

@@ -266,7 +266,7 @@ class Recording:
 
 
 def _write_line(file: FileIO, line: dict[str, Any]) -> None:
-    """Write a line in one operation, so that a crash tears only the last one. After an OSError, write no more."""
+    """Write a line in one operation, so that a crash damages only the last one. After an OSError, write no more."""
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
         text = encode(_json.plain(line))
@@ -311,7 +311,7 @@ class CallRecorder:
             self._gradients.update(copy_gradients(clip, names))
 
     def end(self, seconds: float, error: BaseException | None) -> None:
-        """Receive the duration of the call, without recording, and its exception."""
+        """Receive the exception of the call, and its duration without the recording."""
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"

@@ -117,7 +117,7 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int) -> float | None:
-        """Return the factor from all old updates to the new ones; None if there is no such factor."""
+        """Return the factor by which every new update is larger than the old one; None if there is none."""
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):

@@ -257,11 +257,11 @@ class OwnFormat(Format):
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """Read a text of that kind."""
+        """Parse a text of the format's own kind."""
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """Return the result of `write` as text of that kind."""
+        """Return the result of `write` as text of the format's own kind."""
 
 
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each one, and attach it."

@@ -91,7 +91,7 @@ def judge_result(
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
-    """Return, by mode, the numbers where a framework's results differ from the exact ones."""
+    """Return the worst element of a framework's results by mode."""
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
     elements = worst_element.find(case, expected, outcomes, differing)

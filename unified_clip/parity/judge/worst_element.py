@@ -27,7 +27,7 @@ Tensors = Sequence[Dense | None]
 def find(
     case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
 ) -> dict[str, WorstElement]:
-    """Return, by mode, the numbers where results differ. A mode without numbers to compare has none.
+    """Return the worst element by mode. A mode without numbers to compare has none.
 
     Every mode of unified_clip is shown beside the framework's function, and the function beside the host path.
     """

@@ -48,7 +48,7 @@ def measure(
 
 
 def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether gradients that should be unchanged came back changed."""
+    """Return whether the function changed gradients that it should not."""
     if expected.gradients is None or outcome.gradients is None:
         return False
     inputs = [densify(gradient) for gradient in case.gradients]

@@ -14,7 +14,7 @@ from . import baseline
 
 
 def as_xml(report: ParityReport) -> bytes:
-    """Return the report."""
+    """Return the report as JUnit XML."""
     root = Element("testsuites", name="parity")
     for framework in report.frameworks:
         for mode in TITLES:

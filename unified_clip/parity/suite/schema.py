@@ -76,7 +76,7 @@ class TensorTable(Table):
         if sum(source is not None for source in (self.values, self.random, self.none)) != 1:
             raise ValueError("give one of values, random and none")
         if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
-            raise ValueError("none takes no shape, dtype, rows or exponents. Remove them")
+            raise ValueError("none = true takes no shape, dtype, rows or exponents. Remove them")
         if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
             raise ValueError("random needs exponents and shape, and exponents needs random. Add the missing one")
         if self.exponents and self.exponents[0] > self.exponents[1]:

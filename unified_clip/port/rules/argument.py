@@ -34,7 +34,7 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit whose meaning depends on the version, and leave None."""
+    """Flag a limit whose meaning depends on the version, and leave None unchanged."""
     assert isinstance(clip.node, cst.Arg)
     if is_standalone_clipnorm(file.module, clip):
         file.flag(clip, VERSIONS_DIFFER)

@@ -210,7 +210,7 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
 
 
 def wrap(homes: Sequence[tuple[Any, str]], wrapper: Callable[[Any], Any]) -> None:
-    """Replace a function by a wrapper in all of `homes`, pairs of module and name, that exist."""
+    """Replace a function by a wrapper, at each (module, name) of `homes` that exists."""
     homes = [home for home in homes if hasattr(*home)]
     if homes:
         function = getattr(*homes[0])

@@ -37,7 +37,7 @@ ADAFACTOR = "optax.adafactor also clips its update by root mean square. That is 
 CHAINS = ("chain", "named_chain")
 ADDS_AFTER = ("append", "extend")
 PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
-UNKNOWN_PLACE = "cannot infer the place of the clip in optax.chain. Write it as the first argument of optax.chain."
+UNKNOWN_PLACE = "cannot infer the place of the clip. Write it as the first argument of optax.chain."
 
 
 class Optax(PythonFormat):
