@@ -13,7 +13,7 @@ import torch
 from ..._compute import kernels, memory
 from ..._compute.device import DevicePath, inverse
 from ..._core.path import DevicePrimitives
-from ..._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
+from ..._core.types import Deferred, Scalar, Tensor, Write
 from . import arithmetic, conditions, lists, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
 
