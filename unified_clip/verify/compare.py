@@ -236,7 +236,7 @@ def _other_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp:
         if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
-                f"every update of the {side} step is that of unclipped gradients: 1 / coefficient as long. "
+                f"every update of the {side} step is that of unclipped gradients. "
                 "It clips after its optimizer has stepped, or steps with other gradients",
             )
     return Cause(
