@@ -101,20 +101,25 @@ suite-jax-x64 device-jax-x64: $(VENV)/package
 # pip's cache would mix builds that run at once, and sanitizers hold on to released memory, which one test measures.
 sanitize: $(VENV)/requirements
 	$(MAKE) -j2 --output-sync=target --no-print-directory \
-		kernels-address,undefined kernels-thread kernels-x86-64 kernels-x86-64-v3
+		kernels-address,undefined kernels-thread kernels-baseline kernels-avx2
 
 kernels-%: FLAGS = -fsanitize=$* -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+kernels-baseline kernels-avx2: FLAGS =
+# The instruction sets to compile: the tests run with the widest that the processor has.
+VECTORS = AVX2;AVX512
+kernels-baseline: VECTORS =
+kernels-avx2: VECTORS = AVX2
 kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libtsan.so,libasan.so)) \
 	$(shell g++ -print-file-name=libstdc++.so)
-kernels-x86-64 kernels-x86-64-v3: FLAGS = -march=$*
-kernels-x86-64 kernels-x86-64-v3: PRELOAD =
+kernels-baseline kernels-avx2: PRELOAD =
 kernels-%: TESTS = $(wildcard tests/unit/native/test_*.py)
 kernels-thread: TESTS = $(addprefix tests/unit/native/test_,native.py native_lists.py threads.py)
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
-	@echo "== the kernels' tests, built with $(FLAGS)"
+	@echo "== the kernels' tests, built with $(FLAGS), vectors $(VECTORS)"
 	CXX=g++ $(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
-		-C build-dir=build/$@/cmake -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS) -DCLIP_WIDE=" .
+		-C build-dir=build/$@/cmake -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS)" \
+		-C cmake.define.CLIP_VECTORS="$(VECTORS)" .
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
 		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
 		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \

@@ -75,7 +75,7 @@ def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: f
     for more in ([], [1.0], [math.inf]):
         whole = clip(more)
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "GATHERER", None)
+            patch.setattr(backend, "COLLECTOR", None)
             assert clip(more) == whole
 
 

@@ -132,7 +132,7 @@ def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: f
     for more in ([], [torch.randn(9, dtype=torch.float64)], [torch.tensor([math.inf])], [torch.tensor([math.nan])]):
         norm, whole = clip(more)
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "GATHERER", None)
+            patch.setattr(backend, "COLLECTOR", None)
             expected, looked_at = clip(more)
         assert norm.dtype == expected.dtype
         torch.testing.assert_close(norm, expected, rtol=0, atol=0, equal_nan=True)
@@ -155,7 +155,7 @@ def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
 
 
 def test_a_subnormal_norm_is_kept_in_a_thread_that_flushes_them() -> None:
-    lane = backend.GATHERER.of_tensors([torch.ones(2)], False, False)
+    lane = backend.COLLECTOR.of_tensors([torch.ones(2)], False, False)
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush")
     try:

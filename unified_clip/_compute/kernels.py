@@ -74,10 +74,10 @@ def how_to_add(exactly: bool, *, blocks: bool) -> str:
     """What the compiled kernels call it. `blocks`: whether sums over blocks are good enough for a start."""
     if exactly:
         return "exact"
-    return "blocks" if blocks else "pairs"
+    return "blocks" if blocks else "compensated"
 
 
-SUMS = {"blocks": Accumulator.of_block_sums, "pairs": Accumulator.of_pair_sums, "exact": Accumulator}
+SUMS = {"blocks": Accumulator.of_block_sums, "compensated": Accumulator.of_pair_sums, "exact": Accumulator}
 
 
 def native_sum(found: tuple[bytes, bool, bool], how: str) -> Accumulator:
@@ -160,7 +160,7 @@ def greatest(parts: Sequence[tuple[Array, str]], dtype: str, threads: int = 1) -
     """Return the greatest magnitude, rounded once to a dtype; NaN if there is any, 0 for no elements."""
     real = [part for part in parts if not _is_complex(part)]
     compiled = _kernels_for([view for view, _ in real])
-    top = float(compiled.greatest(*_buffers(real), threads) if compiled else _greatest(real))
+    top = float(compiled.max_abs(*_buffers(real), threads) if compiled else _greatest(real))
     found = [nearest(top, dtype), *(moduli.greatest(view, dtype) for view, _ in filter(_is_complex, parts))]
     return max(found, key=_nan_last)
 

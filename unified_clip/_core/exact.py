@@ -25,7 +25,7 @@ BLOCK_ERROR_SHIFT = 40
 4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, whatever their order."""
 
 PAIR_ERROR_SHIFT = 80
-"""A sum that is held in two float64 is off by less than 2**-80 of itself: see `_native/kernels.hpp`."""
+"""A sum that is held in two float64 is off by less than 2**-80 of itself: see `_native/kernels.cpp`."""
 
 LIMBS = 138
 """The words of 32 bits that hold a sum: the square of the largest float64 is below 2**4196 units, and 2**200 of

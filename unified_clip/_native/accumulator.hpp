@@ -1,7 +1,7 @@
-// A sum of |x| or x^2 as one long integer, so that no order and no partition can show.
+// An exact sum of |x| or x^2, as one long integer. It does not depend on the order of the numbers.
 //
-// The number stands in limbs of 32 bits, each in an int64 with room for carries, in units of 2^-2148, the square of the
-// smallest float64: `UNIT` of unified_clip/_core/exact.py, which rounds it.
+// The unit is 2^-2148, the square of the smallest float64: `UNIT` of unified_clip/_core/exact.py, which rounds the sum.
+// The integer is stored in limbs of 32 bits, each in an int64 that has room for carries.
 #pragma once
 
 #include <array>
@@ -20,18 +20,12 @@ inline std::uint64_t bits_of(double value) {
     return bits;
 }
 
-inline std::uint32_t bits_of(float value) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 class Accumulator {
    public:
     bool nan = false;
     bool infinite = false;
 
-    // sign * value * 2^(exponent - UNIT), with value below 2^56 and exponent of 0 or more.
+    // Add sign * value * 2^(exponent - UNIT). `value` is below 2^56, and `exponent` not below 0.
     void add(std::uint64_t value, int exponent, std::int64_t sign = 1) {
         const int limb = exponent >> 5, shift = exponent & 31;
         const std::uint64_t low = (value & 0xFFFFFFFF) << shift, high = (value >> 32) << shift;
@@ -41,7 +35,7 @@ class Accumulator {
         if (++added_ == LIMIT) carry();
     }
 
-    // A float64, of which NaN and infinity are noted; the whole sum must not be below 0.
+    // Add a float64. NaN and infinity set the flags. The whole sum must not be negative.
     void add(double value) {
         const std::uint64_t bits = bits_of(value);
         const int exponent = static_cast<int>(bits >> 52 & 0x7FF);
@@ -54,7 +48,23 @@ class Accumulator {
             add(fraction | (std::uint64_t(1) << 52), UNIT - 1075 + exponent, sign);
     }
 
-    void add_special(bool is_nan) { (is_nan ? nan : infinite) = true; }
+    // Add the square of a float64.
+    void add_square(double value) {
+        const std::uint64_t bits = bits_of(value) & 0x7FFFFFFFFFFFFFFF;
+        int exponent = static_cast<int>(bits >> 52);
+        std::uint64_t mantissa = bits & 0xFFFFFFFFFFFFF;
+        if (exponent == 0x7FF) return add_special(mantissa != 0);
+        if (bits == 0) return;
+        if (exponent)
+            mantissa |= std::uint64_t(1) << 52;
+        else
+            exponent = 1;
+        const int unit = 2 * (exponent - 1);  // the mantissa's square is in units of 2^(unit - UNIT)
+        const std::uint64_t high = mantissa >> 27, low = mantissa & 0x7FFFFFF;
+        add(low * low, unit);
+        add(high * low, unit + 28);
+        add(high * high, unit + 54);
+    }
 
     void merge(const Accumulator& other) {
         carry();
@@ -64,7 +74,7 @@ class Accumulator {
         infinite |= other.infinite;
     }
 
-    // Little-endian bytes of the integer.
+    // Return the integer as little-endian bytes.
     std::string bytes() {
         carry();
         std::string text(4 * LIMBS, '\0');
@@ -75,6 +85,8 @@ class Accumulator {
     }
 
    private:
+    void add_special(bool is_nan) { (is_nan ? nan : infinite) = true; }
+
     static constexpr std::int64_t LIMIT = std::int64_t(1) << 28;  // each addition adds less than 2^34 to a limb
 
     void carry() {

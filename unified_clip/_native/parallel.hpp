@@ -1,14 +1,14 @@
-// Threads that share the work of a kernel. They are started once, and wait on a condition between calls. Nothing here
-// knows Python.
+// Threads that share the work of a kernel. They start once, and wait on a condition between calls. No Python here.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
 #include <condition_variable>
-#include <exception>
+#include <deque>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -16,11 +16,9 @@
 #include <pthread.h>
 #endif
 
-#include "kernels.hpp"
-
 namespace clip {
 
-// IEEE arithmetic for as long as it lives: a thread may have been told to flush subnormal numbers to zero.
+// IEEE arithmetic for as long as it lives. The calling thread may flush subnormal numbers to zero.
 class Ieee {
    public:
     Ieee() {
@@ -35,63 +33,68 @@ class Ieee {
     std::fenv_t saved_;
 };
 
-constexpr std::size_t PIECE = PAIR_BLOCK;  // numbers that a thread takes at a time, and to be worth another thread
-
-inline std::size_t threads_for(std::size_t total, std::size_t threads) {
-    return std::max<std::size_t>(1, std::min(threads, total / PIECE));
-}
-
-// The threads of the process. It is never destroyed: they wait until the process ends.
+// The threads of the process. The pool is never destroyed: its threads wait until the process ends.
 class ThreadPool {
    public:
-    // The pool of this process. A child of fork() has none of its parent's threads, so it makes a pool of its own.
+    using Work = std::function<void(std::size_t)>;
+
+    // Return the pool of this process. A child of fork() has none of its parent's threads, so it makes its own pool.
     static ThreadPool& here() {
         if (ThreadPool* pool = here_.load()) return *pool;
-        ThreadPool *made = new ThreadPool, *none = nullptr;
-        if (here_.compare_exchange_strong(none, made)) return *made;
-        delete made;  // another thread was faster
-        return *none;
+        ThreadPool *pool = new ThreadPool, *existing = nullptr;
+        if (here_.compare_exchange_strong(existing, pool)) return *pool;
+        delete pool;  // another thread was faster
+        return *existing;
     }
 
-    // Calls work(i) for i below `count`, each once: here and in the other threads, whichever are awake first. Returns
-    // when all have ended. False, and no call, if another thread has the pool.
-    bool run(std::size_t count, const std::function<void(std::size_t)>& work) {
-        const std::unique_lock<std::mutex> mine(in_use_, std::try_to_lock);
-        if (!mine) return false;
-        {
-            const std::lock_guard<std::mutex> lock(state_);
-            try {
-                for (; threads_ + 1 < count; ++threads_) std::thread([this] { wait_for_work(); }).detach();
-            } catch (const std::exception&) {  // no more threads to be had: those that are there do all
-            }
-            work_ = &work, next_ = 0, count_ = count;
-        }
-        for (std::size_t other = 1; other < count; ++other) work_there_is_.notify_one();
+    // Call work(0) here, and work(i) in thread i for each i below `count` whose thread wakes up before work(0) ends.
+    // Return when all calls have ended. work(0) has to leave nothing undone that no other call has begun.
+    // While another call uses the pool, only work(0) is called.
+    void run(std::size_t count, const Work& work) {
+        const std::unique_lock<std::mutex> only_user(in_use_, std::try_to_lock);
+        if (!only_user) return work(0);
         std::unique_lock<std::mutex> lock(state_);
-        take_all(lock);
+        start(count - 1);
+        const std::size_t woken = std::min(count - 1, workers_.size());
+        for (std::size_t i = 0; i < woken; ++i) workers_[i].work = &work;
+        lock.unlock();
+        for (std::size_t i = 0; i < woken; ++i) workers_[i].has_work.notify_one();
+        work(0);
+        lock.lock();
+        for (std::size_t i = 0; i < woken; ++i) workers_[i].work = nullptr;
         all_ended_.wait(lock, [this] { return running_ == 0; });
-        return true;
     }
 
    private:
-    void wait_for_work() {
-        std::unique_lock<std::mutex> lock(state_);
-        while (true) {
-            work_there_is_.wait(lock, [this] { return next_ < count_; });
-            take_all(lock);
+    struct Worker {
+        std::condition_variable has_work;
+        const Work* work = nullptr;
+    };
+
+    // Start threads until there are `count`, or the system has no more.
+    void start(std::size_t count) {
+        while (workers_.size() < count) {
+            workers_.emplace_back();
+            try {
+                std::thread([this, index = workers_.size()] { serve(workers_[index - 1], index); }).detach();
+            } catch (const std::system_error&) {
+                return workers_.pop_back();
+            }
         }
     }
 
-    void take_all(std::unique_lock<std::mutex>& lock) {
-        ++running_;
-        while (next_ < count_) {
-            const std::size_t mine = next_++;
-            const auto& work = *work_;
+    void serve(Worker& worker, std::size_t index) {
+        std::unique_lock<std::mutex> lock(state_);
+        while (true) {
+            worker.has_work.wait(lock, [&] { return worker.work; });
+            const Work& work = *worker.work;
+            worker.work = nullptr;
+            ++running_;
             lock.unlock();
-            work(mine);
+            work(index);
             lock.lock();
+            if (--running_ == 0) all_ended_.notify_one();
         }
-        if (--running_ == 0) all_ended_.notify_all();
     }
 
     inline static std::atomic<ThreadPool*> here_{nullptr};
@@ -100,29 +103,35 @@ class ThreadPool {
 #endif
 
     std::mutex in_use_, state_;
-    std::condition_variable work_there_is_, all_ended_;
-    const std::function<void(std::size_t)>* work_ = nullptr;
-    std::size_t next_ = 0, count_ = 0, running_ = 0, threads_ = 0;
+    std::condition_variable all_ended_;
+    std::deque<Worker> workers_;  // which stay where they are
+    std::size_t running_ = 0;
 };
 
-// Calls work(thread) for each of so many threads, one after the other where there are fewer. Throws the first exception
-// of any once all have ended.
-template <class Work>
-void in_threads(std::size_t threads, const Work& work) {
-    std::vector<std::exception_ptr> errors(threads);
-    const std::function<void(std::size_t)> in_ieee = [&](std::size_t thread) {
+// Call work(piece, thread) once for each piece below `pieces`, in up to `threads` threads. `work` must not throw.
+//
+// Each thread has a range of pieces of its own, which is the same for the same arguments: it finds in its cache what it
+// read in the call before, where it begins with what it read last (`backwards`). A thread that has finished its range
+// takes pieces of the others, so that none waits for a thread that started late.
+template <class Function>
+void for_pieces(std::size_t pieces, std::size_t threads, bool backwards, const Function& work) {
+    threads = std::max<std::size_t>(1, std::min(threads, pieces));
+    struct Range {
+        std::atomic<std::size_t> taken{0};
+        char padding[64 - sizeof taken];  // to the next cache line
+    };
+    std::vector<Range> ranges(threads);
+    const auto share = [&](std::size_t thread) {
         const Ieee ieee;
-        try {
-            work(thread);
-        } catch (...) {
-            errors[thread] = std::current_exception();
+        for (std::size_t turn = 0; turn < threads; ++turn) {
+            const std::size_t owner = (thread + turn) % threads;
+            const std::size_t begin = pieces * owner / threads, end = pieces * (owner + 1) / threads;
+            for (std::size_t i; (i = ranges[owner].taken++) < end - begin;)
+                work(backwards ? end - 1 - i : begin + i, thread);
         }
     };
-    if (threads == 1 || !ThreadPool::here().run(threads, in_ieee)) {
-        for (std::size_t thread = 0; thread < threads; ++thread) in_ieee(thread);
-    }
-    for (const std::exception_ptr& error : errors)
-        if (error) std::rethrow_exception(error);
+    if (threads == 1) return share(0);
+    ThreadPool::here().run(threads, std::cref(share));
 }
 
 }  // namespace clip

@@ -59,33 +59,33 @@ def test_sums_do_not_depend_on_gaps_and_order(name: str, dtype: str, p: int) -> 
     assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((abs(x) ** p for x in numbers), Fraction(0))
     assert not nan
     assert not infinite
-    assert NATIVE.greatest([view], CODES[dtype], 2) == max(map(abs, numbers), default=0)
+    assert NATIVE.max_abs([view], CODES[dtype], 2) == max(map(abs, numbers), default=0)
 
 
-def lane_of(*arrays: np.ndarray) -> Any:
-    return numpy.GATHERER.of_tensors(list(arrays), False, False)
+def list_of(*arrays: np.ndarray) -> Any:
+    return numpy.COLLECTOR.of_tensors(list(arrays), False, False)
 
 
 @pytest.mark.parametrize("dtype", CODES)
-def test_each_square_sum_computes_every_dtype_or_rejects_it(dtype: str) -> None:
-    lane = lane_of(np.array([3.0, 4.0], dtype), np.ones(PIECE + 1, dtype))
+def test_square_sums_computes_every_dtype_or_rejects_it(dtype: str) -> None:
+    tensors = list_of(np.array([3.0, 4.0], dtype), np.ones(PIECE + 1, dtype))
     if dtype == "float64":
         with pytest.raises(ValueError, match="float64 has no block sums"):
-            lane.each_square_sum(2)
+            tensors.square_sums(2)
     else:
-        assert lane.each_square_sum(2)[0] == [25.0, PIECE + 1]
+        assert tensors.square_sums(2)[0] == [25.0, PIECE + 1]
 
 
 def test_sums_of_another_order_than_1_and_2_are_rejected() -> None:
     with pytest.raises(ValueError, match="p is 1 or 2"):
-        lane_of(np.ones(2, np.float32)).power_sum(3, "exact", 1)
+        list_of(np.ones(2, np.float32)).power_sum(3, "exact", 1)
     with pytest.raises(ValueError, match="p is 1 or 2"):
         NATIVE.power_sum([np.ones(2, np.float32)], "f", 0, "exact", 1)
 
 
 def test_block_sums_of_float64_are_rejected() -> None:
     with pytest.raises(ValueError, match="float64 has no block sums"):
-        lane_of(np.ones(2)).power_sum(2, "blocks", 1)
+        list_of(np.ones(2)).power_sum(2, "blocks", 1)
 
 
 @pytest.mark.parametrize("dtype", CODES)
@@ -125,7 +125,7 @@ def test_complex_numbers_have_no_order_and_no_sum_of_magnitudes_here() -> None:
     array = np.ones(2, np.complex64)
     for refused in (
         lambda: NATIVE.power_sum([array], "F", 1, "exact", 1),
-        lambda: NATIVE.greatest([array], "F", 1),
+        lambda: NATIVE.max_abs([array], "F", 1),
         lambda: NATIVE.clamp([array], [array], "F", [0.0] * 4, [1.0] * 4, 1),
     ):
         with pytest.raises(ValueError, match="a code is one of eBfd"):
@@ -222,7 +222,7 @@ def test_slices_of_nothing_have_norm_zero() -> None:
     [
         ("d", [True, False], np.zeros(2), "a code is one of eBfF"),
         ("ff", [True, False], np.zeros(2), "a code is one of eBfF"),
-        ("f", [True], np.zeros(2), "say of each axis"),
+        ("f", [True], np.zeros(2), "needs a bool for each axis"),
         ("f", [True, False], np.zeros(3), "do not have the size"),
         ("e", [True, False], np.zeros(2), "do not have the size"),
     ],
@@ -235,15 +235,15 @@ def test_slices_that_do_not_fit_are_refused(code: str, kept: list[bool], sums: A
 # -- lists found in one go
 
 
-GATHERER: Any = NATIVE.Gatherer(np.ndarray, None, None, [], ("", True))
+COLLECTOR: Any = NATIVE.Collector(np.ndarray, None, None, [], ("", True))
 
 
 def test_dense_real_arrays_are_found() -> None:
     given = [np.ones(3, np.float32), None, np.ones((2, 3)).T, np.array(2, np.float16), np.ones((4, 4, 4))[1]]
-    lane = GATHERER.of_tensors(given, False, True)
-    assert [tensor is array for tensor, array in zip(lane.tensors, given[:1] + given[2:], strict=True)] == [True] * 4
-    assert lane.has_float64
-    assert lane.greatest(1) == 2
+    tensors = COLLECTOR.of_tensors(given, False, True)
+    assert [tensor is array for tensor, array in zip(tensors.tensors, given[:1] + given[2:], strict=True)] == [True] * 4
+    assert tensors.has_float64
+    assert tensors.max_abs(1) == 2
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_dense_real_arrays_are_found() -> None:
     ids=["gaps", "backwards", "nothing", "complex", "integers", "byte order", "masked", "scalar", "number", "nested"],
 )
 def test_anything_else_is_for_somebody_who_looks_closer(other: Any) -> None:
-    assert GATHERER.of_tensors([np.ones(2, np.float32), other], False, False) is None
+    assert COLLECTOR.of_tensors([np.ones(2, np.float32), other], False, False) is None
 
 
 def test_arrays_to_be_written_are_each_in_a_place_of_their_own() -> None:
@@ -271,9 +271,9 @@ def test_arrays_to_be_written_are_each_in_a_place_of_their_own() -> None:
     read_only = np.ones(3)
     read_only.flags.writeable = False
     for given in ([base[:6], base[5:]], [base, base], [read_only]):
-        assert GATHERER.of_tensors(given, False, True) is None
-        assert GATHERER.of_tensors(given, False, False) is not None
-    assert GATHERER.of_tensors([base[:5], base[5:]], False, True) is not None
+        assert COLLECTOR.of_tensors(given, False, True) is None
+        assert COLLECTOR.of_tensors(given, False, False) is not None
+    assert COLLECTOR.of_tensors([base[:5], base[5:]], False, True) is not None
 
 
 def test_each_norm_is_correctly_rounded() -> None:
@@ -289,7 +289,7 @@ def test_each_norm_is_correctly_rounded() -> None:
         np.array([np.inf, 1.0], np.float16),
         RNG.standard_normal(100_000),
     ]
-    path = collected.PerTensorPath(numpy.BACKEND, GATHERER.of_tensors(given, False, False))
+    path = collected.PerTensorPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, False))
     with path.scope():
         norms = path.norm(2)
         expected = [
@@ -301,7 +301,7 @@ def test_each_norm_is_correctly_rounded() -> None:
 
 def test_each_is_scaled_by_its_own_coefficient() -> None:
     given = [np.array([3.0, 4.0], np.float32), np.array([0.5]), np.array([6.0, 8.0], np.float16)]
-    path = collected.PerTensorPath(numpy.BACKEND, GATHERER.of_tensors(given, False, True))
+    path = collected.PerTensorPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, True))
     coefs = np.array([0.5, 1.0, 0.25])
     scaled = path.scale(coefs)
     assert scaled[1] is given[1]
@@ -310,15 +310,78 @@ def test_each_is_scaled_by_its_own_coefficient() -> None:
         assert [array.tolist() for array in results] == [[1.5, 2.0], [0.5], [1.5, 2.0]]
 
 
-def test_a_later_version_of_the_exchange_interface_is_left_alone() -> None:
+def test_scale_each_needs_a_coefficient_for_each_tensor() -> None:
+    given = [np.ones(2, np.float32), np.ones(3, np.float32)]
+    for change in ("scale_each", "scale_each_"):
+        with pytest.raises(ValueError, match="a coefficient is needed for each tensor"):
+            getattr(list_of(*given), change)([0.5], 1)
+    assert [array.tolist() for array in given] == [[1, 1], [1, 1, 1]]
+
+
+class Parameter:
+    is_leaf = True
+
+    def __init__(self) -> None:
+        self.grad = np.ones(2, np.float32)
+
+
+def excluded() -> Any:
+    parameter = Parameter()
+    parameter.need_clip = False  # type: ignore[attr-defined]
+    return parameter
+
+
+def failing(error: BaseException) -> Any:
+    class FailingParameter(Parameter):
+        @property
+        def need_clip(self) -> bool:
+            raise error
+
+    return FailingParameter()
+
+
+def computing(error: Exception) -> Any:
+    class ComputingParameter(Parameter):
+        def __getattr__(self, name: str) -> bool:
+            raise error
+
+    return ComputingParameter()
+
+
+@pytest.mark.parametrize(
+    ("parameter", "is_plain"),
+    [
+        (Parameter(), True),
+        (excluded(), False),
+        (failing(AttributeError("no attribute")), True),
+        (failing(RuntimeError("no value")), False),
+        (computing(AttributeError("no attribute")), True),
+        (computing(RuntimeError("no value")), False),
+    ],
+    ids=["absent", "false", "property, absent", "property, error", "__getattr__, absent", "__getattr__, error"],
+)
+def test_parameters_whose_need_clip_is_false_or_fails_are_not_plain(parameter: Any, is_plain: bool) -> None:
+    collector = NATIVE.Collector(np.ndarray, type(parameter), None, [], ("", True))
+    collected_lists = [collector.of_parameters([parameter]), collector.of_param_grads([(parameter, parameter.grad)])]
+    assert [tensors is not None for tensors in collected_lists] == [is_plain, is_plain]
+
+
+def test_an_interruption_of_need_clip_ends_the_call() -> None:
+    parameter = failing(KeyboardInterrupt())
+    collector = NATIVE.Collector(np.ndarray, type(parameter), None, [], ("", True))
+    with pytest.raises(KeyboardInterrupt):
+        collector.of_parameters([parameter])
+
+
+def test_a_later_version_of_the_exchange_interface_has_no_collector() -> None:
     class Deferred:
         versions = (ctypes.c_uint32 * 64)(2)
 
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     Deferred.__dlpack_c_exchange_api__ = new(ctypes.addressof(Deferred.versions), b"dlpack_exchange_api", None)
-    assert collected.gatherer(Deferred) is None
-    assert collected.gatherer(np.ndarray) is not None
+    assert collected.collector(Deferred) is None
+    assert collected.collector(np.ndarray) is not None
 
 
 @pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">c8", ">c16"])
@@ -350,8 +413,8 @@ def test_an_empty_array_may_be_read_only() -> None:
 
 
 def found(*lengths: int) -> Any:
-    """A lane whose results are capsules; those that nobody takes release what they hold."""
-    return GATHERER.of_tensors([np.ones(n, np.float32) for n in lengths], False, False)
+    """A list whose results are capsules; those that nobody takes release what they hold."""
+    return COLLECTOR.of_tensors([np.ones(n, np.float32) for n in lengths], False, False)
 
 
 def resident() -> int:
@@ -371,12 +434,12 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="n
 
 @needs_proc
 def test_memory_of_results_is_used_again_and_given_back() -> None:
-    lane, size = found(3_000_000, 5, 600_000, 700_000), 17_200_000
+    tensors, size = found(3_000_000, 5, 600_000, 700_000), 17_200_000
     before = with_nothing_kept()
     for _ in range(50):
-        lane.scale(0.5, 2)
+        tensors.scale(0.5, 2)
     assert resident() - before < 1.5 * size
-    held = [lane.scale(0.5, 2) for _ in range(4)]
+    held = [tensors.scale(0.5, 2) for _ in range(4)]
     assert resident() - before > 2.5 * size
     del held
     assert with_nothing_kept() - before < 0.5 * size
@@ -384,11 +447,11 @@ def test_memory_of_results_is_used_again_and_given_back() -> None:
 
 @needs_proc
 def test_a_short_result_that_is_kept_keeps_no_long_one() -> None:
-    lane = found(3_000_000, 5)
+    tensors = found(3_000_000, 5)
     before = with_nothing_kept()
     kept = []
     for _ in range(40):
-        long, short = lane.scale(0.5, 1)
+        long, short = tensors.scale(0.5, 1)
         kept.append(short)
         del long
     assert resident() - before < 10 * 12_000_000
@@ -411,11 +474,11 @@ USED = b"used_dltensor"
 
 
 def test_results_may_be_released_by_any_thread() -> None:
-    lane = found(600_000, 700_000, 5)
+    tensors = found(600_000, 700_000, 5)
 
     def make_and_release(_: int) -> None:
         for _ in range(50):
-            for capsule in lane.scale(0.5, 1):
+            for capsule in tensors.scale(0.5, 1):
                 release(capsule)
 
     with ThreadPoolExecutor(4) as pool:
@@ -425,12 +488,12 @@ def test_results_may_be_released_by_any_thread() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_of_fork_makes_results_too() -> None:
-    lane = found(600_000, 700_000)
-    held = lane.scale(0.5, 2)
+    tensors = found(600_000, 700_000)
+    held = tensors.scale(0.5, 2)
     child = os.fork()
     if not child:
         del held
-        results = [np.from_dlpack(Exporter(capsule)) for capsule in lane.scale(0.25, 2)]
+        results = [np.from_dlpack(Exporter(capsule)) for capsule in tensors.scale(0.25, 2)]
         os._exit(0 if all((array == 0.25).all() for array in results) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert all((np.from_dlpack(Exporter(capsule)) == 0.5).all() for capsule in held)
@@ -454,8 +517,8 @@ import resource
 import numpy as np
 from unified_clip import _native
 
-gatherer = _native.KERNELS.Gatherer(np.ndarray, None, None, [], ("", True))
-lane = lambda *lengths: gatherer.of_tensors([SOURCE[:n] for n in lengths], False, False)
+collector = _native.KERNELS.Collector(np.ndarray, None, None, [], ("", True))
+tensor_list = lambda *lengths: collector.of_tensors([SOURCE[:n] for n in lengths], False, False)
 SOURCE = np.ones(90_000_000, np.float32)
 pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (pages + 450_000_000,) * 2)
@@ -468,14 +531,14 @@ resource.setrlimit(resource.RLIMIT_AS, (pages + 450_000_000,) * 2)
     [
         """
 try:
-    lane(*[25_000_000] * 6).scale(0.5, 1)  # 600 MB
+    tensor_list(*[25_000_000] * 6).scale(0.5, 1)  # 600 MB
 except MemoryError:
-    lane(90_000_000).scale(0.5, 1)  # nothing is lost
+    tensor_list(90_000_000).scale(0.5, 1)  # nothing is lost
     print("fits")
 """,
         """
-lane(75_000_000).scale(0.5, 1)
-lane(90_000_000).scale(0.5, 1)  # what is kept makes room
+tensor_list(75_000_000).scale(0.5, 1)
+tensor_list(90_000_000).scale(0.5, 1)  # what is kept makes room
 print("fits")
 """,
     ],

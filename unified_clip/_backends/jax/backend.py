@@ -173,10 +173,10 @@ class JaxBackend(Backend, DevicePrimitives):
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
-        gatherer = None if host.forced_path() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
-        if gatherer and jax.process_count() > 1 and any(map(sharded.is_elsewhere, tensors)):
+        collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
+        if collector and jax.process_count() > 1 and any(map(sharded.is_elsewhere, tensors)):
             return None  # a copy on one device here has a buffer too, and others may have it on several
-        return collected.whole_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
+        return collected.whole_path(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
@@ -348,9 +348,9 @@ class EachPath(JaxPath):
 
 
 @functools.cache
-def _gatherer(kind: type) -> Any | None:
+def _collector(kind: type) -> Any | None:
     """For the type of concrete arrays, whose buffers refuse what is deleted, elsewhere or in parts."""
-    return collected.gatherer(kind) if issubclass(kind, jax.Array) else None
+    return collected.collector(kind) if issubclass(kind, jax.Array) else None
 
 
 def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:

@@ -44,7 +44,7 @@ from .dense import Dense, filled, is_recorded_eagerly, like_tensor, pieces, scal
 from .sparse import selected_rows, stored_values
 
 CPU = paddle.CPUPlace()
-GATHERER: Any = collected.gatherer(
+COLLECTOR: Any = collected.collector(
     paddle.Tensor, PARAMETER, [("is_dense", True), ("is_dist", False)], ("stop_gradient", False)
 )
 
@@ -194,10 +194,10 @@ class PaddleBackend(collected.OfParameters, Backend, DevicePrimitives):
             return DevicePath(self, [Dense(tensor) for tensor in tensors], differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def gatherer(self) -> Any | None:
+    def collector(self) -> Any | None:
         if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None:
             return None  # what other processes hold matters under fleet
-        return GATHERER
+        return COLLECTOR
 
     def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
         """What finds gradients does not look at parameters without one."""

@@ -139,9 +139,9 @@ class TensorflowBackend(Backend, DevicePrimitives):
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         present = [tensor for tensor in tensors if tensor is not None]
-        if GATHERER is None or not self._takes_host(present, watched=present if differentiable else []):
+        if COLLECTOR is None or not self._takes_host(present, watched=present if differentiable else []):
             return None
-        return collected.whole_path(self, GATHERER.of_tensors(present, False, False))
+        return collected.whole_path(self, COLLECTOR.of_tensors(present, False, False))
 
     def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
         return not host.forced_path() and in_host_memory(tensors) and not _is_watched(watched)
@@ -320,7 +320,7 @@ def _run_as_written() -> None:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
 
 
-GATHERER: Any = collected.gatherer(EAGER)
+COLLECTOR: Any = collected.collector(EAGER)
 BACKEND = TensorflowBackend()
 _run_as_written()
 vectorized.register()

@@ -19,7 +19,7 @@ from .conditions import DTYPES, fit_list_operations, needs_double_float32, recor
 from .double_float32 import DoubleFloat32Path
 from .primitives import IN_LISTS, EachPath, TorchPath, TorchPrimitives
 
-GATHERER: Any = collected.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
+COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
 class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
@@ -199,8 +199,8 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
             return None
         return _whole_in_graph(self, [pair[1] for pair in pairs], differentiable=False)
 
-    def gatherer(self) -> Any | None:
-        return GATHERER if _gathers() else None
+    def collector(self) -> Any | None:
+        return COLLECTOR if _gathers() else None
 
     def records(self, differentiable: bool) -> bool:
         return records_derivatives(differentiable)
@@ -247,8 +247,8 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
             return _distinct_in_graph(tensors, describe)
         traced = conditions.is_traced()
         parts = [(index, part) for index, tensor in enumerate(tensors) for part in conditions.inner_tensors(tensor)]
-        if GATHERER is not None and len(parts) == len(tensors) and not traced:
-            lane = GATHERER.of_tensors([part for _, part in parts], False, True)
+        if COLLECTOR is not None and len(parts) == len(tensors) and not traced:
+            lane = COLLECTOR.of_tensors([part for _, part in parts], False, True)
             if lane is not None and len(lane.tensors) == len(parts):
                 return list(range(len(tensors)))
         for index, part in parts:
@@ -314,7 +314,7 @@ def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -
 
 
 def _gathers() -> bool:
-    return GATHERER is not None and not host.forced_path("pairs") and not conditions.is_watched()
+    return COLLECTOR is not None and not host.forced_path("pairs") and not conditions.is_watched()
 
 
 compiled.prepare()

@@ -1,0 +1,112 @@
+// The choice of the tensors whose memory the kernels may read and write.
+#pragma once
+
+#include "tensor_list.hpp"
+
+namespace clip {
+
+// Collects a framework's plain tensors into a TensorList. Returns null if any tensor is not plain: the caller then checks
+// each tensor.
+class Collector {
+   public:
+    using Check = std::pair<std::string, bool>;
+    using Checks = std::vector<Check>;
+    using Result = std::unique_ptr<TensorList>;
+
+    Collector(nb::object tensor_type, nb::object parameter_type, nb::object exchange, const Checks& methods,
+              const Check& recording)
+        : tensor_type_(std::move(tensor_type)),
+          parameter_type_(std::move(parameter_type)),
+          recording_(name(recording.first), truth(!recording.second)) {
+        if (!exchange.is_none()) {
+            api_ = static_cast<const dlpack::ExchangeApi*>(nb::cast<nb::capsule>(exchange).data());
+            if (api_->version.major != 1 || !api_->tensor_from_object || !api_->managed_to_object)
+                throw nb::value_error("this version of DLPack's exchange interface is not supported");
+        }
+        for (const auto& [method, plain] : methods) methods_.emplace_back(name(method), truth(plain));
+    }
+
+    // Collect the gradients of leaf parameters. None may be excluded from clipping, or overlap another.
+    Result of_parameters(const nb::object& items) const {
+        auto list = std::make_unique<TensorList>(api_);
+        const bool plain = need_clip_is_plain();
+        for (nb::handle item : items) {
+            if (item.is_none()) continue;
+            if (!is_parameter(item, plain) || differs(item, is_leaf_, Py_True)) return nullptr;
+            const nb::object tensor = nb::getattr(item, grad_);
+            if (!tensor.is_none() && !(is_plain(tensor) && list->add(tensor.ptr(), true))) return nullptr;
+        }
+        return list->overlaps() ? nullptr : std::move(list);
+    }
+
+    // Collect tensors, without None. `recording`: none may require a gradient. `writable`: none may overlap another.
+    Result of_tensors(const nb::object& items, bool recording, bool writable) const {
+        auto list = std::make_unique<TensorList>(api_);
+        for (nb::handle item : items)
+            if (!item.is_none() && !add(*list, item, recording, writable)) return nullptr;
+        return writable && list->overlaps() ? nullptr : std::move(list);
+    }
+
+    // Collect the gradients of (parameter, gradient) tuples.
+    Result of_param_grads(const nb::object& items) const {
+        auto list = std::make_unique<TensorList>(api_);
+        const bool plain = need_clip_is_plain();
+        for (nb::handle item : items) {
+            if (!PyTuple_CheckExact(item.ptr()) || PyTuple_GET_SIZE(item.ptr()) != 2) return nullptr;
+            const nb::handle parameter = PyTuple_GET_ITEM(item.ptr(), 0), tensor = PyTuple_GET_ITEM(item.ptr(), 1);
+            if (!is_parameter(parameter, plain) || !(tensor.is_none() || add(*list, tensor, false, false))) return nullptr;
+        }
+        return list;
+    }
+
+   private:
+    static nb::object name(const std::string& text) { return nb::steal(PyUnicode_InternFromString(text.c_str())); }
+    static nb::object truth(bool value) { return nb::borrow(value ? Py_True : Py_False); }
+
+    // Return whether an attribute exists and has another value, or its lookup fails.
+    static bool differs(nb::handle object, const nb::object& name, PyObject* expected) {
+        const nb::object value = nb::steal(PyObject_GetAttr(object.ptr(), name.ptr()));
+        if (value.is_valid()) return value.ptr() != expected;
+        const bool failed = !PyErr_ExceptionMatches(PyExc_AttributeError);
+        clear_exception();
+        return failed;
+    }
+
+    // Return whether `need_clip` can only be in the `__dict__` of parameters. PyObject_HasAttr is much faster than
+    // an AttributeError, but hides other errors: without code of the type, there are none.
+    bool need_clip_is_plain() const {
+        if (!PyType_Check(parameter_type_.ptr())) return false;
+        return reinterpret_cast<PyTypeObject*>(parameter_type_.ptr())->tp_getattro == PyObject_GenericGetAttr &&
+               !PyObject_HasAttr(parameter_type_.ptr(), need_clip_.ptr());
+    }
+
+    bool is_parameter(nb::handle item, bool need_clip_is_plain) const {
+        if (!item.type().is(parameter_type_)) return false;
+        const bool absent = need_clip_is_plain && !PyObject_HasAttr(item.ptr(), need_clip_.ptr());
+        return absent || !differs(item, need_clip_, Py_True);
+    }
+
+    bool is_plain(nb::handle tensor) const {
+        if (!tensor.type().is(tensor_type_)) return false;
+        for (const auto& [method, plain] : methods_) {
+            const nb::object result = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), method.ptr()));
+            if (!result.is_valid()) throw nb::python_error();
+            if (!result.is(plain)) return false;
+        }
+        return true;
+    }
+
+    bool add(TensorList& list, nb::handle tensor, bool recording, bool writable) const {
+        if (!is_plain(tensor)) return false;
+        if (recording && differs(tensor, recording_.first, recording_.second.ptr())) return false;
+        return list.add(tensor.ptr(), writable);
+    }
+
+    nb::object tensor_type_, parameter_type_;
+    const dlpack::ExchangeApi* api_ = nullptr;
+    std::vector<std::pair<nb::object, nb::object>> methods_;
+    std::pair<nb::object, nb::object> recording_;
+    nb::object grad_ = name("grad"), is_leaf_ = name("is_leaf"), need_clip_ = name("need_clip");
+};
+
+}  // namespace clip

@@ -1,0 +1,269 @@
+// The kernels of one instruction set. CMake compiles this file once for each, with CLIP_TABLE as the name of the table.
+//
+// Functions here have internal linkage, and no inline function of a header is called: the linker merges those, and
+// could keep the copy that only newer processors run.
+#include "kernels.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifdef _MSC_VER
+#pragma fp_contract(off)  // as -ffp-contract=off
+#endif
+
+namespace clip {
+namespace {
+
+constexpr std::size_t LANES = 32;    // numbers per step of a loop
+constexpr std::size_t CHUNK = 256;   // numbers that are fetched at a time
+constexpr std::size_t AHEAD = 4096;  // bytes from a number to the one that is fetched with it
+
+template <class To, class From>
+To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "both types need the same size");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// A number in memory that need not be aligned.
+template <class T>
+struct Unaligned {
+    char bytes[sizeof(T)];
+
+    operator T() const {
+        T value;
+        std::memcpy(&value, bytes, sizeof value);
+        return value;
+    }
+    void operator=(T value) { std::memcpy(bytes, &value, sizeof value); }
+};
+
+// -- dtypes: the bits in memory, and the number to compute with
+
+struct Float32 {
+    using Bits = std::uint32_t;
+    using Number = float;
+    static constexpr char CODE = 'f';
+    static float load(Bits x) { return bit_cast<float>(x); }
+    static Bits store(float x) { return bit_cast<Bits>(x); }
+};
+
+struct Float64 {
+    using Bits = std::uint64_t;
+    using Number = double;
+    static constexpr char CODE = 'd';
+    static double load(Bits x) { return bit_cast<double>(x); }
+    static Bits store(double x) { return bit_cast<Bits>(x); }
+};
+
+struct BFloat16 {
+    using Bits = std::uint16_t;
+    using Number = float;
+    static constexpr char CODE = 'B';
+    static float load(Bits x) { return bit_cast<float>(std::uint32_t(x) << 16); }
+    static Bits store(float x) {
+        const auto bits = bit_cast<std::uint32_t>(x);
+        const std::uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+        return static_cast<Bits>((bits & 0x7FFFFFFF) > 0x7F800000 ? (bits >> 16 | 0x40) : rounded);
+    }
+};
+
+struct Float16 {
+    using Bits = std::uint16_t;
+    using Number = float;
+    static constexpr char CODE = 'e';
+    static float load(Bits x) {
+        const std::uint32_t magnitude = std::uint32_t(x & 0x7FFF) << 13, sign = std::uint32_t(x & 0x8000) << 16;
+        const auto scaled = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);  // right for subnormals too
+        return bit_cast<float>(sign | ((x & 0x7C00) == 0x7C00 ? magnitude | 0x7F800000 : scaled));
+    }
+    static Bits store(float x) {
+        const auto bits = bit_cast<std::uint32_t>(x);
+        const std::uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
+        // Below 2^-14, adding 0.5 leaves the rounded multiple of 2^-24 in the last bits.
+        const std::uint32_t small = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3F000000;
+        const std::uint32_t normal = (magnitude - (112u << 23) + 0xFFF + (magnitude >> 13 & 1)) >> 13;
+        const std::uint32_t special = magnitude > 0x7F800000 ? 0x7E00 : 0x7C00;
+        const std::uint32_t finite = magnitude < 0x38800000 ? small : normal;
+        return static_cast<Bits>(sign | (magnitude >= 0x47800000 ? special : finite));
+    }
+};
+
+template <class Dtype>
+using Numbers = Unaligned<typename Dtype::Bits>;
+
+template <class Dtype>
+const Numbers<Dtype>* numbers(const char* x) {
+    return reinterpret_cast<const Numbers<Dtype>*>(x);
+}
+
+// -- loops
+
+// Fetch the LANES numbers that are AHEAD of `x` into the cache. Nothing behind `left` numbers is fetched.
+template <bool WRITE, class Number>
+inline void fetch_ahead(const Number* x, std::size_t left) {
+#if defined(__GNUC__) || defined(__clang__)
+    if (left < AHEAD / sizeof(Number) + LANES) return;
+    for (std::size_t line = 0; line < LANES * sizeof(Number); line += 64)
+        __builtin_prefetch(reinterpret_cast<const char*>(x) + AHEAD + line, WRITE, 3);
+#else
+    (void)x, (void)left;
+#endif
+}
+
+// Call add(lane, number) for each number as a float64. Neighbours have different lanes.
+template <class Dtype, class Add>
+inline void for_each(const Numbers<Dtype>* x, std::size_t count, std::size_t readable, const Add& add) {
+    std::size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        fetch_ahead<false>(x + i, readable - i);
+        for (std::size_t lane = 0; lane < LANES; ++lane) add(lane, static_cast<double>(Dtype::load(x[i + lane])));
+    }
+    for (; i < count; ++i) add(i % LANES, static_cast<double>(Dtype::load(x[i])));
+}
+
+// Write function(number) for each number, in its stored form.
+template <class Dtype, class Function>
+inline void transform(const char* from, char* to, std::size_t count, const Function& function) {
+    const Numbers<Dtype>* x = numbers<Dtype>(from);
+    auto* out = reinterpret_cast<Numbers<Dtype>*>(to);
+    for (std::size_t begin = 0; begin < count; begin += CHUNK) {
+        const std::size_t end = count - begin < CHUNK ? count : begin + CHUNK;
+        for (std::size_t i = begin; i < end; i += LANES) {
+            fetch_ahead<true>(out + i, count - i);
+            if (from != to) fetch_ahead<false>(x + i, count - i);
+        }
+        for (std::size_t i = begin; i < end; ++i) out[i] = function(x[i]);
+    }
+}
+
+// -- sums
+
+enum Power { MAGNITUDES = 1, SQUARES = 2 };
+
+// Add the square of `value`. The square of a number of at most 32 bits is exact in float64, so both ways are equal.
+inline void add_square(double& sum, double value) {
+#if defined(__FMA__) || defined(__FP_FAST_FMA)
+    sum = ::fma(value, value, sum);
+#else
+    sum += value * value;
+#endif
+}
+
+template <class Dtype, Power POWER>
+void block_sums(const char* bytes, std::size_t count, double* sums) {
+    const Numbers<Dtype>* x = numbers<Dtype>(bytes);
+    for (std::size_t begin = 0; begin < count; begin += BLOCK) {
+        const std::size_t left = count - begin;
+        double lanes[LANES] = {};
+        for_each<Dtype>(x + begin, left < BLOCK ? left : BLOCK, left, [&](std::size_t lane, double value) {
+            if (POWER == SQUARES)
+                add_square(lanes[lane], value);
+            else
+                lanes[lane] += std::fabs(value);
+        });
+        for (std::size_t half = LANES / 2; half; half /= 2)
+            for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+        *sums++ = lanes[0];
+    }
+}
+
+template <class Dtype>
+void add_squares(const char* bytes, std::size_t count, double* sums) {
+    const Numbers<Dtype>* x = numbers<Dtype>(bytes);
+    for (std::size_t i = 0; i < count; ++i) add_square(sums[i], static_cast<double>(Dtype::load(x[i])));
+}
+
+// Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: what a product and an addition lose is a float64, and
+// these are added too. A lane adds n <= 2048 terms. Its second sum, at most (n + 1) u of the first, loses 2n u of
+// itself, where u is 2^-53. The caller checks that no product overflows, and that underflow does not matter.
+template <class Dtype, Power POWER>
+CompensatedSum compensated_sum(const char* bytes, std::size_t count) {
+    static_assert(PIECE / LANES <= 2048, "the bound is for at most 2048 terms per lane");
+    double sums[LANES] = {}, rests[LANES] = {};
+    const auto add = [&](std::size_t lane, double term, double error) {
+        const double sum = sums[lane], total = sum + term, part = total - sum;
+        rests[lane] += error + ((sum - (total - part)) + (term - part));
+        sums[lane] = total;
+    };
+    for_each<Dtype>(numbers<Dtype>(bytes), count, count, [&](std::size_t lane, double value) {
+        if (POWER == MAGNITUDES) return add(lane, std::fabs(value), 0.0);
+        const double square = value * value;
+        add(lane, square, sizeof(typename Dtype::Bits) == 8 ? ::fma(value, value, -square) : 0.0);
+    });
+    for (std::size_t half = LANES / 2; half; half /= 2)
+        for (std::size_t lane = 0; lane < half; ++lane) add(lane, sums[lane + half], rests[lane + half]);
+    return {sums[0], rests[0]};
+}
+
+template <class Dtype>
+void widen(const char* bytes, std::size_t count, double* out) {
+    const Numbers<Dtype>* x = numbers<Dtype>(bytes);
+    for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<double>(Dtype::load(x[i]));
+}
+
+// Compare bits without the sign: they are in the order of the magnitudes, and NaN is the largest.
+template <class Dtype>
+double max_abs(const char* bytes, std::size_t count) {
+    using Bits = typename Dtype::Bits;
+    constexpr Bits MAGNITUDE = static_cast<Bits>(~Bits(0)) >> 1;
+    const Numbers<Dtype>* x = numbers<Dtype>(bytes);
+    Bits lanes[LANES] = {}, largest = 0;
+    std::size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        fetch_ahead<false>(x + i, count - i);
+        for (std::size_t lane = 0; lane < LANES; ++lane) {
+            const Bits magnitude = x[i + lane] & MAGNITUDE;
+            lanes[lane] = magnitude > lanes[lane] ? magnitude : lanes[lane];
+        }
+    }
+    for (; i < count; ++i) {
+        const Bits magnitude = x[i] & MAGNITUDE;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    for (Bits magnitude : lanes) largest = magnitude > largest ? magnitude : largest;
+    return static_cast<double>(Dtype::load(largest));
+}
+
+// -- results
+
+template <class Dtype>
+void scale(const char* x, char* out, std::size_t count, double coef) {
+    const auto factor = static_cast<typename Dtype::Number>(coef);
+    transform<Dtype>(x, out, count, [=](typename Dtype::Bits bits) { return Dtype::store(Dtype::load(bits) * factor); });
+}
+
+template <class Dtype>
+void clamp(const char* x, char* out, std::size_t count, double low, double high) {
+    using Bits = typename Dtype::Bits;
+    const auto least = static_cast<typename Dtype::Number>(low), most = static_cast<typename Dtype::Number>(high);
+    const Bits least_bits = Dtype::store(least), most_bits = Dtype::store(most);
+    transform<Dtype>(x, out, count, [=](Bits bits) {
+        const auto value = Dtype::load(bits);
+        return value < least ? least_bits : value > most ? most_bits : bits;
+    });
+}
+
+template <class Dtype, bool EXACT_SQUARES = sizeof(typename Dtype::Number) == 4>
+constexpr Kernels kernels_of() {
+    return {Dtype::CODE,
+            sizeof(typename Dtype::Bits),
+            EXACT_SQUARES ? block_sums<Dtype, MAGNITUDES> : nullptr,
+            EXACT_SQUARES ? block_sums<Dtype, SQUARES> : nullptr,
+            EXACT_SQUARES ? add_squares<Dtype> : nullptr,
+            compensated_sum<Dtype, MAGNITUDES>,
+            compensated_sum<Dtype, SQUARES>,
+            widen<Dtype>,
+            max_abs<Dtype>,
+            scale<Dtype>,
+            clamp<Dtype>};
+}
+
+}  // namespace
+
+constexpr Kernels CLIP_TABLE[DTYPES] = {kernels_of<Float16>(), kernels_of<BFloat16>(), kernels_of<Float32>(),
+                                        kernels_of<Float64>()};
+
+}  // namespace clip

@@ -1,0 +1,150 @@
+// Spans: the numbers of one array, contiguous or with gaps. No Python here.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "dispatch.hpp"
+#include "parallel.hpp"
+
+namespace clip {
+
+constexpr std::size_t MAX_AXES = 65;  // of NumPy's arrays, and one for the parts of complex numbers
+
+// `count` contiguous numbers or, with a shape, an array whose steps are in bytes.
+struct Span {
+    char* data;
+    std::size_t count;
+    const Kernels* kernels;
+    std::vector<std::int64_t> shape = {}, steps = {};
+
+    bool is_contiguous() const { return shape.empty(); }
+    std::size_t bytes() const { return count * kernels->size; }
+    char* at(std::size_t index) const { return data + index * kernels->size; }  // of a contiguous span
+};
+
+using Spans = std::vector<Span>;
+
+// Return whether the elements fill the memory from the first to the last, in any order of the axes. `unit` is the step
+// between neighbours.
+template <class Int>
+bool is_dense(std::size_t axes, const Int* shape, const Int* steps, std::int64_t unit) {
+    std::int64_t expected = unit;
+    bool in_order = true;
+    for (std::size_t axis = axes; axis-- > 0;) {
+        if (shape[axis] == 0) return true;
+        if (shape[axis] == 1) continue;
+        if (steps && steps[axis] != expected) in_order = false;
+        expected *= shape[axis];
+    }
+    if (in_order) return true;
+    std::vector<std::pair<std::int64_t, std::int64_t>> sorted;
+    for (std::size_t axis = 0; axis < axes; ++axis)
+        if (shape[axis] > 1) sorted.emplace_back(steps[axis], shape[axis]);
+    std::sort(sorted.begin(), sorted.end());
+    expected = unit;
+    for (const auto& [step, length] : sorted) {
+        if (step != expected) return false;
+        expected *= length;
+    }
+    return true;
+}
+
+// Put the numbers into the order of the memory, if there are no gaps.
+inline void flatten(Span& span) {
+    const auto unit = static_cast<std::int64_t>(span.kernels->size);
+    if (is_dense(span.shape.size(), span.shape.data(), span.steps.data(), unit)) span.shape.clear(), span.steps.clear();
+}
+
+inline std::size_t total_count(const Spans& spans) {
+    std::size_t total = 0;
+    for (const Span& span : spans) total += span.count;
+    return total;
+}
+
+// Return how many threads a list is worth: a PIECE for each.
+inline std::size_t threads_for(std::size_t total, std::size_t threads) {
+    return std::max<std::size_t>(1, std::min(threads, total / PIECE));
+}
+
+// Call work(index, begin, end, thread) for parts of all spans, each at most a PIECE.
+template <class Work>
+void for_parts(const Spans& spans, std::size_t threads, bool backwards, const Work& work) {
+    std::vector<std::size_t> ends;
+    ends.reserve(spans.size());
+    std::size_t total = 0;
+    for (const Span& span : spans) ends.push_back(total += span.count);
+    for_pieces((total + PIECE - 1) / PIECE, threads, backwards, [&](std::size_t piece, std::size_t thread) {
+        const std::size_t begin = piece * PIECE, end = std::min(total, begin + PIECE);
+        std::size_t i = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
+        for (std::size_t at = begin; at < end; ++i) {
+            const std::size_t start = ends[i] - spans[i].count, stop = std::min(end, ends[i]);
+            if (stop > at) work(i, at - start, stop - start, thread);
+            at = stop;
+        }
+    });
+}
+
+// -- spans with gaps: their numbers, BLOCK at a time, through contiguous memory
+
+using Scratch = std::array<std::uint64_t, BLOCK>;  // for BLOCK numbers of any dtype
+
+// Call move(place) for each of `count` numbers from the one at `begin`. The last axis runs fastest.
+template <class Move>
+void walk(const Span& span, std::size_t begin, std::size_t count, const Move& move) {
+    const std::size_t last = span.shape.size() - 1;
+    std::array<std::int64_t, MAX_AXES> index;
+    char* place = span.data;
+    auto rest = static_cast<std::int64_t>(begin);
+    for (std::size_t axis = last + 1; axis-- > 0;) {
+        index[axis] = rest % span.shape[axis];
+        rest /= span.shape[axis];
+        place += index[axis] * span.steps[axis];
+    }
+    for (auto left = static_cast<std::int64_t>(count); left;) {
+        const std::int64_t here = std::min(left, span.shape[last] - index[last]);
+        for (std::int64_t i = 0; i < here; ++i, place += span.steps[last]) move(place);
+        left -= here;
+        index[last] += here;
+        for (std::size_t axis = last; axis > 0 && index[axis] == span.shape[axis]; --axis) {
+            place += span.steps[axis - 1] - index[axis] * span.steps[axis];
+            index[axis] = 0;
+            ++index[axis - 1];
+        }
+    }
+}
+
+// Copy numbers between a span and contiguous memory: into `scratch` (GATHER), or from it.
+template <bool GATHER, std::size_t SIZE>
+void copy_numbers(const Span& span, std::size_t begin, std::size_t count, char* scratch) {
+    walk(span, begin, count, [&](char* place) {
+        GATHER ? std::memcpy(scratch, place, SIZE) : std::memcpy(place, scratch, SIZE);
+        scratch += SIZE;
+    });
+}
+
+template <bool GATHER>
+void copy_numbers(const Span& span, std::size_t begin, std::size_t count, char* scratch) {
+    const std::size_t size = span.kernels->size;
+    const auto copy = size == 8 ? copy_numbers<GATHER, 8> : size == 4 ? copy_numbers<GATHER, 4> : copy_numbers<GATHER, 2>;
+    copy(span, begin, count, scratch);
+}
+
+// Call work(x, count) for the numbers from `begin` to `end`: all at once, or BLOCK at a time through a copy.
+template <class Work>
+void for_numbers(const Span& span, std::size_t begin, std::size_t end, const Work& work) {
+    if (span.is_contiguous()) return work(span.at(begin), end - begin);
+    Scratch memory;
+    char* const scratch = reinterpret_cast<char*>(memory.data());
+    for (; begin < end; begin += BLOCK) {
+        const std::size_t count = std::min(BLOCK, end - begin);
+        copy_numbers<true>(span, begin, count, scratch);
+        work(scratch, count);
+    }
+}
+
+}  // namespace clip
