@@ -80,6 +80,6 @@ def torch_worlds() -> Iterator[Callable[[int], World]]:
 def _no_settings_left() -> Iterator[None]:
     """`set_gradient_clip` sets for the process; no test leaves anything set."""
     yield
-    from unified_clip._api.api import SETTINGS
+    from unified_clip._api.settings import SETTINGS
 
     assert SETTINGS.default is None

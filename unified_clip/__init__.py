@@ -1,55 +1,38 @@
 """Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX, MLX and NumPy.
 
-The names here work on the tensors of any framework and import none: they use the framework that the tensors
-given belong to. `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy` have the same names for
-one.
+The names here accept the tensors of any framework, and import no framework on their own. `unified_clip.torch`,
+`.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy` have the same names for one framework.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._api import api, classes
-from ._dispatch import resolve
+from . import _compilers
+from ._any_framework import (
+    ClipGradByGlobalNorm,
+    ClipGradByNorm,
+    ClipGradByValue,
+    ErrorClipByValue,
+    GradientClipByGlobalNorm,
+    GradientClipByNorm,
+    GradientClipByValue,
+    append_gradient_clip_ops,
+    clip_by_global_norm,
+    clip_by_norm,
+    clip_by_value,
+    clip_grad_norm_,
+    clip_grad_value_,
+    clip_grads_with_norm_,
+    get_total_norm,
+    global_norm,
+    set_gradient_clip,
+)
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .recording.recorder import record
 
 __version__ = "0.1.0"
 
-_names = api.Api(resolve)
-
-clip_grad_norm_ = _names.clip_grad_norm_
-clip_grad_value_ = _names.clip_grad_value_
-get_total_norm = _names.get_total_norm
-clip_grads_with_norm_ = _names.clip_grads_with_norm_
-
-clip_by_global_norm = _names.clip_by_global_norm
-clip_by_norm = _names.clip_by_norm
-clip_by_value = _names.clip_by_value
-global_norm = _names.global_norm
-
-set_gradient_clip = _names.set_gradient_clip
-append_gradient_clip_ops = _names.append_gradient_clip_ops
-
-
-class GradientClipByValue(classes.GradientClipByValue):
-    _names = _names
-
-
-class GradientClipByNorm(classes.GradientClipByNorm):
-    _names = _names
-
-
-class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
-    _names = _names
-
-
-class ErrorClipByValue(classes.ErrorClipByValue):
-    _names = _names
-
-
-ClipGradByValue = GradientClipByValue
-ClipGradByNorm = GradientClipByNorm
-ClipGradByGlobalNorm = GradientClipByGlobalNorm
+_compilers.watch()
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which framework does an argument belong to? Told by the types of its tensors, so nothing needs to be imported."""
+"""Find the framework of an argument by the types of its tensors. This imports no framework on its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ._core import containers, entry
+from ._api.functions import Resolver
+from ._core import containers
 from ._core.backend import Backend
 
 ADAPTERS = {
@@ -24,9 +25,9 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """The framework of the first tensor in `argument`, NumPy where there is none, and the argument again.
+    """Return the backend of the first tensor in `argument`, and the argument. Without tensors it is NumPy's.
 
-    NumPy arrays count only where nothing else is found: every framework accepts them.
+    NumPy arrays count only if there is nothing else: every framework accepts them.
     """
     if isinstance(argument, Iterator):
         argument = _Peeked(argument)
@@ -37,19 +38,12 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
     return _backend(name), argument
 
 
-def _run(body: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The first calls: PyTorch's compiler has to find in place how calls are run, before it looks into any."""
-    if "torch._dynamo" in sys.modules:
-        _backend("torch")
-    run = entry.as_it_is if entry.run is _run else entry.run
-    return run(body, *args, **kwargs)
-
-
-entry.run = _run
+DISPATCHED = Resolver(resolve)
+"""The top level passes it in place of a backend."""
 
 
 class _Peeked(Iterator[Any]):
-    """An iterator that can be looked into, where that would use up the one it was made from."""
+    """An iterator whose items are also in a list. Looking into the original would use it up."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self.items = list(source)

@@ -1,38 +1,488 @@
-"""unified_clip for TensorFlow: tensors cannot be written, so in-place names update the list or dict that holds them."""
+# `python tools/namespaces.py` writes this file from tools/namespaces.toml.
+# fmt: off
+"""Clip gradients on TensorFlow. Tensors are immutable, so in-place names update the list or dict of gradients."""
 
-from ._api import api, classes
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ._api import classes, functions, settings
 from ._backends.tensorflow.backend import BACKEND
+from ._core import entry
 
-_names = api.Api.over(BACKEND)
+__all__ = [
+    "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "ErrorClipByValue", "GradientClipByGlobalNorm",
+    "GradientClipByNorm", "GradientClipByValue", "append_gradient_clip_ops", "clip_by_global_norm", "clip_by_norm",
+    "clip_by_value", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm", "global_norm",
+    "set_gradient_clip",
+]
 
-clip_grad_norm_ = _names.clip_grad_norm_
-clip_grad_value_ = _names.clip_grad_value_
-get_total_norm = _names.get_total_norm
-clip_grads_with_norm_ = _names.clip_grads_with_norm_
 
-clip_by_global_norm = _names.clip_by_global_norm
-clip_by_norm = _names.clip_by_norm
-clip_by_value = _names.clip_by_value
-global_norm = _names.global_norm
+def __dir__() -> list[str]:
+    return __all__
 
-set_gradient_clip = _names.set_gradient_clip
-append_gradient_clip_ops = _names.append_gradient_clip_ops
+
+def clip_grad_norm_(
+    parameters: Any, max_norm: float | tf.Tensor, norm_type: float | str = 2.0, error_if_nonfinite: bool = False,
+    foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
+    check_numel: bool | int | None = None,
+) -> tf.Tensor:
+    """Clip gradients by their total norm, and replace them in their list or dict.
+
+    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If that is 1, the
+    gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On
+    the difficulty of training recurrent neural networks", 2013.
+
+    Args:
+        parameters: The gradients: a list or a dict, nested or not, of tensors and None, or of (gradient, variable) or
+            (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
+            an accumulator, is assigned.
+        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
+            measures and writes nothing.
+        norm_type: The order p of the norm: any p > 0, inf or 'inf'.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
+            `tf.function`.
+        foreach: Ignored, for compatibility with `torch.nn.utils`.
+        process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
+        ownership: Not supported on TensorFlow. Keep the default.
+        check_numel: Not supported on TensorFlow. Keep the default.
+
+    Returns:
+        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
+        Correctly rounded for p of 1, 2 and inf.
+
+    Raises:
+        TypeError: A gradient has an integer or boolean dtype, or something is no tensor. `parameters` is a tuple, an
+            iterator or one tensor, or has a trainable variable for a gradient.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0.
+        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> grads = [tf.constant([96.0, 128.0])]
+        >>> norm = uc.clip_grad_norm_(grads, max_norm=5.0)
+        >>> float(norm)
+        160.0
+        >>> grads[0].numpy()
+        array([3., 4.], dtype=float32)
+    """
+    return entry.run(
+        functions.clip_grad_norm_, BACKEND, parameters, max_norm, norm_type, error_if_nonfinite, foreach, process_group,
+        ownership, check_numel,
+    )
+
+
+def clip_grad_value_(parameters: Any, clip_value: float | tf.Tensor, foreach: bool | None = None) -> None:
+    """Clip every element of gradients to [-clip_value, clip_value], and replace them in their list or dict.
+
+    NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
+
+    Args:
+        parameters: The gradients: a list or a dict, nested or not, of tensors and None, or of (gradient, variable) or
+            (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
+            an accumulator, is assigned.
+        clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or a tensor of
+            one element. inf changes nothing.
+        foreach: Ignored, for compatibility with `torch.nn.utils`.
+
+    Raises:
+        TypeError: A gradient has a complex, integer or boolean dtype, or something is no tensor. `parameters` is a
+            tuple, an iterator or one tensor, or has a trainable variable for a gradient.
+        ValueError: clip_value is negative or NaN.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> grads = [tf.constant([5.0, 1.0])]
+        >>> uc.clip_grad_value_(grads, clip_value=2.0)
+        >>> grads[0].numpy()
+        array([2., 1.], dtype=float32)
+    """
+    entry.run(functions.clip_grad_value_, BACKEND, parameters, clip_value, foreach)
+
+
+def get_total_norm(
+    tensors: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None, *,
+    process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+) -> tf.Tensor:
+    """Return the norm over all gradients. Nothing is clipped.
+
+    Source: `torch.nn.utils.get_total_norm`.
+
+    Args:
+        tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
+        norm_type: The order p of the norm: any p > 0, inf or 'inf'.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
+            `tf.function`.
+        foreach: Ignored, for compatibility with `torch.nn.utils`.
+        process_group: As in `clip_grad_norm_`.
+        ownership: As in `clip_grad_norm_`.
+        check_numel: As in `clip_grad_norm_`.
+
+    Returns:
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
+        1, 2 and inf.
+
+    Raises:
+        TypeError: A gradient has an integer or boolean dtype, or something is no tensor.
+        ValueError: norm_type is not above 0.
+        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> grads = [tf.constant([3.0, 4.0]), None]
+        >>> float(uc.get_total_norm(grads, norm_type=1))
+        7.0
+    """
+    return entry.run(
+        functions.get_total_norm, BACKEND, tensors, norm_type, error_if_nonfinite, foreach, process_group, ownership,
+        check_numel,
+    )
+
+
+def clip_grads_with_norm_(
+    parameters: Any, max_norm: float | tf.Tensor, total_norm: float | tf.Tensor, foreach: bool | None = None,
+) -> None:
+    """Clip gradients by a norm that was measured before, and replace them in their list or dict.
+
+    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
+    `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
+
+    Args:
+        parameters: The gradients: a list or a dict, nested or not, of tensors and None, or of (gradient, variable) or
+            (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
+            an accumulator, is assigned.
+        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
+            measures and writes nothing.
+        total_norm: The total norm: a number or a tensor of one element.
+        foreach: Ignored, for compatibility with `torch.nn.utils`.
+
+    Raises:
+        TypeError: A gradient has an integer or boolean dtype, or something is no tensor. `parameters` is a tuple, an
+            iterator or one tensor, or has a trainable variable for a gradient.
+        ValueError: max_norm or total_norm is negative. max_norm is NaN.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> grads = [tf.constant([96.0, 128.0])]
+        >>> norm = uc.get_total_norm(grads)
+        >>> uc.clip_grads_with_norm_(grads, max_norm=5.0, total_norm=norm)
+        >>> grads[0].numpy()
+        array([3., 4.], dtype=float32)
+    """
+    entry.run(functions.clip_grads_with_norm_, BACKEND, parameters, max_norm, total_norm, foreach)
+
+
+def clip_by_global_norm(
+    t_list: Any, clip_norm: float | tf.Tensor, use_norm: float | tf.Tensor | None = None, name: str | None = None, *,
+    process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+) -> tuple[Any, tf.Tensor]:
+    """Return the gradients clipped by their total norm, as new tensors, and the norm.
+
+    With n the norm over all gradients, each one is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
+    element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
+    training recurrent neural networks", 2013.
+
+    Args:
+        t_list: The gradients: one tensor, or any container of tensors and None.
+        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
+            changes nothing.
+        use_norm: A norm that was measured before, to use in place of n: a number or a tensor of one element.
+        name: The name scope of the operations in a graph.
+        process_group: As in `clip_grad_norm_`.
+        ownership: As in `clip_grad_norm_`.
+        check_numel: As in `clip_grad_norm_`.
+
+    Returns:
+        The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, a tensor gives a
+        tensor, and any other container the same structure. None stays in its place.
+
+    Raises:
+        TypeError: A gradient has an integer or boolean dtype, or something is no tensor.
+        ValueError: clip_norm is negative or NaN. use_norm is negative.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> grads = [tf.constant([6.0, 8.0]), None]
+        >>> clipped, norm = uc.clip_by_global_norm(grads, clip_norm=5.0)
+        >>> clipped[0].numpy()
+        array([3., 4.], dtype=float32)
+        >>> float(norm)
+        10.0
+    """
+    return entry.run(
+        functions.clip_by_global_norm, BACKEND, t_list, clip_norm, use_norm, name, process_group, ownership,
+        check_numel,
+    )
+
+
+def clip_by_norm(
+    t: Any, clip_norm: float | tf.Tensor, axes: int | Sequence[int] | None = None, name: str | None = None, *,
+    process_group: Any = "auto",
+) -> Any:
+    """Return one tensor clipped by its own norm, or each of its slices by the slice's norm.
+
+    With n the 2-norm, the tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
+
+    Args:
+        t: A tensor of any shape, dense or sparse.
+        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
+            changes nothing.
+        axes: The axes of a slice, as in `tf.norm`: an int or a list of them, negative ones from the end. None: all
+            axes. A sparse tensor is clipped as its dense form is, and stays sparse.
+        name: The name scope of the operations in a graph.
+        process_group: Not supported on TensorFlow. Keep the default.
+
+    Returns:
+        A new tensor of the shape and dtype of `t`.
+
+    Raises:
+        TypeError: `t` has an integer or boolean dtype, or is no tensor.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> uc.clip_by_norm(tf.constant([6.0, 8.0]), clip_norm=5.0).numpy()
+        array([3., 4.], dtype=float32)
+    """
+    return entry.run(functions.clip_by_norm, BACKEND, t, clip_norm, axes, name, process_group)
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+    """Return one tensor with every element clipped to [clip_value_min, clip_value_max].
+
+    NaN stays NaN. An element equal to a bound is kept. Source: `tf.clip_by_value`.
+
+    Args:
+        t: A tensor of any shape, with a real or integer dtype.
+        clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
+            `t`.
+        clip_value_max: The upper bound, likewise.
+        name: The name scope of the operations in a graph.
+
+    Returns:
+        A new tensor of the shape and dtype of `t`.
+
+    Raises:
+        TypeError: `t` is complex or boolean, or no tensor. A bound is no number, or for integers no whole number.
+        ValueError: A lower bound is above the upper one or NaN, or does not broadcast to `t`.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> uc.clip_by_value(tf.constant([5.0, 2.0]), -3.0, 3.0).numpy()
+        array([3., 2.], dtype=float32)
+    """
+    return entry.run(functions.clip_by_value, BACKEND, t, clip_value_min, clip_value_max, name)
+
+
+def global_norm(
+    t_list: Any, name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
+    check_numel: bool | int | None = None,
+) -> tf.Tensor:
+    """Return the 2-norm over all gradients.
+
+    Source: `tf.linalg.global_norm`.
+
+    Args:
+        t_list: The gradients: one tensor, or any container of tensors and None.
+        name: The name scope of the operations in a graph.
+        process_group: As in `clip_grad_norm_`.
+        ownership: As in `clip_grad_norm_`.
+        check_numel: As in `clip_grad_norm_`.
+
+    Returns:
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
+
+    Raises:
+        TypeError: A gradient has an integer or boolean dtype, or something is no tensor.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> float(uc.global_norm([tf.constant([3.0]), tf.constant([4.0])]))
+        5.0
+    """
+    return entry.run(functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel)
+
+
+def set_gradient_clip(
+    clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None,
+) -> None:
+    """Set the clip that `append_gradient_clip_ops` applies.
+
+    Source: `paddle.fluid.clip.set_gradient_clip`.
+
+    Args:
+        clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
+        param_list: The parameters whose own clip this is, referenced weakly. An own clip precedes the default, in any
+            order of calls. None: set the default of all parameters.
+        program: Only for `unified_clip.paddle`. Keep the default.
+
+    Raises:
+        TypeError: clip is no clip. param_list is no list of parameters. A program is passed.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> uc.set_gradient_clip(uc.GradientClipByNorm(clip_norm=5.0))
+        >>> ((name, clipped),) = uc.append_gradient_clip_ops([("weight", tf.constant([6.0, 8.0]))])
+        >>> clipped.numpy()
+        array([3., 4.], dtype=float32)
+        >>> uc.set_gradient_clip(None)
+    """
+    entry.run(settings.set_gradient_clip, BACKEND, clip, param_list, program)
+
+
+def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return (parameter, gradient) tuples, clipped as `set_gradient_clip` has set it.
+
+    Parameters share one norm if their clips are GradientClipByGlobalNorm with the same `group_name` and threshold.
+    Source: `paddle.fluid.clip.append_gradient_clip_ops`.
+
+    Args:
+        params_grads: (gradient, variable) or (variable, gradient) tuples. A gradient may be None.
+
+    Returns:
+        The list of tuples, in the order given. A parameter without a clip keeps the given gradient.
+
+    Raises:
+        TypeError: params_grads has something other than such tuples. A gradient has an integer or boolean dtype.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> uc.set_gradient_clip(uc.GradientClipByValue(max=2.0))
+        >>> ((name, clipped),) = uc.append_gradient_clip_ops([("weight", tf.constant([5.0, 1.0]))])
+        >>> clipped.numpy()
+        array([2., 1.], dtype=float32)
+        >>> uc.set_gradient_clip(None)
+    """
+    return entry.run(settings.append_gradient_clip_ops, BACKEND, params_grads)
 
 
 class GradientClipByValue(classes.GradientClipByValue):
-    _names = _names
+    """Clip every element of every gradient to [min, max]. NaN stays NaN.
+
+    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+
+    Args:
+        max: The upper bound, a number.
+        min: The lower bound, a number. None means -max.
+        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
+            The same holds for a parameter whose attribute `need_clip` is false.
+
+    Raises:
+        TypeError: A bound is no number.
+        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> clip = uc.GradientClipByValue(max=5.0)
+        >>> variable = tf.Variable([0.0, 0.0])
+        >>> ((gradient, _),) = clip([(tf.constant([6.0, 8.0]), variable)])
+        >>> gradient.numpy()
+        array([5., 5.], dtype=float32)
+    """
+
+    _backend = BACKEND
 
 
 class GradientClipByNorm(classes.GradientClipByNorm):
-    _names = _names
+    """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
+
+    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+
+    Args:
+        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
+            changes nothing.
+        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
+            The same holds for a parameter whose attribute `need_clip` is false.
+        process_group: Not supported on TensorFlow. Keep the default.
+
+    Raises:
+        TypeError: clip_norm is no number.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> clip = uc.GradientClipByNorm(clip_norm=5.0)
+        >>> variable = tf.Variable([0.0, 0.0])
+        >>> ((gradient, _),) = clip([(tf.constant([6.0, 8.0]), variable)])
+        >>> gradient.numpy()
+        array([3., 4.], dtype=float32)
+    """
+
+    _backend = BACKEND
 
 
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
-    _names = _names
+    """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
+
+    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio,
+    "On the difficulty of training recurrent neural networks", 2013.
+
+    Args:
+        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
+            changes nothing.
+        group_name: Read only by `append_gradient_clip_ops`: clips with the same name and threshold share one norm
+            there.
+        auto_skip_clip: Ignored, for compatibility with Paddle.
+        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
+            The same holds for a parameter whose attribute `need_clip` is false.
+        process_group: As in `clip_grad_norm_`.
+        ownership: As in `clip_grad_norm_`.
+        check_numel: As in `clip_grad_norm_`.
+
+    Raises:
+        TypeError: clip_norm is no number.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> clip = uc.GradientClipByGlobalNorm(clip_norm=5.0)
+        >>> variable = tf.Variable([0.0, 0.0])
+        >>> ((gradient, _),) = clip([(tf.constant([6.0, 8.0]), variable)])
+        >>> gradient.numpy()
+        array([3., 4.], dtype=float32)
+    """
+
+    _backend = BACKEND
 
 
 class ErrorClipByValue(classes.ErrorClipByValue):
-    _names = _names
+    """Clip every element of one gradient to [min, max], as a hook on a tensor.
+
+    Source: `paddle.fluid.clip.ErrorClipByValue`.
+
+    Args:
+        max: The upper bound, a number.
+        min: The lower bound, a number. None means -max.
+
+    Raises:
+        TypeError: A bound is no number.
+        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import unified_clip.tensorflow as uc
+        >>> clip = uc.ErrorClipByValue(max=2.0)
+        >>> clip(tf.constant([5.0, 1.0])).numpy()
+        array([2., 1.], dtype=float32)
+    """
+
+    _backend = BACKEND
 
 
 ClipGradByValue = GradientClipByValue

@@ -191,7 +191,7 @@ def test_gradients_of_a_network_are_scaled_to_the_limit(kit: Kit) -> None:
 
 
 def test_parameters_are_held_weakly(kit: Kit) -> None:
-    from unified_clip._api.api import SETTINGS
+    from unified_clip._api.settings import SETTINGS
 
     before = len(SETTINGS._own)
     parameter = kit.parameter()

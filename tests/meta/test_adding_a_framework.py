@@ -42,9 +42,9 @@ def write_the_adapter(copy: Path) -> None:
     shutil.copy(TOY / "toy_backend.py", copy / "unified_clip" / "_backends" / "toy.py")
 
 
-def copy_a_namespace(copy: Path) -> None:
-    text = (copy / "unified_clip" / "numpy.py").read_text()
-    (copy / "unified_clip" / "toy.py").write_text(text.replace("_backends.numpy", "_backends.toy"))
+def write_its_namespace(copy: Path) -> None:
+    append(copy / "tools" / "namespaces.toml", (TOY / "namespace.toml").read_text())
+    run(copy, "tools.namespaces")
 
 
 def have_its_tensors_recognised(copy: Path) -> None:
@@ -76,7 +76,7 @@ def put_it_on_the_lists(copy: Path) -> None:
 
 STEPS = [
     write_the_adapter,
-    copy_a_namespace,
+    write_its_namespace,
     have_its_tensors_recognised,
     write_a_kit,
     write_tests_of_its_paths,
@@ -102,7 +102,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("repository")
     nothing_compiled = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(unified_clip.__file__).parent, copy / "unified_clip", ignore=nothing_compiled)
-    for name in ("tests", "parity", "docs", "benchmarks", "conformance"):
+    for name in ("tests", "tools", "parity", "docs", "benchmarks", "conformance"):
         shutil.copytree(ROOT / name, copy / name, ignore=nothing_compiled)
     for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)

@@ -1,4 +1,4 @@
-"""The public classes, written once. A namespace binds each to its framework by a subclass that sets `_names`."""
+"""The public classes, written once. Each namespace has subclasses with its backend, docstring and example."""
 
 from __future__ import annotations
 
@@ -6,37 +6,40 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from .._core import containers, observer, rule, validation
+from .._core import containers, entry, observer, rule, validation
 from .._core.backend import Backend
 from .._core.collect import collect_in_place, from_tree, from_whole, wants_clipping
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
-from .._core.entry import public
 from .._core.gradients import GradientList
 from .._core.rule import ClipRule
 from .._core.types import Leaf, Tensor
 from .._core.writers import Functional
-from .functions import Functions
+from .functions import Resolver
 from .param_grads import ParamGrads, read_pairs
 
 NeedClip = Callable[[Any], bool]
 
 
 class FrameworkBinding:
-    """A class that a namespace binds to its framework by a subclass, which keeps the docstring."""
+    """A class that a namespace binds to its framework by a subclass."""
 
-    _names: ClassVar[Functions]
+    _backend: ClassVar[Backend | Resolver]
 
     recorded_as: ClassVar[str]
-    """What a recording calls an instance."""
+    """The name of an instance's calls in recordings."""
 
     def __init_subclass__(cls) -> None:
-        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
         cls.recorded_as = cls.__name__
+
+    def _resolve(self, argument: Any) -> tuple[Backend, Any]:
+        """Return the backend for an argument, and the argument."""
+        backend = self._backend
+        return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
 
 class GradientClip(FrameworkBinding):
-    """What the three clips share: which parameters take part, and the two ways to be called."""
+    """Base class of the three clips: selection of parameters, and the two kinds of calls."""
 
     _function: ClassVar[str]
     _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
@@ -46,18 +49,23 @@ class GradientClip(FrameworkBinding):
             raise TypeError(f"need_clip is {need_clip!r}; pass a function of a parameter that returns True or False")
         self.need_clip = need_clip
 
-    @public
     def __call__(self, params_grads: Iterable[Any]) -> ParamGrads:
-        """Clip the gradients of (parameter, gradient) pairs.
+        """Return (parameter, gradient) tuples with clipped gradients.
 
         Args:
-            params_grads: Pairs (parameter, gradient); a gradient may be None. On TensorFlow either order.
+            params_grads: (parameter, gradient) tuples. A gradient may be None. A parameter may be its name.
 
         Returns:
-            The list of pairs with clipped gradients, each in the order given. A gradient that is left alone is the
-            object that was given.
+            The list of tuples. An unchanged gradient is the given object.
+
+        Raises:
+            TypeError: params_grads contains something other than such tuples. A gradient has an integer or boolean
+                dtype.
         """
-        backend, params_grads = self._names.resolve(params_grads)
+        return entry.run(GradientClip._call, self, params_grads)
+
+    def _call(self, params_grads: Iterable[Any]) -> ParamGrads:
+        backend, params_grads = self._resolve(params_grads)
         whole = self._whole(backend, params_grads)
         if whole is None:
             return clip_pairs(backend, params_grads, lambda parameter: self)
@@ -66,17 +74,23 @@ class GradientClip(FrameworkBinding):
         pairs: ParamGrads = writer.result()
         return pairs
 
-    @public
     def clip_(self, parameters: Any) -> Tensor | None:
         """Clip the gradients of `parameters` in place.
 
         Args:
-            parameters: As for `clip_grad_norm_`: parameters, or, where they carry no gradient, the gradients.
+            parameters: The parameters or gradients, as in `clip_grad_norm_`.
 
         Returns:
-            The total norm before clipping (GradientClipByGlobalNorm), or None.
+            The total norm before clipping from GradientClipByGlobalNorm, otherwise None.
+
+        Raises:
+            TypeError: A gradient has an integer or boolean dtype, or something is no tensor.
+            ValueError: Memory overlaps, or cannot be written.
         """
-        backend, parameters = self._names.resolve(parameters)
+        return entry.run(GradientClip._clip_, self, parameters)
+
+    def _clip_(self, parameters: Any) -> Tensor | None:
+        backend, parameters = self._resolve(parameters)
         function, reject_complex = f"{type(self).__name__}.clip_", self._needs_order
         plain = self.need_clip is None
         gradients, writer = collect_in_place(
@@ -128,33 +142,13 @@ class GradientClip(FrameworkBinding):
 
 
 class GradientClipByValue(GradientClip):
-    """Clip every element of every gradient to [min, max]. NaN stays NaN.
-
-    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
-
-    Args:
-        max: The upper bound.
-        min: The lower bound; None means -max.
-        need_clip: A function of a parameter; where it returns False, the gradient is left alone. So it is where the
-            parameter's own attribute `need_clip` is false.
-
-    Raises:
-        TypeError: A bound is no number.
-        ValueError: A bound is NaN; min is above max; max is negative and min is None.
-
-    Example:
-        >>> import numpy as np
-        >>> import unified_clip.numpy as uc
-        >>> clip = uc.GradientClipByValue(max=1.0)
-        >>> clip([("weight", np.array([-3.0, 0.5]))])
-        [('weight', array([-1. ,  0.5]))]
-    """
+    """Clip every element."""
 
     _needs_order = True
 
     def __init__(self, max: Any, min: Any = None, need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
-        self.min, self.max = validation.known_bounds(self._names.resolve(max)[0], max, min)
+        self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
@@ -164,32 +158,12 @@ class GradientClipByValue(GradientClip):
 
 
 class GradientClipByNorm(GradientClip):
-    """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
-
-    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
-
-    Args:
-        clip_norm: The threshold, 0 or more. inf changes nothing.
-        need_clip: A function of a parameter; where it returns False, the gradient is left alone. So it is where the
-            parameter's own attribute `need_clip` is false.
-        process_group: As for `clip_grad_norm_`; the processes that hold parts of each gradient.
-
-    Raises:
-        TypeError: clip_norm is no number.
-        ValueError: clip_norm is negative or NaN.
-
-    Example:
-        >>> import numpy as np
-        >>> import unified_clip.numpy as uc
-        >>> clip = uc.GradientClipByNorm(clip_norm=1.0)
-        >>> clip([("weight", np.array([3.0, 4.0])), ("bias", np.array([0.5]))])
-        [('weight', array([0.6, 0.8])), ('bias', array([0.5]))]
-    """
+    """Clip every gradient by its own norm."""
 
     def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto") -> None:
         super().__init__(need_clip)
         self._spec = DistributedSpec(process_group)
-        self.clip_norm = validation.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
+        self.clip_norm = validation.known_threshold(self._resolve(clip_norm)[0], clip_norm, "clip_norm")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clip_norm={self.clip_norm})"
@@ -199,33 +173,7 @@ class GradientClipByNorm(GradientClip):
 
 
 class GradientClipByGlobalNorm(GradientClip):
-    """Clip all gradients by one 2-norm n over everything given in a call: multiply each by min(1, clip_norm / n).
-
-    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and
-    Bengio, 2013.
-
-    Args:
-        clip_norm: The threshold, 0 or more. inf changes nothing.
-        group_name: Read by `append_gradient_clip_ops` only: parameters whose clips have the same name and threshold
-            share one norm there.
-        auto_skip_clip: Accepted for compatibility; it changes no result.
-        need_clip: A function of a parameter; where it returns False, the gradient is neither counted nor scaled. So
-            it is where the parameter's own attribute `need_clip` is false.
-        process_group: As for `clip_grad_norm_`.
-        ownership: As for `clip_grad_norm_`.
-        check_numel: As for `clip_grad_norm_`.
-
-    Raises:
-        TypeError: clip_norm is no number.
-        ValueError: clip_norm is negative or NaN.
-
-    Example:
-        >>> import numpy as np
-        >>> import unified_clip.numpy as uc
-        >>> clip = uc.GradientClipByGlobalNorm(clip_norm=1.0)
-        >>> clip([("weight", np.array([3.0])), ("bias", np.array([4.0]))])
-        [('weight', array([0.6])), ('bias', array([0.8]))]
-    """
+    """Clip all gradients by their total norm."""
 
     _measures = True
 
@@ -243,7 +191,7 @@ class GradientClipByGlobalNorm(GradientClip):
         super().__init__(need_clip)
         if not isinstance(group_name, str):
             raise TypeError(f"group_name is {group_name!r}; pass a string")
-        self.clip_norm = validation.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
+        self.clip_norm = validation.known_threshold(self._resolve(clip_norm)[0], clip_norm, "clip_norm")
         self.group_name = group_name
         self.auto_skip_clip = auto_skip_clip
         self._spec = DistributedSpec(process_group, ownership, check_numel)
@@ -259,34 +207,20 @@ class GradientClipByGlobalNorm(GradientClip):
 
 
 class ErrorClipByValue(FrameworkBinding):
-    """A function of one gradient that clips its elements to [min, max]; made for `register_hook` of a tensor.
-
-    Source: `paddle.fluid.clip.ErrorClipByValue`.
-
-    Args:
-        max: The upper bound.
-        min: The lower bound; None means -max.
-
-    Raises:
-        TypeError: A bound is no number.
-        ValueError: A bound is NaN; min is above max; max is negative and min is None.
-
-    Example:
-        >>> import numpy as np
-        >>> import unified_clip.numpy as uc
-        >>> uc.ErrorClipByValue(max=0.5)(np.array([-3.0, 0.25]))
-        array([-0.5 ,  0.25])
-    """
+    """Clip every element of one gradient, in a hook."""
 
     def __init__(self, max: Any, min: Any = None) -> None:
-        self.min, self.max = validation.known_bounds(self._names.resolve(max)[0], max, min)
+        self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
 
-    @public
     def __call__(self, gradient: Any) -> Any:
-        backend, gradient = self._names.resolve(gradient)
+        """Return the gradient with every element clipped. An unchanged gradient is the given object."""
+        return entry.run(ErrorClipByValue._call, self, gradient)
+
+    def _call(self, gradient: Any) -> Any:
+        backend, gradient = self._resolve(gradient)
         validation.one_tensor(backend, gradient, "ErrorClipByValue")
         backend.check_hook(gradient)
         tree = containers.flatten(backend, gradient)

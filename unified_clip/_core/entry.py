@@ -1,10 +1,9 @@
-"""A call of a public name is one piece: what compiles Python takes it whole, or runs it as it is."""
+"""Run the body of a public function as one piece. Compilers trace the piece whole, or leave it out of their graphs."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from . import observer
 from .distributed import AWAITED
@@ -13,7 +12,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def as_it_is(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+class Run(Protocol):
+    def __call__(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a body. Pass its call to the observer, and its error to the ranks that wait for this one."""
     active = observer.active
     try:
         return body(*args, **kwargs) if active is None else active.run(body, *args, **kwargs)
@@ -27,28 +31,18 @@ def as_it_is(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             AWAITED.send_rejection = None
 
 
-def nothing(message: str) -> None:
-    return
+def break_nothing(message: str) -> None:
+    """Break no graph: no compiler traces this call."""
 
 
-run: Callable[..., Any] = as_it_is
-"""How bodies are run. A framework whose compiler follows Python into them replaces it."""
+run: Run = run_eagerly
+"""Every public function calls this with its body. Compilers look for this function in the code that they trace."""
 
-leave: Callable[[str], None] = nothing
-"""Called before what a graph cannot do, with what is to be told."""
-
-PUBLIC: list[Callable[..., Any]] = []
-"""All that `public` made."""
+break_graph: Callable[[str], None] = break_nothing
+"""Leave the graph that a compiler makes, before an operation that it cannot have. The message has the reason."""
 
 
-def public(body: Callable[P, R]) -> Callable[P, R]:
-    """Where a call begins."""
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = run(body, *args, **kwargs)
-        return result
-
-    body.__qualname__ = body.__name__  # for Python's own complaints about arguments
-    call.__code__ = call.__code__.replace(co_name=body.__name__)  # its own: compilers count per code how often they did
-    PUBLIC.append(functools.wraps(body)(call))
-    return call
+def register_compiler(compiler_run: Run, compiler_break_graph: Callable[[str], None]) -> None:
+    """Have a compiler of Python code run all bodies from now on, and break its graphs."""
+    global run, break_graph
+    run, break_graph = compiler_run, compiler_break_graph

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from .path import Path
 from .types import Scalar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Rule = Literal["global", "each", "slices", "value"]
 """One norm over all gradients, one for each, one for each slice of the only one; or no norm, but bounds."""
@@ -41,7 +44,7 @@ class Observer(Protocol):
     norms: bool
     """Whether it needs the norm of each gradient."""
 
-    def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a call."""
 
     def on_clip(self, clip: Clip) -> None:

@@ -10,7 +10,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType
+from types import FrameType
 from typing import Any
 
 from ..errors import ClipWarning, NonFiniteNormError
@@ -334,19 +334,28 @@ def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
 
 
 def warn(message: str) -> None:
-    """Issue a ClipWarning of a call, which leaves a graph for it."""
-    entry.leave(message)
+    """Issue a ClipWarning of a call, which breaks a graph for it."""
+    entry.break_graph(message)
     warn_at_call(message)
 
 
 def warn_at_call(message: str) -> None:
-    """Issue a ClipWarning that points at the line where a public name is called."""
-    call = entry.PUBLIC[0].__code__
-    frame, level = sys._getframe(), 2
-    while frame.f_back is not None and _place(frame.f_code) != _place(call):
-        frame, level = frame.f_back, level + 1
+    """Issue a ClipWarning that points at the user's line that calls a public function."""
+    frame, level = sys._getframe(), 1
+    # Leave the frames up to `run`, then those of a compiler around it, then those of the public function.
+    for has_left in (_is_run, _calls_run, lambda frame: not _is_in_package(frame)):
+        while frame.f_back is not None and not has_left(frame):
+            frame, level = frame.f_back, level + 1
     warnings.warn(message, ClipWarning, stacklevel=level)
 
 
-def _place(code: CodeType) -> tuple[str, int]:
-    return code.co_filename, code.co_firstlineno
+def _is_run(frame: FrameType) -> bool:
+    return frame.f_code is entry.run_eagerly.__code__
+
+
+def _calls_run(frame: FrameType) -> bool:
+    return _is_in_package(frame) and not _is_run(frame)
+
+
+def _is_in_package(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "unified_clip"

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from .. import _dispatch
 from .._api import groups, param_grads
-from .._api.functions import Resolver
+from .._api.functions import Resolve
 from .._api.groups import Outcome
 from .._core import containers, entry, validation
 from .._core.backend import Backend
 from .._core.collect import collect_in_place, from_tree, from_whole, in_place
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
-from .._core.entry import public
 from .._core.gradients import GradientList
 from .._core.rule import ClipRule, StepThreshold
 from .._core.types import Leaf, Scalar, Tensor
@@ -83,7 +82,7 @@ class Clipper:
         details: bool = False,
         spec: DistributedSpec = INFERRED,
         unmatched: str = "",
-        resolve: Resolver = _dispatch.resolve,
+        resolve: Resolve = _dispatch.resolve,
     ) -> None:
         self.settings, self.details, self.spec = settings, details, spec
         self._arguments = {"settings": settings, "names": names, "details": details, "spec": spec}
@@ -106,20 +105,24 @@ class Clipper:
 
     # -- clipping
 
-    @public
     def __call__(self, grads: Any, *, step: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
         Unchanged gradients are returned as the same objects. If the step is skipped, all results are None.
         """
+        return entry.run(Clipper._call, self, grads, step)
+
+    def _call(self, grads: Any, step: Any) -> Any:
         return self._clip_container(grads, step)[0]
 
-    @public
     def traced(self, grads: Any, *, step: Any = None) -> Traced:
         """Clip gradients, and return the outcome as tensors, for the state of an optimizer, eager or in a graph.
 
         `step` may be a tensor of the graph.
         """
+        return entry.run(Clipper._traced, self, grads, step)
+
+    def _traced(self, grads: Any, step: Any) -> Traced:
         result, outcome = self._clip_container(grads, step)
         return Traced(result, outcome.norm, groups.smallest_coefficient(outcome), groups.all_finite(outcome))
 
@@ -140,9 +143,11 @@ class Clipper:
         results, outcome = self._clip_leaves(backend, tree.leaves, step, differentiable=True)
         return tree.rebuild(results), outcome
 
-    @public
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip in place, as `clip_grad_norm_` does, and return the total norm before clipping."""
+        return entry.run(Clipper._clip_, self, parameters, step)
+
+    def _clip_(self, parameters: Any, step: Any) -> Tensor:
         backend, parameters = self._resolve(parameters)
         step = self._resolve_step(backend, step)
         if isinstance(parameters, Iterator):
@@ -163,9 +168,11 @@ class Clipper:
         writer.finish()
         return outcome.norm
 
-    @public
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip the gradients of (parameter, gradient) tuples, as in optimizers."""
+        return entry.run(Clipper._pairs, self, params_grads, step)
+
+    def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
         backend, params_grads = self._resolve(params_grads)
         leaves, indices = param_grads.read_pairs(backend, params_grads)
         results, _ = self._clip_leaves(backend, leaves, self._resolve_step(backend, step), differentiable=False)
@@ -233,7 +240,7 @@ class Clipper:
 
     def _resolve_step(self, backend: Backend, step: Any) -> Step:
         """Return the step, as a number unless it is a tensor of a graph."""
-        entry.leave(
+        entry.break_graph(
             "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
         )
         if step is None:

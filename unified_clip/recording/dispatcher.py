@@ -96,11 +96,12 @@ class Dispatcher:
 
 
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return the public name of a call."""
+    """Return the public name of a call. The body of a method `clip_` is `_clip_`, that of `__call__` is `_call`."""
     kind = getattr(args[0], "recorded_as", None) if args else None
     if kind is None:
         return body.__name__
-    return kind if body.__name__ == "__call__" else f"{kind}.{body.__name__}"
+    method = body.__name__.removeprefix("_")
+    return kind if method == "call" else f"{kind}.{method}"
 
 
 DISPATCHER = Dispatcher()

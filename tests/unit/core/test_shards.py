@@ -542,7 +542,7 @@ def rejected(find_group: Callable[[], Any], body: Callable[[], Any]) -> Exceptio
         body()
 
     with pytest.raises(Exception) as caught:
-        entry.as_it_is(call)
+        entry.run_eagerly(call)
     assert AWAITED.send_rejection is None
     return caught.value
 

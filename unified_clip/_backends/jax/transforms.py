@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.experimental.sparse import BCOO
 
-from ..._api.functions import Functions
+from ..._api import functions
 from ..._core import entry, rule, validation
 from ..._core.collect import collect
 from ..._core.distributed import DistributedSpec
@@ -18,8 +18,6 @@ __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_no
 
 NeedClip = Callable[[str], bool]
 
-_names = Functions.over(BACKEND)
-
 _STATIC = "with optax.inject_hyperparams, which would change it, name it in static_args='{}'"
 
 
@@ -28,24 +26,24 @@ def __dir__() -> list[str]:
 
 
 def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group: Any = "auto") -> Any:
-    """PyTorch's rule: clip all updates by one norm n over them, times min(1, max_norm / (n + 1e-6)).
+    """Clip all updates by their total norm n, as PyTorch does: multiply each by min(1, max_norm / (n + 1e-6)).
 
-    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
-    dtypes; None and `optax.MaskedNode` stay in their places. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov
+    The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes. None and
+    `optax.MaskedNode` stay in their places. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov
     and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        max_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+        max_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
-        norm_type: The order p of the norm: any p > 0, inf or 'inf'. Always known: with `optax.inject_hyperparams` name
-            it in `static_args`.
-        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
-            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+        norm_type: The order p of the norm: any p > 0, inf or 'inf'. It cannot be traced: with
+            `optax.inject_hyperparams`, name it in `static_args`.
+        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
+            devices own shards, or None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: max_norm or norm_type is no number; when used, an update is of integers or booleans.
-        ValueError: max_norm is negative or NaN (if it is known); norm_type is not above 0.
+        TypeError: max_norm or norm_type is no number. In an update: an integer or boolean dtype.
+        ValueError: max_norm is negative or NaN, unless it is traced. norm_type is not above 0.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -64,22 +62,23 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
 
 
 def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
-    """TensorFlow's rule: clip all updates by one 2-norm n over them, times min(1, clip_norm / n).
+    """Clip all updates by their total norm n, as TensorFlow does: multiply each by min(1, clip_norm / n).
 
-    A norm that is NaN or infinite makes every element NaN. A stateless `optax.GradientTransformation`; it needs the
-    package optax. Updates keep their structure, shapes and dtypes. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov
-    and Bengio, 2013. (`optax.clip_by_global_norm` differs in the last bits, and at norms that are not finite.)
+    If n is NaN or inf, every element becomes NaN. The result is a stateless `optax.GradientTransformation`. Updates
+    keep their structure, shapes and dtypes. `optax.clip_by_global_norm` differs in the last bits, and for norms that
+    are not finite. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of training
+    recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+        clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
-        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
-            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
+            devices own shards, or None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number; when used, an update is of integers or booleans.
-        ValueError: clip_norm is negative or NaN (if it is known).
+        TypeError: clip_norm is no number. In an update: an integer or boolean dtype.
+        ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -95,25 +94,24 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
 def gradient_clip_by_global_norm(
     clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto"
 ) -> Any:
-    """Paddle's rule: clip the updates that need it by one 2-norm n over them, times min(1, clip_norm / n).
+    """Clip selected updates by their total norm n, as Paddle does: multiply each by min(1, clip_norm / n).
 
-    A norm that is infinite makes finite updates 0. A stateless `optax.GradientTransformation`; it needs the package
-    optax. Updates keep their structure, shapes and dtypes. Source: `paddle.nn.ClipGradByGlobalNorm`.
+    If n is inf, finite updates become 0. The result is a stateless `optax.GradientTransformation`. Updates keep their
+    structure, shapes and dtypes. Source: `paddle.nn.ClipGradByGlobalNorm`.
 
     Args:
-        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+        clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
-        need_clip: A function of an update's path: the keys, indices and names of fields that lead to it, joined by
-            dots, such as "encoder.0.bias" (`jax.tree_util.keystr`). Where it returns False, the update is neither
-            counted nor scaled. With `optax.inject_hyperparams` name it in `static_args`. (For a mask, put the
-            transformation into `optax.masked`: the same.)
-        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
-            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+        need_clip: A function of an update's path, such as "encoder.0.bias": its keys, indices and names of fields,
+            joined by dots (`jax.tree_util.keystr`). If it returns False, the update is excluded: neither counted nor
+            scaled. With `optax.inject_hyperparams`, name it in `static_args`. `optax.masked` does the same by a mask.
+        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
+            devices own shards, or None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number, or need_clip no function; when used, an update is of integers or booleans.
-        ValueError: clip_norm is negative or NaN (if it is known).
+        TypeError: clip_norm is no number, or need_clip no function. In an update: an integer or boolean dtype.
+        ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -133,21 +131,21 @@ def gradient_clip_by_global_norm(
 
 
 def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
-    """TensorFlow's and Paddle's rule: clip each update by its own 2-norm n, times min(1, clip_norm / n).
+    """Clip each update by its own 2-norm n, as TensorFlow and Paddle do: multiply it by min(1, clip_norm / n).
 
-    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
-    dtypes. Source: `tf.clip_by_norm`, `paddle.nn.ClipGradByNorm`.
+    The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
+    Source: `tf.clip_by_norm`, `paddle.nn.ClipGradByNorm`.
 
     Args:
-        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+        clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
-        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
-            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
+            devices own shards, or None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number; when used, an update is of integers or booleans.
-        ValueError: clip_norm is negative or NaN (if it is known).
+        TypeError: clip_norm is no number. In an update: an integer or boolean dtype.
+        ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -160,26 +158,28 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     validation.threshold(BACKEND, clip_norm, "clip_norm", differentiable=True)
     return _transformation(
         "clip_by_norm",
-        lambda updates: [_names.clip_by_norm(each, clip_norm, process_group=process_group) for each in updates],
+        lambda updates: [
+            functions.clip_by_norm(BACKEND, each, clip_norm, process_group=process_group) for each in updates
+        ],
     )
 
 
 def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
 
-    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
-    dtypes. Source: `tf.clip_by_value`, `torch.nn.utils.clip_grad_value_` (which takes one c for -c and c),
+    The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
+    Source: `tf.clip_by_value`, `torch.nn.utils.clip_grad_value_` (its clip_value c stands for -c and c),
     `paddle.nn.ClipGradByValue`.
 
     Args:
-        clip_value_min: The lower bound: a number, or an array with one element, which may be traced; rounded to each
+        clip_value_min: The lower bound: a number or an array of one element, which may be traced. It is rounded to each
             update's dtype.
         clip_value_max: The upper bound, likewise.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: A bound is no number; when used, an update is complex or of booleans.
-        ValueError: A bound is NaN, or, when used, the lower one is above the upper one (if they are known).
+        TypeError: A bound is no number. In an update: a complex or boolean dtype.
+        ValueError: A bound is NaN, or the lower one is above the upper one, unless they are traced.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -193,7 +193,9 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     high = validation.bound(BACKEND, clip_value_max, "clip_value_max")
     if isinstance(low, int | float) and isinstance(high, int | float):
         validation.ordered(low > high, low, high)
-    return _transformation("clip_by_value", lambda updates: [_names.clip_by_value(each, low, high) for each in updates])
+    return _transformation(
+        "clip_by_value", lambda updates: [functions.clip_by_value(BACKEND, each, low, high) for each in updates]
+    )
 
 
 def _by_one_norm(

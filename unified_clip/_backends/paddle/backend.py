@@ -9,7 +9,6 @@ while a static program is being built ends the process: that is refused first.
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,9 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ..._api import api, classes
 from ..._compute import collected, host, kernels, memory, sparse_rows
 from ..._compute.device import DevicePath, inverse
+from ..._core import entry
 from ..._core.backend import Backend
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import DevicePrimitives, Path, WholePath
@@ -368,13 +367,11 @@ class PaddleBackend(collected.OfParameters, Backend, DevicePrimitives):
 
 
 def _run_as_written() -> None:
-    """Have paddle.jit.to_static call the public functions as they are, since it cannot translate their source.
+    """Have paddle.jit.to_static call `entry.run` as it is, since it cannot translate the source of bodies.
 
-    By default it then leaves its graph for them, and they take the host path; with full_graph=True they are traced.
+    By default it then leaves its graph, and bodies take the host path. With full_graph=True they are traced.
     """
-    public = [getattr(api.Api, name) for name in dir(api.Api) if not name.startswith("_")]
-    public += [classes.GradientClip.__call__, classes.GradientClip.clip_, classes.ErrorClipByValue.__call__]
-    for function in filter(inspect.isfunction, public):
+    for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))
     package = str(FilePath(__file__).parents[2]) + os.sep
     with suppress(AttributeError):  # not public: it keeps the translator away from what they call

@@ -1,4 +1,4 @@
-"""What the public classes and functions have on Paddle only: optimizers take them, and static programs exist."""
+"""Classes and functions that differ on Paddle: optimizers accept the clips, and static programs have settings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 import paddle
 from paddle.nn.clip import ClipGradBase
 
-from ..._api import api, classes, param_grads
+from ..._api import classes, param_grads, settings
 from ..._core import validation
+from ..._core.backend import Backend
 from .backend import BACKEND
 from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_ir
 
@@ -39,39 +40,41 @@ Names, since every access to a parameter makes a new Value, and using one whose 
 """
 
 
-class Api(api.Api):
-    """Every public function; what is set in static mode belongs to a program."""
+def set_gradient_clip(
+    backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
+) -> None:
+    """Set a clip as `_api.settings` does. In static mode it belongs to a program."""
+    if in_to_static_mode():
+        raise TypeError("clips cannot be set in a graph of to_static; call set_gradient_clip outside")
+    static = program is not None or in_static_mode()
+    if static:
+        program = _checked(paddle.static.default_main_program() if program is None else program)
+        param_list = _found_by_name(param_list, program)
+    parameters = None if param_list is None else validation.parameter_list(backend, param_list)
+    if static:
+        _set(clip, [None] if parameters is None else _names(parameters, program), program)
+        return
+    if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
+        raise ValueError("param_list holds parameters of a static program; pass program=that program as well")
+    settings.set_gradient_clip(backend, clip, parameters)
 
-    def set_gradient_clip(
-        self, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
-    ) -> None:
-        if in_to_static_mode():
-            raise TypeError("clips cannot be set in a graph of to_static; call set_gradient_clip outside")
-        static = program is not None or in_static_mode()
-        if static:
-            program = _checked(paddle.static.default_main_program() if program is None else program)
-            param_list = _found_by_name(param_list, program)
-        parameters = None if param_list is None else validation.parameter_list(BACKEND, param_list)
-        if static:
-            _set(clip, [None] if parameters is None else _names(parameters, program), program)
-            return
-        if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
-            raise ValueError("param_list holds parameters of a static program; pass program=that program as well")
-        super().set_gradient_clip(clip, parameters)
 
-    set_gradient_clip.__doc__ = api.Api.set_gradient_clip.__doc__
+def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
+    """Apply the clips of parameters, as `_api.settings` does. In static mode they belong to a program."""
+    return classes.clip_pairs(backend, params_grads, _clip_of)
 
-    def _clip_of(self, parameter: Any) -> classes.GradientClip | None:
-        if in_to_static_mode() and isinstance(parameter, paddle.pir.Value):
-            raise TypeError(
-                "what is set for a parameter is not known in a graph of to_static; call a clip itself there, or "
-                "append_gradient_clip_ops outside"
-            )
-        return _clip_in_program(parameter) if _is_static(parameter) else super()._clip_of(parameter)
+
+def _clip_of(parameter: Any) -> classes.GradientClip | None:
+    if in_to_static_mode() and isinstance(parameter, paddle.pir.Value):
+        raise TypeError(
+            "what is set for a parameter is not known in a graph of to_static; call a clip itself there, or "
+            "append_gradient_clip_ops outside"
+        )
+    return _clip_in_program(parameter) if _is_static(parameter) else settings.SETTINGS.clip_of(parameter)
 
 
 def _set(clip: classes.GradientClip | None, names: Iterable[str | None], program: Program) -> None:
-    api.check_clip(clip)
+    settings.check_clip(clip)
     _have_optimizers_apply_it()
     clips = PROGRAMS.setdefault(program, {})
     for name in names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -315,9 +315,13 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _run_as_written() -> None:
-    """Have AutoGraph call the public functions as they are: they branch on what is known while tracing only."""
-    for function in entry.PUBLIC:
+    """Have AutoGraph call unified_clip as it is: bodies branch only on values that are known while tracing."""
+    for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
+    with suppress(ImportError, AttributeError):  # not public: it saves the conversion of what calls entry.run
+        from tensorflow.python.autograph.core import config
+
+        config.CONVERSION_RULES = (config.DoNotConvert("unified_clip"), *config.CONVERSION_RULES)
 
 
 COLLECTOR: Any = collected.collector(EAGER)

@@ -14,7 +14,7 @@ from ..._core.backend import Backend
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import Path, WholePath
 from ..._core.types import CoalescedSparse, Leaf, Tensor
-from . import arithmetic, block_sums, compiled, conditions, sharded
+from . import arithmetic, block_sums, conditions, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
 from .primitives import IN_LISTS, EachPath, TorchPath, TorchPrimitives
@@ -122,7 +122,7 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
             differentiable and not spec.is_given and records_derivatives(True) and found.want_derivatives()
         ):
             return None  # PyTorch's own operations on DTensors have derivatives
-        entry.leave("gradients that several processes hold cannot be clipped in a graph")
+        entry.break_graph("gradients that several processes hold cannot be clipped in a graph")
         return found
 
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
@@ -317,5 +317,4 @@ def _gathers() -> bool:
     return COLLECTOR is not None and not host.forced_path("pairs") and not conditions.is_watched()
 
 
-compiled.prepare()
 BACKEND = TorchBackend()

@@ -1,0 +1,55 @@
+"""Register `entry.run` with compilers of Python code, once a program imports one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.compiled"}
+"""From a compiler's module to our module whose `register` makes `entry.run` known to it."""
+
+
+class CompilerImport:
+    """An import hook that registers with a compiler after the import of its module.
+
+    Importing `torch._dynamo` takes about a second, which only programs that compile should pay.
+    """
+
+    def __init__(self, compiler: str) -> None:
+        self.compiler = compiler
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self.compiler:
+            return None
+        finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_register(module: ModuleType) -> None:
+            load(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _register(name)
+
+        spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def watch() -> None:
+    """Register with each compiler now if it is imported, else when it is."""
+    for compiler in COMPILERS:
+        if compiler in sys.modules:
+            _register(compiler)
+        else:
+            sys.meta_path.insert(0, CompilerImport(compiler))
+
+
+def _register(compiler: str) -> None:
+    importlib.import_module(COMPILERS[compiler]).register()
