@@ -1,6 +1,6 @@
-"""The steps of "Adding a framework" in CONTRIBUTING.md are enough: taken for the toy framework in `toy/`.
+"""The steps of docs/adding-a-framework.md are enough: taken for the toy framework in `toy/`.
 
-All but the last one's, for what only `make`, `pip` and mypy read.
+All but those for files that only `make`, `pip`, mypy and readers read.
 """
 
 from __future__ import annotations

@@ -1,0 +1,87 @@
+"""docs/adding-a-framework.md names every member that a backend must have, and none that does not exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "adding-a-framework.md").read_text(encoding="utf-8")
+PROTOCOLS = {
+    "Backend": "unified_clip/_core/backend.py",
+    "HostBackend": "unified_clip/_compute/host.py",
+    "DevicePrimitives": "unified_clip/_core/path.py",
+}
+"""What a backend satisfies. The first that gives a member a default decides that it is optional."""
+
+
+def members(name: str, path: str) -> dict[str, bool]:
+    """Return the members of a class by name, and whether they have a default."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    found = {}
+    for node in definition.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = any(not is_text(statement) for statement in node.body)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = node.value is not None
+    return found
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is a docstring or `...`."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+BY_PROTOCOL = [members(*item) for item in PROTOCOLS.items()]
+EXISTING = {name for each in BY_PROTOCOL for name in each}
+REQUIRED = {name for name in EXISTING if not any(each.get(name) for each in BY_PROTOCOL)}
+
+
+def section(heading: str) -> str:
+    return PAGE.partition(f"\n## {heading}")[2].partition("\n## ")[0]
+
+
+def listed(heading: str, column: int) -> list[str]:
+    """Return the names in a column of the table in a section."""
+    rows = [line.split("|")[1:-1] for line in section(heading).splitlines() if line.startswith("|")][2:]
+    assert rows
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row[column])]
+
+
+def test_every_member_without_a_default_is_a_step() -> None:
+    assert len(REQUIRED) > 20
+    steps = [*listed("1. The host path", 0), *listed("2. The device path", 0)]
+    assert REQUIRED - set(steps) == set()
+    assert len(set(steps)) == len(steps)
+
+
+def test_every_member_that_is_named_exists() -> None:
+    named = {*listed("1. The host path", 0), *listed("2. The device path", 0), *listed("Optional capabilities", 1)}
+    assert named - EXISTING == set()
+
+
+def test_every_optional_member_is_part_of_a_capability_or_a_step() -> None:
+    named = {*re.findall(r"`(\w+)`", PAGE), "main_gradient_remedy"}  # the text for `main_gradient_of`
+    assert {name for name in EXISTING if name not in named and not name.startswith("prepare_")} - {"clamp"} == set()
+
+
+def test_every_flag_of_a_kit_exists() -> None:
+    kit = members("Kit", "tests/support/kits.py")
+    source = (ROOT / "tests/support/kits.py").read_text(encoding="utf-8")
+    for name in listed("Optional capabilities", 2):
+        assert name in kit or f"    {name} = " in source, name
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:[\w.]+/)+[\w.]*)`", PAGE))))
+def test_what_the_page_names_is_there(path: str) -> None:
+    assert (ROOT / path).exists() or (ROOT / "unified_clip" / path).exists()
+
+
+def test_its_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([\w./-]+)\)", PAGE)
+    assert len(links) > 8
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
