@@ -15,11 +15,11 @@ from toyframe import where
 from .._compute import host, kernels, memory
 from .._compute.device import DevicePath, inverse, odd_bits
 from .._core.backend import Backend
-from .._core.path import Path
+from .._core.path import DevicePrimitives, Path
 from .._core.types import Scalar, Tensor, Write
 
 
-class ToyBackend(Backend):
+class ToyBackend(Backend, DevicePrimitives):
     """`Backend` and `DevicePrimitives` for toyframe."""
 
     name = "toy"
@@ -144,7 +144,7 @@ class ToyBackend(Backend):
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         return [Write(functools.partial(tensor.assign, value)) for tensor, value in zip(tensors, values, strict=True)]
 
-    def cosine(self, scalar: Scalar) -> Scalar:
+    def cos(self, scalar: Scalar) -> Scalar:
         return np.cos(scalar)
 
     def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
