@@ -273,6 +273,14 @@ def test_the_exponential_and_the_cosine_have_the_precision_of_float64() -> None:
     assert root.item() == pytest.approx(7.0 ** (1 / 3), rel=1e-15)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_slices_without_elements_have_the_norm_0(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX's own maximum rejects them."""
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    clipped = uc.clip_by_norm(mx.zeros(shape, mx.float64), 1.0, axes=0)
+    assert clipped.shape == shape
+
+
 def test_zeros_of_both_signs_are_different_bounds_in_a_compiled_graph() -> None:
     clipped = mx.compile(uc.GradientClipByValue(0.0))([(None, mx.array([-1.0, 1.0, 0.0]))])[0][1]
     assert np.signbit(np.array(clipped)).tolist() == [True, False, False]
