@@ -33,7 +33,7 @@ def test_plain_parameters_are_taken_whole() -> None:
         parameter(paddle.ones(shape, dtype))
         for shape, dtype in (([2], "float32"), ([3, 2], "float64"), ([], "float32"))
     ]
-    path = BACKEND.whole_of_parameters([*given, None, paddle.create_parameter([2], "float32")])
+    path = BACKEND.collect_parameters([*given, None, paddle.create_parameter([2], "float32")])
     assert path is not None
     assert len(path.tensors) == 3
 
@@ -48,18 +48,18 @@ def test_one_that_is_special_has_all_of_them_looked_at() -> None:
     tensor.stop_gradient = False
     tensor.grad = paddle.ones([2])
     for special in (left_out, embedding.weight, tensor, ("weight", plain), plain, paddle.ones([2])):
-        assert BACKEND.whole_of_parameters([plain, special]) is None
+        assert BACKEND.collect_parameters([plain, special]) is None
 
 
 def test_static_mode_and_the_setting_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [parameter(paddle.ones([2]))]
     paddle.enable_static()
     try:
-        assert BACKEND.whole_of_parameters(given) is None
+        assert BACKEND.collect_parameters(given) is None
     finally:
         paddle.disable_static()
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    assert BACKEND.whole_of_parameters(given) is None
+    assert BACKEND.collect_parameters(given) is None
 
 
 @pytest.mark.parametrize("p", [1, 2, math.inf])

@@ -391,18 +391,18 @@ SHARED = torch.ones(8)
     ids=["strides", "sparse", "complex", "integers", "empty", "overlap", "aliases", "meta", "negative bit", "65 axes"],
 )
 def test_gradients_that_are_not_plain_are_not_collected_in_one_pass(gradients: list[torch.Tensor]) -> None:
-    assert BACKEND.whole_of_tensors([torch.ones(2)], differentiable=True, in_place=False) is not None
-    assert BACKEND.whole_of_tensors([torch.ones(2), *gradients], differentiable=False, in_place=True) is None
+    assert BACKEND.collect_tensors([torch.ones(2)], differentiable=True, in_place=False) is not None
+    assert BACKEND.collect_tensors([torch.ones(2), *gradients], differentiable=False, in_place=True) is None
 
 
 @pytest.mark.usefixtures("forced")
 def test_a_wanted_derivative_is_not_collected_in_one_pass() -> None:
     wanted = torch.ones(2, requires_grad=True)
-    assert BACKEND.whole_of_tensors([wanted], differentiable=True, in_place=False) is None
-    assert BACKEND.whole_of_tensors([wanted], differentiable=False, in_place=True) is not None
+    assert BACKEND.collect_tensors([wanted], differentiable=True, in_place=False) is None
+    assert BACKEND.collect_tensors([wanted], differentiable=False, in_place=True) is not None
     with torch.inference_mode():
         made = torch.ones(2)
-    assert BACKEND.whole_of_tensors([made], differentiable=False, in_place=True) is None
+    assert BACKEND.collect_tensors([made], differentiable=False, in_place=True) is None
 
 
 @pytest.mark.usefixtures("forced")
@@ -415,5 +415,5 @@ def test_sums_of_shards_on_a_device_are_added_up_on_the_host() -> None:
 
 def test_tensors_on_the_cpu_are_left_to_the_host_path() -> None:
     strided = torch.ones(2, 3).t()[::2]
-    collected = BACKEND.whole_of_tensors([torch.ones(2), strided], differentiable=False, in_place=True)
+    collected = BACKEND.collect_tensors([torch.ones(2), strided], differentiable=False, in_place=True)
     assert collected is None or collected.on_host

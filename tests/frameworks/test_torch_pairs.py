@@ -165,7 +165,7 @@ def test_taking_subnormal_numbers_for_zero_changes_nothing_else() -> None:
 @example(0.3, 7.0, rule.PYTORCH)
 def test_coefficients_have_the_bits_of_those_in_float64(limit: float, n: float, family: rule.Family) -> None:
     """But where c / (n + eps) is within 2**-43 of itself of the middle between two float32."""
-    pair = rule.coefficient(DoubleFloat32Path([], True), constant(n), limit, family)
+    pair = rule.coefficient(DoubleFloat32Path([], True).xp, constant(n), limit, family)
     exact = min(Fraction(1), Fraction(limit) / (Fraction(n) + Fraction(family.eps)))
     low, high = (reference.nearest(exact * (1 + sign * Fraction(1, 2**43)), "float32") for sign in (-1, 1))
     assert low <= float(pair.hi) <= high or exact < 2.0**-126
@@ -178,8 +178,8 @@ def test_a_million_coefficients_have_the_bits_of_those_in_float64() -> None:
     for limit in (10.0 ** np.random.default_rng(7).uniform(-20, 20, 100)).tolist():
         n = torch.randn(10_000, generator=generator).abs() * limit * 10
         for family in (rule.PYTORCH, rule.TENSORFLOW_GLOBAL):
-            got = rule.coefficient(narrow, Pair(n, torch.zeros_like(n)), limit, family)
-            wanted = rule.coefficient(wide, n.double(), limit, family)
+            got = rule.coefficient(narrow.xp, Pair(n, torch.zeros_like(n)), limit, family)
+            wanted = rule.coefficient(wide.xp, n.double(), limit, family)
             assert torch.equal(got.hi, wanted.float())
 
 
@@ -204,7 +204,7 @@ def test_a_million_coefficients_have_the_bits_of_those_in_float64() -> None:
     ],
 )
 def test_coefficients_at_the_ends_of_the_range(limit: float, n: float, coef: float) -> None:
-    got = rule.coefficient(DoubleFloat32Path([], True), constant(n), limit, rule.TENSORFLOW)
+    got = rule.coefficient(DoubleFloat32Path([], True).xp, constant(n), limit, rule.TENSORFLOW)
     np.testing.assert_equal(got.hi.item(), coef)
 
 

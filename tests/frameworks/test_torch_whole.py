@@ -43,10 +43,10 @@ PLAIN = [
 
 
 def test_plain_parameters_are_taken_whole() -> None:
-    path = BACKEND.whole_of_parameters([parameter(gradient) for gradient in PLAIN])
+    path = BACKEND.collect_parameters([parameter(gradient) for gradient in PLAIN])
     assert path is not None
     assert len(path.tensors) == len(PLAIN) - 1
-    assert BACKEND.whole_of_parameters((parameter(PLAIN[0]), None)) is not None
+    assert BACKEND.collect_parameters((parameter(PLAIN[0]), None)) is not None
 
 
 def named(gradient: torch.Tensor) -> object:
@@ -93,7 +93,7 @@ SPECIAL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", SPECIAL)
 def test_one_that_is_special_has_all_of_them_looked_at(name: str) -> None:
-    assert BACKEND.whole_of_parameters([parameter(torch.ones(2)), SPECIAL[name]()]) is None
+    assert BACKEND.collect_parameters([parameter(torch.ones(2)), SPECIAL[name]()]) is None
 
 
 def test_a_parameter_that_has_become_a_result_is_left_out() -> None:
@@ -105,18 +105,18 @@ def test_memory_that_is_shared_is_looked_at() -> None:
     base = torch.ones(6)
     one = parameter(base[:3])
     for other in (one, parameter(base[:3]), parameter(base[2:5])):
-        assert BACKEND.whole_of_parameters([one, other]) is None
-    assert BACKEND.whole_of_parameters([one, parameter(base[3:])]) is not None
+        assert BACKEND.collect_parameters([one, other]) is None
+    assert BACKEND.collect_parameters([one, parameter(base[3:])]) is not None
 
 
 def test_nothing_that_watches_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [parameter(torch.ones(2))]
     with torch.autograd.forward_ad.dual_level():
-        assert BACKEND.whole_of_parameters(given) is None
+        assert BACKEND.collect_parameters(given) is None
     with torch.utils._python_dispatch.TorchDispatchMode():
-        assert BACKEND.whole_of_parameters(given) is None
+        assert BACKEND.collect_parameters(given) is None
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    whole = BACKEND.whole_of_parameters(given)
+    whole = BACKEND.collect_parameters(given)
     assert whole is not None
     assert not whole.on_host
 

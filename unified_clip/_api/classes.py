@@ -118,9 +118,9 @@ class GradientClip(FrameworkBinding):
         """Return pairs that can be clipped in one go."""
         if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
             return None
-        if type(pairs) not in (list, tuple):
+        if type(pairs) not in (list, tuple) or backend.parameters is None:
             return None
-        path = backend.whole_of_pairs(pairs)
+        path = backend.parameters.collect_param_grads(pairs)
         if path is None:
             return None
         parameters, gradients = zip(*pairs, strict=True)

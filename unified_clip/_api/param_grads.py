@@ -39,14 +39,14 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
 
 
 def _parameter_index(backend: Backend, pair: Sequence[Any], position: int) -> int:
-    if not backend.has_variables:
+    if backend.variables is None:
         if backend.is_parameter(pair[1]) and not backend.is_parameter(pair[0]):
             raise TypeError(
                 f"position {position} of params_grads has its parameter where the gradient belongs; pass (parameter, "
                 "gradient) pairs"
             )
         return 0
-    variables = [backend.is_variable(item) for item in pair]
+    variables = [backend.variables.is_variable(item) for item in pair]
     if variables == [True, True] or (variables == [False, False] and not isinstance(pair[0], str)):
         raise TypeError(
             f"position {position} of params_grads has {sum(variables)} Variables; one of the two must be the Variable, "

@@ -29,7 +29,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class MlxBackend(Backend, DevicePrimitives):
-    """`Backend`, `HostBackend` and `DevicePrimitives` for MLX. NumPy arrays are read and written where they are."""
+    """`Backend` and `DevicePrimitives` for MLX. NumPy arrays are read and written where they are."""
 
     name = "mlx"
     writable = True

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._compute import collected, host, kernels, memory
 from .._core.backend import Backend
-from .._core.path import Path, WholePath
+from .._core.path import CollectedPath, Path
 from .._core.types import Tensor
 
 
@@ -38,8 +38,8 @@ class NumpyBackend(Backend):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
-    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
-        return collected.whole_path(self, COLLECTOR.of_tensors(tensors, False, in_place)) if COLLECTOR else None
+    def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
+        return collected.whole_path(self, GATHERER.of_tensors(tensors, False, in_place)) if GATHERER else None
 
     def read(self, scalar: Tensor) -> float | int | None:
         return scalar.item()  # type: ignore[no-any-return]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from .._core.backend import Backend, Parameters
 from .._core.exact import Accumulator, nearest, rounded_norm
-from .._core.path import WholePath
+from .._core.path import CollectedPath
 from .._core.types import Scalar, Tensor, Write
 from .._native import KERNELS
 from . import kernels, processor
-from .host import HostBackend, HostPath
+from .host import HostPath
 from .kernels import Array
 
 NOTHING_TO_CHANGE = nullcontext()
@@ -25,10 +25,11 @@ NOTHING_TO_CHANGE = nullcontext()
 class TensorListPath(HostPath):
     """The same over gradients that the compiled kernels have found in one go, without an array for each."""
 
-    def __init__(self, backend: HostBackend, tensor_list: Any) -> None:
-        self._backend, self._list = backend, tensor_list
-        self._tensors = tensor_list.tensors
-        self.norm_dtype = "float64" if tensor_list.has_float64 else "float32"
+    def __init__(self, backend: Backend, lane: Any, is_per_tensor: bool = False) -> None:
+        """`is_per_tensor`: one norm and one coefficient per tensor, in arrays; else one of all, a float."""
+        self._backend, self._lane, self._is_per_tensor = backend, lane, is_per_tensor
+        self._tensors = lane.tensors
+        self.norm_dtype = "float64" if lane.has_float64 else "float32"
         self._threads = backend.threads() or processor.default_threads()
 
     @cached_property
@@ -48,21 +49,19 @@ class TensorListPath(HostPath):
             return results
         return self._backend.placed(self._backend.from_capsules(results), zip(self._tensors))
 
-
-class GlobalNormPath(TensorListPath):
-    """One norm and one coefficient, both a float."""
-
     @property
     def tensors(self) -> list[Tensor]:
         return self._tensors
 
-    def each(self) -> PerTensorPath:
-        return PerTensorPath(self._backend, self._list)
+    def per_tensor(self) -> TensorListPath:
+        return TensorListPath(self._backend, self._lane, is_per_tensor=True)
 
-    def part(self, group: range) -> GlobalNormPath:
-        return GlobalNormPath(self._backend, self._list.part(list(group)))
+    def part(self, group: Sequence[int]) -> TensorListPath:
+        return TensorListPath(self._backend, self._lane.part(list(group)))
 
     def norm(self, p: float) -> Scalar:
+        if self._is_per_tensor:
+            return self._tensor_norms()
         if p == math.inf:
             return self.greatest(self.norm_dtype)
         if p not in (1, 2):
@@ -83,6 +82,8 @@ class GlobalNormPath(TensorListPath):
         return self._list.number(n, self.norm_dtype == "float64")
 
     def scale(self, coef: Scalar) -> list[Tensor]:
+        if self._is_per_tensor:
+            return self._scale_each(coef)
         if self.is_one(coef):
             return self.unchanged()
         if not self._makes_results:
@@ -90,7 +91,12 @@ class GlobalNormPath(TensorListPath):
         return self._made(self._list.scale(coef, self._threads))
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        return [] if self.is_one(coef) else self._writes(lambda: self._list.scale_(coef, self._threads))
+        if self.is_one(coef):
+            return []
+        if not self._is_per_tensor:
+            return self._writes(lambda: self._lane.scale_(coef, self._threads))
+        _, part, coefs = self._changed(coef)
+        return self._writes(lambda: part.scale_each_(coefs, self._threads), part.tensors)
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         if not self._makes_results:
@@ -107,47 +113,39 @@ class GlobalNormPath(TensorListPath):
         return super().unchanged()
 
     def is_one(self, coef: Scalar) -> bool:
-        return bool(coef == 1.0)
+        return super().is_one(coef) if self._is_per_tensor else bool(coef == 1.0)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Nothing here makes NumPy warn, so that only the treatment of subnormal numbers may have to change."""
-        return NOTHING_TO_CHANGE if processor.keeps_subnormals() else processor.ieee_arithmetic()
+        """Floats never make NumPy warn: only the treatment of subnormal numbers may have to change."""
+        if self._is_per_tensor or not processor.keeps_subnormals():
+            return processor.ieee_arithmetic()
+        return NOTHING_TO_CHANGE
 
-
-class PerTensorPath(TensorListPath):
-    """A norm and a coefficient for each gradient: arrays of them."""
-
-    def norm(self, p: float) -> Scalar:
+    def _tensor_norms(self) -> Array:
+        """Return the 2-norm of each tensor."""
         norms = np.empty(len(self._tensors))
         wide = [index for index, code in enumerate(self._list.codes) if code == kernels.CODES["float64"]]
         narrow = np.setdiff1d(np.arange(len(norms)), wide)
         sums = self._list.part(narrow.tolist()).square_sums(self._threads)
         norms[narrow], doubt = kernels.certified_roots(*sums)
         for index in (*wide, *narrow[doubt].tolist()):
-            norms[index] = GlobalNormPath(self._backend, self._list.part([index])).norm(p)
+            norms[index] = self.part([index]).norm(2)
         return norms
 
-    def scale(self, coef: Scalar) -> list[Tensor]:
-        """New tensors, and the given ones where the coefficient is 1."""
+    def _changed(self, coef: Array) -> tuple[list[int], Any, list[float]]:
+        """Return where the coefficient is not 1, with the tensors and the coefficients there."""
         changed = np.flatnonzero(coef != 1.0).tolist()
-        results = list(self._tensors)
-        part = PerTensorPath(self._backend, self._list.part(changed))
-        for index, tensor in zip(changed, part._times(coef[changed].tolist()), strict=True):
-            results[index] = tensor
-        return results
+        return changed, self._lane.part(changed), coef[changed].tolist()
 
-    def _times(self, coefs: list[float]) -> list[Tensor]:
+    def _scale_each(self, coef: Array) -> list[Tensor]:
+        """Return new tensors, and the given ones where the coefficient is 1."""
+        changed, part, coefs = self._changed(coef)
         if self._makes_results:
-            return self._made(self._list.scale_each(coefs, self._threads))
-        paths = (GlobalNormPath(self._backend, self._list.part([index])) for index in range(len(coefs)))
-        return [path.scale(coef)[0] for path, coef in zip(paths, coefs, strict=True)]
-
-    def prepare_scale(self, coef: Scalar) -> list[Write]:
-        changed = np.flatnonzero(coef != 1.0).tolist()
-        if not changed:
-            return []
-        part, coefs = self._list.part(changed), coef[changed].tolist()
-        return self._writes(lambda: part.scale_each_(coefs, self._threads), part.tensors)
+            products = TensorListPath(self._backend, part)._made(part.scale_each(coefs, self._threads))
+        else:
+            products = [self.part([index]).scale(own)[0] for index, own in zip(changed, coefs, strict=True)]
+        results = dict(zip(changed, products, strict=True))
+        return [results.get(index, tensor) for index, tensor in enumerate(self._tensors)]
 
 
 def collector(
@@ -168,36 +166,16 @@ def collector(
         return None
 
 
-def whole_path(backend: HostBackend, tensor_list: Any | None) -> GlobalNormPath | None:
+def whole_path(backend: Backend, lane: Any | None) -> TensorListPath | None:
     """Return a path over what the compiled kernels have found, if that is anything."""
-    return GlobalNormPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
+    return TensorListPath(backend, lane) if lane is not None and lane.tensors else None
 
 
-class OfParameters:
-    """How a framework with gradients on parameters takes lists whole."""
-
-    @abstractmethod
-    def collector(self) -> Any | None:
-        """What finds plain gradients; None where nothing may be read behind the framework's back."""
-
-    @abstractmethod
-    def records(self, differentiable: bool) -> bool:
-        """Return whether a derivative by a tensor that wants one is recorded here."""
-
-    def whole_of_parameters(self: Any, parameters: Sequence[Any]) -> WholePath | None:
-        collector = self.collector()
-        whole = whole_path(self, collector.of_parameters(parameters)) if collector else None
-        if whole is None or len(whole.tensors) == len(parameters):
-            return whole
-        return None if any(self.main_gradient_of(each) is not None for each in parameters) else whole
-
-    def whole_of_tensors(
-        self: Any, tensors: Sequence[Any], *, differentiable: bool, in_place: bool
-    ) -> WholePath | None:
-        collector = self.collector()
-        recording = self.records(differentiable)
-        return whole_path(self, collector.of_tensors(tensors, recording, in_place)) if collector else None
-
-    def whole_of_pairs(self: Any, pairs: Sequence[Any]) -> WholePath | None:
-        collector = self.collector()
-        return whole_path(self, collector.of_param_grads(pairs)) if collector else None
+def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
+    """Return a path over the gradients of parameters; None unless all are plain, or with one in `main_grad` only."""
+    if collector is None:
+        return None
+    whole = whole_path(cast(Backend, backend), collector.of_parameters(parameters))
+    if whole is None or len(whole.tensors) == len(parameters):
+        return whole
+    return None if any(backend.main_gradient_of(each) is not None for each in parameters) else whole

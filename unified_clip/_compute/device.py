@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .._core.exact import FORMATS, nearest
-from .._core.path import DevicePrimitives
+from .._core.path import DevicePrimitives, Path
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
@@ -142,6 +142,9 @@ class DevicePath:
     def graph_callback(self) -> GraphCallback | None:
         return self._backend.graph_callback()
 
+    def per_tensor(self) -> Path | None:
+        return None
+
     def scope(self) -> AbstractContextManager[Any]:
         return self._backend.scope(self._differentiable)
 
@@ -167,4 +170,5 @@ class DevicePath:
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)
         n = xp.where(zero, xp.asarray(0.0), root)
-        return self._backend.rounded(n if divisor is None else n * divisor, self.norm_dtype)
+        n = n if divisor is None else self._backend.times_divisor(n, divisor)
+        return self._backend.rounded(n, self.norm_dtype)

@@ -11,53 +11,18 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from .._core.backend import Backend
 from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
+from .._core.path import Path
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 from .._core.writers import nothing
 from . import checksums, kernels, processor
 from .device import norm_dtype
 from .kernels import Array
-
-
-class HostBackend(Protocol):
-    """What the host path needs from a framework."""
-
-    name: str
-    writable: bool
-    donates: bool
-    takes_capsules: bool
-    """Whether `from_capsules` makes tensors over memory without a copy."""
-
-    def threads(self) -> int | None:
-        """Return how many threads the framework uses on the CPU; None where it does not say."""
-
-    def dtype(self, tensor: Tensor) -> str: ...
-
-    def is_tensor(self, value: Any) -> bool: ...
-
-    def host_view(self, tensor: Tensor) -> Array:
-        """Return the tensor's memory; bfloat16 as uint16. Only called for tensors that the host path was taken for."""
-
-    def from_host(self, array: Array, dtype: str) -> Tensor:
-        """Return a tensor with the array's values; the array is new and nobody else's. bfloat16 comes as bits."""
-
-    def list_from_host(self, arrays: Sequence[Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return the same of several arrays."""
-
-    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
-        """Tensors over the memory in DLPack capsules. Only called where `takes_capsules`."""
-
-    def norm_from_host(self, value: float, dtype: str) -> Tensor: ...
-
-    def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Results on the devices where the framework would have computed them, each from its sources."""
-
-    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Tell automatic differentiation that the memory of these tensors has changed."""
 
 
 class HostScalars:
@@ -85,7 +50,7 @@ class HostPath:
     on_host = True
     xp = HOST
 
-    def __init__(self, backend: HostBackend, tensors: Sequence[Tensor], views: Sequence[Array]) -> None:
+    def __init__(self, backend: Backend, tensors: Sequence[Tensor], views: Sequence[Array]) -> None:
         self._backend = backend
         self._tensors = list(tensors)
         self._dtypes = [backend.dtype(tensor) for tensor in self._tensors]
@@ -201,6 +166,9 @@ class HostPath:
         )
 
     def graph_callback(self) -> GraphCallback | None:
+        return None
+
+    def per_tensor(self) -> Path | None:
         return None
 
     def scope(self) -> AbstractContextManager[Any]:

@@ -1,21 +1,25 @@
-"""What a framework has to provide: one class that satisfies `Backend`. The core never asks which framework it runs on.
+"""What a framework has to provide: a class that satisfies `Backend`, and one base class per capability.
 
-Dtypes travel as their names ("float32", "bfloat16", ...), scalars as opaque float64 values.
+The core never asks which framework it runs on. Dtypes are names ("float32", "bfloat16", ...), scalars are opaque.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, cast
 
 from .distributed import DistributedSpec, PartialSums, Shards
-from .path import Path, WholePath
+from .path import CollectedPath, Path
 from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """One framework. A new one subclasses this; methods with a body have a default that most can keep."""
+    """One framework. Methods without a body are required; the others have a default that most frameworks keep.
+
+    A backend opts into a capability by inheriting its class below, and implements all of it or none.
+    """
 
     name: str
     """The namespace: "torch" for unified_clip.torch."""
@@ -27,16 +31,13 @@ class Backend(Protocol):
     """Whether a caller may donate a tensor's memory to a computation, which deletes every tensor that shares it. Then
     functional names return copies of unchanged gradients, also where tensors cannot be written."""
 
-    gradients_on_parameters: bool = False
-    """Whether in-place names take parameters, which carry their gradient in `.grad`."""
+    takes_capsules: bool = False
+    """Whether `from_capsules` makes tensors over memory that is handed on by DLPack, without a copy."""
 
-    has_variables: bool = False
-    """Whether parameters are a type of their own (tf.Variable), told from gradients by `is_variable`."""
-
-    # -- recognising what was passed
+    # -- tensors
 
     def is_tensor(self, value: Any) -> bool:
-        """Dense or sparse tensors of the framework, its variables, and NumPy arrays."""
+        """Return whether this is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
         """Return a NumPy array or a variable as a tensor of the framework; a tensor as itself.
@@ -51,112 +52,28 @@ class Backend(Protocol):
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        """None for a length that is not known; None alone where not even the number of axes is."""
+        """Return the lengths, None for a length that is not known; None alone for an unknown rank."""
 
     def is_parameter(self, value: Any) -> bool:
-        """Return a tensor that cannot be a gradient, since its type says that it is a parameter."""
-        return self.is_variable(value)
+        """Return whether a tensor cannot be a gradient, since its type says that it is a parameter."""
+        return False
 
     def parameter_name(self, parameter: Any) -> str | None:
         return None
-
-    def is_variable(self, value: Any) -> bool:
-        return False
-
-    def is_trainable(self, variable: Any) -> bool:
-        return True
-
-    def assign(self, variable: Any, value: Tensor) -> None:
-        """Only called for what `is_variable`."""
-        return
-
-    def children(self, node: Any) -> dict[str, Any] | None:
-        """Return the parts, by name, of a container that only this framework knows (a custom pytree node)."""
-        return None
-
-    def with_children(self, node: Any, children: list[Any]) -> Any:
-        """Only called for what has `children`."""
-        return None
-
-    def name_scope(self, name: str) -> AbstractContextManager[Any]:
-        """Entered where operations that a graph names are made."""
-        return nullcontext()
-
-    # -- gradients on parameters: only called where `gradients_on_parameters`
-
-    def identity(self, parameter: Any) -> Hashable:
-        """What tells one parameter from others."""
-        return id(parameter)
-
-    def gradient_of(self, parameter: Any) -> Any | None:
-        return None
-
-    def main_gradient_of(self, parameter: Any) -> Any | None:
-        """`main_grad` of a trainable parameter, into which some wrappers accumulate gradients; None without one."""
-        return None
-
-    main_gradient_remedy: str = ""
-    """What to type where a parameter has a gradient in `main_grad` only."""
-
-    def set_gradient(self, parameter: Any, gradient: Any) -> None:
-        return None
-
-    def held(self, gradient: Any) -> Any:
-        """Return a gradient in a form that outlives its removal from the parameter."""
-        return gradient
-
-    def can_have_gradient(self, parameter: Any) -> bool:
-        """False for a tensor that cannot have a gradient and is no frozen parameter either: probably a gradient."""
-        return True
-
-    # -- the path
-
-    def with_spec(self, spec: DistributedSpec) -> Self:
-        """Return the framework as it is to take gradients of which a caller states this."""
-        return self
-
-    def shards(
-        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
-    ) -> Shards | None:
-        """The gradients where several processes hold them together, or None. `parameters`: those without a gradient
-        too. `differentiable`: a functional name, so a derivative may be wanted."""
-        if spec.is_given:
-            raise TypeError(
-                "process_group, ownership and check_numel are for gradients that several processes hold, and each "
-                f"tensor of {self.name} is held by one; leave them out"
-            )
-        return None
-
-    def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether any of them tells that other processes may have parts of it."""
-        return False
-
-    def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """ValueError where derivatives are wanted, there are no `shards`, and other processes may have more."""
-        return
-
-    def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        """Sums of what is held here of `shards`, on the host. Only called where there are some."""
-        return cast(PartialSums, self.path(tensors, differentiable=False))
 
     def unsupported(self, gradient: Any) -> str | None:
         """Return what kind of tensor this is and what to do instead, or None if it can be clipped."""
         return None
 
-    def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
-        """Sum the repeated rows of a sparse gradient. None for a dense one."""
-        return None
-
-    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        """Number the stored rows of a sparse gradient: rows with equal indices along `axes` get equal numbers.
-
-        Only called for indices of several axes. A backend with such gradients has `DevicePrimitives.group_sum` too.
-        """
-        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
-
     def check_hook(self, gradient: Any) -> None:
-        """Reject what `register_hook` never hands to a hook."""
+        """Reject a tensor that `register_hook` never passes to a hook."""
         return
+
+    def name_scope(self, name: str) -> AbstractContextManager[Any]:
+        """Enter this where operations are made that a graph names."""
+        return nullcontext()
+
+    # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         """Return the host path if every tensor and extra input (a bound) fulfils its conditions, else the device path.
@@ -164,34 +81,30 @@ class Backend(Protocol):
         `differentiable`: a functional name, so a derivative may be wanted.
         """
 
-    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
-        """Return a path with a norm and a coefficient for each tensor; None where every one takes a path of its own."""
-        return None
+    def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
+        """Return a path over a list of tensors and None, in one pass; None unless all are plain.
 
-    # -- the path over a whole list, found in one go; None where anything in it is not plain: then each is looked at
-
-    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
-        """Return the gradients of parameters, to be written in place."""
-        return None
-
-    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
-        """Tensors and None. `in_place`: to be written, where tensors can be."""
-        return None
-
-    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
-        """Return the gradients, or None, of (parameter, gradient) tuples."""
+        `in_place`: the tensors are written, if they can be.
+        """
         return None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """A one-element tensor's value; None where it is not known yet, or reading it would wait for a device."""
+        """Return a one-element tensor's value; None if it is not known yet, or if reading it waits for a device."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         """Return whether a derivative by an eager tensor is being recorded."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """For each gradient the index of the first one in the same memory, which alone is counted and written.
-        ValueError for memory that overlaps otherwise or cannot be written."""
+        """Return for each gradient the index of the first one in the same memory, which alone is counted and written.
+
+        Raise ValueError for memory that overlaps otherwise or cannot be written.
+        """
+
+    # -- memory, for the host path
+
+    def host_view(self, tensor: Tensor) -> Any:
+        """Return the tensor's memory as a NumPy array; bfloat16 as uint16. Only called on the host path."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
         """Return a new tensor with a NumPy array's values, which nobody else has; bfloat16 as its bits."""
@@ -200,27 +113,153 @@ class Backend(Protocol):
         """Return the same of several arrays."""
         return list(map(self.from_host, arrays, dtypes))
 
-    takes_capsules: bool = False
-    """Whether `from_capsules` makes tensors over memory that is handed on by DLPack, without a copy."""
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        """Return a norm as a 0-d tensor."""
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
-        """Only called where `takes_capsules`."""
+        """Return tensors over the memory of DLPack capsules. Only called if `takes_capsules`."""
         return []
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Results of the host path on the devices where the framework would have computed them from their sources."""
+        """Return results of the host path on the devices where the framework puts those of its own operations."""
         return results
 
     def threads(self) -> int | None:
-        """Return how many threads the framework uses on the CPU; None where it does not say."""
+        """Return how many threads the framework uses on the CPU; None if it does not tell."""
         return None
 
     def bump_versions(self, tensors: Sequence[Any]) -> None:
-        """Tell automatic differentiation that the memory of these tensors has changed."""
+        """Report to automatic differentiation that the memory of these tensors has changed."""
         return
-
-    # -- for a recording
 
     def to_numpy(self, tensor: Tensor) -> Any:
         """Return a dense eager tensor's memory, or a copy of it on the host, as a NumPy array; bfloat16 as its bits."""
-        return self.host_view(tensor)  # type: ignore[attr-defined]  # as every framework with a host path has it
+        return self.host_view(tensor)
+
+    # -- capabilities
+
+    @property
+    def parameters(self) -> Parameters | None:
+        return self if isinstance(self, Parameters) else None
+
+    @property
+    def variables(self) -> Variables | None:
+        return self if isinstance(self, Variables) else None
+
+    @property
+    def pytree(self) -> Pytree | None:
+        return self if isinstance(self, Pytree) else None
+
+    @property
+    def sparse(self) -> Sparse | None:
+        return self if isinstance(self, Sparse) else None
+
+    @property
+    def distributed(self) -> Distributed | None:
+        return self if isinstance(self, Distributed) else None
+
+
+class Parameters(ABC):
+    """In-place names take parameters, which carry their gradient in `.grad`."""
+
+    main_gradient_remedy: str
+    """What to type if a parameter has a gradient in `main_grad` only."""
+
+    @abstractmethod
+    def gradient_of(self, parameter: Any) -> Any | None: ...
+
+    @abstractmethod
+    def main_gradient_of(self, parameter: Any) -> Any | None:
+        """Return `main_grad` of a trainable parameter, into which some wrappers accumulate gradients; else None."""
+
+    @abstractmethod
+    def set_gradient(self, parameter: Any, gradient: Any) -> None: ...
+
+    @abstractmethod
+    def can_have_gradient(self, parameter: Any) -> bool:
+        """Return False for a tensor that cannot have a gradient and is no frozen parameter: probably a gradient."""
+
+    @abstractmethod
+    def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
+        """Return a path over the gradients of parameters, in one pass, to be written; None unless all are plain."""
+
+    @abstractmethod
+    def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
+        """Return the same for (parameter, gradient) tuples. A gradient may be None."""
+
+    def identity(self, parameter: Any) -> Hashable:
+        """Return a key that differs from that of every other parameter."""
+        return id(parameter)
+
+    def held(self, gradient: Any) -> Any:
+        """Return a gradient in a form that outlives its removal from the parameter."""
+        return gradient
+
+
+class Variables(ABC):
+    """Parameters are a type of their own, such as `tf.Variable`."""
+
+    @abstractmethod
+    def is_variable(self, value: Any) -> bool: ...
+
+    @abstractmethod
+    def is_trainable(self, variable: Any) -> bool: ...
+
+    @abstractmethod
+    def assign(self, variable: Any, value: Tensor) -> None: ...
+
+
+class Pytree(ABC):
+    """Containers of the framework's own, such as custom pytree nodes."""
+
+    @abstractmethod
+    def children(self, node: Any) -> dict[str, Any] | None:
+        """Return the parts of a container by name; None for a leaf, and for a container of Python."""
+
+    @abstractmethod
+    def with_children(self, node: Any, children: list[Any]) -> Any:
+        """Return a container like `node` with other parts."""
+
+
+class Sparse(ABC):
+    """Sparse gradients."""
+
+    @abstractmethod
+    def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
+        """Sum the repeated rows of a sparse gradient. None for a dense one."""
+
+    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
+        """Number the stored rows: rows with equal indices along `axes` get equal numbers.
+
+        Only called for indices of several axes. Such a backend has `DevicePrimitives.group_sum` too.
+        """
+        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
+
+
+class Distributed(ABC):
+    """Gradients of which several ranks hold shards or copies."""
+
+    @abstractmethod
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
+    ) -> Shards | None:
+        """Return the shards of gradients that several ranks hold together, else None.
+
+        `parameters`: those without a gradient too. `differentiable`: a functional name, so a derivative may be wanted.
+        """
+
+    def with_spec(self, spec: DistributedSpec) -> Backend:
+        """Return the backend for gradients with this declaration of the caller."""
+        return cast(Backend, self)
+
+    def any_sharded(self, parameters: Sequence[Any]) -> bool:
+        """Return whether a parameter's type says that other ranks may have shards of it."""
+        return False
+
+    def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
+        """Raise ValueError if derivatives are wanted, there are no `shards`, and other ranks may have more."""
+        return
+
+    def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
+        """Return sums over the local tensors of `shards`, on the host."""
+        return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))

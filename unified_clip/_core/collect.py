@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from . import containers, observer, validation
-from .backend import Backend
+from .backend import Backend, Parameters
 from .containers import Tree
 from .distributed import INFERRED, DistributedSpec
 from .gradients import CollectedGradients, GradientList
-from .path import WholePath
+from .path import CollectedPath
 from .types import Leaf
 from .writers import Functional, InPlace
 
@@ -40,12 +40,12 @@ def collect_in_place(
     """Return gradients to be clipped in place. `plain`: nothing has to be known of any one. See `GradientList`."""
     whole = None
     plain = plain and not observer.needs_leaves() and not spec.is_given
-    if plain and backend.gradients_on_parameters:
+    if plain and backend.parameters is not None:
         container = _listed(container)
         if type(container) in (list, tuple):
-            whole = backend.whole_of_parameters(container)
+            whole = backend.parameters.collect_parameters(container)
     elif plain and type(container) is list:
-        whole = backend.whole_of_tensors(container, differentiable=False, in_place=True)
+        whole = backend.collect_tensors(container, differentiable=False, in_place=True)
     if whole is None:
         return in_place(
             backend,
@@ -80,10 +80,11 @@ def in_place(
     if not backend.writable and not tree.used_up and container is not None:
         containers.check_replaceable(backend, container, function, instead)
     leaves = parameters = [leaf for leaf in tree.leaves if leaf.tensor is not None]
-    if backend.gradients_on_parameters:
-        leaves = _gradients_of_parameters(backend, leaves, function, instead)
+    on_parameters = backend.parameters
+    if on_parameters is not None:
+        leaves = _gradients_of_parameters(on_parameters, leaves, function, instead)
         if len(leaves) < len(parameters):
-            _check_main_gradients(backend, parameters, leaves, keep, arrange)
+            _check_main_gradients(on_parameters, parameters, leaves, keep, arrange)
     leaves = arrange([leaf for leaf in leaves if keep(leaf.parameter)])
     owners = backend.alias_owners(
         [leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}"
@@ -121,7 +122,7 @@ def collect(
     plain = plain and not observer.needs_leaves() and not spec.is_given
     plain_items = containers.plain_items(container) if plain else None
     if plain_items is not None:
-        whole = backend.whole_of_tensors(plain_items[0], differentiable=True, in_place=False)
+        whole = backend.collect_tensors(plain_items[0], differentiable=True, in_place=False)
         if whole is not None:
             return from_whole(whole, Functional(*plain_items))
     tree = containers.flatten(backend, container)
@@ -134,13 +135,13 @@ def collect_one(
 ) -> tuple[GradientList, Functional]:
     """Return one gradient for a new result. `plain`: its name and position are not needed."""
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
-        whole = backend.whole_of_tensors([tensor], differentiable=True, in_place=False)
+        whole = backend.collect_tensors([tensor], differentiable=True, in_place=False)
         if whole is not None:
             return from_whole(whole, Functional([tensor], next))
     return from_tree(backend, containers.flatten(backend, tensor), differentiable=True, spec=spec)
 
 
-def from_whole(path: WholePath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
+def from_whole(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
     """Return plain gradients that were found in one go."""
     return CollectedGradients(path, writer), writer
 
@@ -166,15 +167,17 @@ def _listed(container: Any) -> Any:
     return list(container) or iter(())
 
 
-def _gradients_of_parameters(backend: Backend, parameters: Sequence[Leaf], function: str, instead: str) -> list[Leaf]:
+def _gradients_of_parameters(
+    on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
+) -> list[Leaf]:
     """Return the gradients that parameters carry, each parameter once; a warning where none can ever carry one."""
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
-        first.setdefault(backend.identity(leaf.tensor), leaf)
+        first.setdefault(on_parameters.identity(leaf.tensor), leaf)
     once = list(first.values())
-    found = [leaf._replace(tensor=backend.gradient_of(leaf.tensor)) for leaf in once]
+    found = [leaf._replace(tensor=on_parameters.gradient_of(leaf.tensor)) for leaf in once]
     present = [leaf for leaf in found if leaf.tensor is not None]
-    if once and not present and not any(backend.can_have_gradient(leaf.parameter) for leaf in once):
+    if once and not present and not any(on_parameters.can_have_gradient(leaf.parameter) for leaf in once):
         validation.warn(
             f"{function} takes parameters, and none of the tensors given has a gradient or can have one: nothing was "
             f"clipped. If they are gradients, use {instead}, which returns the result"
@@ -183,17 +186,17 @@ def _gradients_of_parameters(backend: Backend, parameters: Sequence[Leaf], funct
 
 
 def _check_main_gradients(
-    backend: Backend,
+    on_parameters: Parameters,
     parameters: Sequence[Leaf],
     gradients: Sequence[Leaf],
     keep: Callable[[Any], bool],
     arrange: Arrange,
 ) -> None:
     """Raise ValueError for a parameter that takes part and has a gradient in `main_grad` only."""
-    without = [leaf for leaf in parameters if backend.gradient_of(leaf.tensor) is None]
-    hidden = [leaf._replace(tensor=backend.main_gradient_of(leaf.tensor)) for leaf in without]
+    without = [leaf for leaf in parameters if on_parameters.gradient_of(leaf.tensor) is None]
+    hidden = [leaf._replace(tensor=on_parameters.main_gradient_of(leaf.tensor)) for leaf in without]
     hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
     positions = {leaf.position for leaf in hidden}
     for leaf in arrange([*gradients, *hidden]) if hidden else ():  # with all, since patterns of names are checked
         if leaf.position in positions:
-            raise validation.in_main_grad_only(leaf, backend.main_gradient_remedy)
+            raise validation.in_main_grad_only(leaf, on_parameters.main_gradient_remedy)

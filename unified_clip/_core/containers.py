@@ -44,10 +44,11 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
     if node is None or backend.is_tensor(node):
         leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
         return next
-    children = None if isinstance(node, MutableMapping) else backend.children(node)
-    if children is not None:
+    pytree = None if isinstance(node, MutableMapping) else backend.pytree
+    children = None if pytree is None else pytree.children(node)
+    if pytree is not None and children is not None:
         walks = [_walk(backend, child, _join(name, key), leaves) for key, child in children.items()]
-        return lambda results: backend.with_children(node, [part(results) for part in walks])
+        return lambda results: pytree.with_children(node, [part(results) for part in walks])
     if isinstance(node, Mapping):
         parts = {key: _walk(backend, value, _join(name, key), leaves) for key, value in node.items()}
         return lambda results: like_mapping(node, {key: part(results) for key, part in parts.items()})
@@ -91,17 +92,21 @@ def _with_items(node: dict[Any, Any], results: Iterator[Any]) -> dict[Any, Any]:
     return {key: _with_items(item, results) if type(item) is dict else next(results) for key, item in node.items()}
 
 
+def is_variable(backend: Backend, value: Any) -> bool:
+    return backend.variables is not None and backend.variables.is_variable(value)
+
+
 def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int | None:
     """Which half of a (gradient, variable) pair is the variable; None if this is no such pair."""
-    if len(items) != 2 or backend.is_variable(items[0]) == backend.is_variable(items[1]):
+    if len(items) != 2 or is_variable(backend, items[0]) == is_variable(backend, items[1]):
         return None
-    index = int(backend.is_variable(items[1]))
+    index = int(is_variable(backend, items[1]))
     return index if items[1 - index] is None or backend.is_tensor(items[1 - index]) else None
 
 
 def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
     """Reject what an in-place name cannot update where tensors cannot be written."""
-    if backend.is_tensor(container) and not backend.is_variable(container):
+    if backend.is_tensor(container) and not is_variable(backend, container):
         raise TypeError(
             f"{function} was given one tensor, and tensors of {backend.name} cannot be written in place; "
             f"use {instead}, which returns the result, or pass a list that holds the tensor"
@@ -110,8 +115,8 @@ def check_replaceable(backend: Backend, container: Any, function: str, instead: 
 
 
 def _check_replaceable(backend: Backend, node: Any, function: str, instead: str, inside_mutable: bool) -> None:
-    if backend.is_variable(node):
-        if backend.is_trainable(node):
+    if backend.variables is not None and backend.variables.is_variable(node):
+        if backend.variables.is_trainable(node):
             raise TypeError(
                 f"{function} was given the trainable variable {backend.parameter_name(node)!r}, which is a weight, "
                 "not a gradient; pass the gradients, or (gradient, variable) pairs"
@@ -141,12 +146,13 @@ def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[A
 
     Results come in the order of `flatten`. Nothing is changed before the changes are made.
     """
-    if backend.is_variable(node):
+    variables = backend.variables
+    if variables is not None and variables.is_variable(node):
         new = next(results)
         if new is node:
             return node, []
         old = backend.as_tensor(node)
-        return node, [Write(partial(backend.assign, node, new), partial(backend.assign, node, old))]
+        return node, [Write(partial(variables.assign, node, new), partial(variables.assign, node, old))]
     if node is None or backend.is_tensor(node):
         return next(results), []
     if isinstance(node, list):

@@ -8,8 +8,8 @@ from typing import Any
 from . import observer, validation
 from .backend import Backend
 from .changes import Change
-from .distributed import AWAITED, INFERRED, DistributedSpec, Shards
-from .path import Path, WholePath
+from .distributed import AWAITED, INFERRED, DistributedSpec, Measure, Shards
+from .path import CollectedPath, Path
 from .types import Leaf, Scalar, Slices, Tensor
 from .writers import Writer
 
@@ -36,12 +36,19 @@ class GradientList:
         `function`: the public name that was called, for error messages."""
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile cannot make such a default
-        self.backend = backend = backend.with_spec(spec)
         everything = list(leaves)
         self.leaves = [leaf for leaf in everything if leaf.tensor is not None]
-        self.shards = backend.shards(
-            self.leaves, everything if parameters is None else parameters, spec, differentiable=differentiable
-        )
+        self.backend = backend
+        if backend.distributed is not None:
+            self.backend = backend = backend.distributed.with_spec(spec)
+        self._distributed = distributed = backend.distributed
+        if distributed is not None:
+            self.shards = distributed.shards(
+                self.leaves, everything if parameters is None else parameters, spec, differentiable=differentiable
+            )
+            self._measure = distributed.partial_sums
+        elif spec.is_given:
+            raise validation.not_distributed(backend)
         if self.shards is not None and measures:
             AWAITED.send_rejection = self.shards.send_rejection
         for leaf in self.leaves:
@@ -52,7 +59,11 @@ class GradientList:
         local = self.shards.values if self.shards else [leaf.tensor for leaf in self.leaves]
         self._must_match, self._tensor_norms = {}, {}
         tensors = [backend.as_tensor(tensor) for tensor in local]
-        self._coalesced = [backend.coalesce(tensor, differentiable=differentiable) for tensor in tensors]
+        self._sparse = sparse_gradients = backend.sparse
+        self._coalesced = [
+            None if sparse_gradients is None else sparse_gradients.coalesce(tensor, differentiable=differentiable)
+            for tensor in tensors
+        ]
         self.values: list[Tensor] = [
             tensor if sparse is None else sparse.values for tensor, sparse in zip(tensors, self._coalesced, strict=True)
         ]
@@ -65,6 +76,7 @@ class GradientList:
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
+    _measure: Measure
     _is_measured = False
 
     def change(self, group: range, path: Path, change: Change) -> None:
@@ -78,14 +90,14 @@ class GradientList:
 
     def check_total_norm(self) -> None:
         """ValueError where one norm over all is not known by the framework's own operations, which have derivatives."""
-        if self._differentiable and self.shards is None:
-            self.backend.check_total_norm(self.leaves, self._spec)
+        if self._differentiable and self.shards is None and self._distributed is not None:
+            self._distributed.check_total_norm(self.leaves, self._spec)
 
     def path(self, group: range, extra_inputs: Sequence[Any] = ()) -> Path:
         values = [self.values[i] for i in group]
         if self.shards is None:
             return self.backend.path(values, differentiable=self._differentiable, extra_inputs=extra_inputs)
-        whole = None if extra_inputs else self.backend.whole_of_tensors(values, differentiable=False, in_place=True)
+        whole = None if extra_inputs else self.backend.collect_tensors(values, differentiable=False, in_place=True)
         return whole or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
@@ -94,7 +106,7 @@ class GradientList:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
         options: dict[str, Any] = {"function": self.function, "is_first": is_first}
-        return self.shards.norm(path, group, p, self._must_match, self.backend.partial_sums, **options)
+        return self.shards.norm(path, group, p, self._must_match, self._measure, **options)
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
         """Return which other ranks hold NaN and inf, and how many, after a `norm` on this path."""
@@ -116,15 +128,13 @@ class GradientList:
                 "use order 2 or 1, or one norm over all"
             )
         self._tensor_norms[p] = self.shards.tensor_norms(
-            int(p), self._must_match, self.backend.partial_sums, known_only=known_only, function=self.function
+            int(p), self._must_match, self._measure, known_only=known_only, function=self.function
         )
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with a norm for each gradient of a group, where the framework has one."""
-        if self.shards is not None:
-            return None
-        return self.backend.each([self.values[i] for i in group], differentiable=self._differentiable)
+        """Return a path with one norm per gradient of a group; None if each takes a path of its own."""
+        return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
         """Return a value as the gradient it belongs to: sparse again if that was sparse."""
@@ -159,7 +169,8 @@ class GradientList:
         stored = self.backend.shape(self.values[index])
         if len(kept) == sparse_axes or (stored and stored[0] == 0):
             return Slices(dense_axes)
-        return Slices(dense_axes, self.backend.row_groups(sparse.indices, kept))
+        assert self._sparse is not None
+        return Slices(dense_axes, self._sparse.row_groups(sparse.indices, kept))
 
 
 class CollectedGradients(GradientList):
@@ -167,20 +178,14 @@ class CollectedGradients(GradientList):
 
     is_collected = True
 
-    def __init__(self, path: WholePath, writer: Writer) -> None:
+    def __init__(self, path: CollectedPath, writer: Writer) -> None:
         self.values, self.leaves, self._path, self._writer = path.tensors, [], path, writer
 
     def check_total_norm(self) -> None:
         """Their norm is known."""
 
     def path(self, group: range, extra_inputs: Sequence[Any] = ()) -> Path:
-        return self._of(group)
-
-    def per_tensor_path(self, group: range) -> Path:
-        return self._of(group).each()
+        return self._path if len(group) == len(self.values) else self._path.part(group)
 
     def is_sparse(self, index: int) -> bool:
         return False
-
-    def _of(self, group: range) -> WholePath:
-        return self._path if len(group) == len(self.values) else self._path.part(group)

@@ -102,20 +102,23 @@ class Path(Protocol):
     def graph_callback(self) -> GraphCallback | None:
         """For those that are; None where a graph cannot call anything."""
 
+    def per_tensor(self) -> Path | None:
+        """Return this path with one 2-norm and one coefficient per tensor: scalars are vectors.
+
+        None if every tensor takes a path of its own.
+        """
+
     def scope(self) -> AbstractContextManager[Any]:
         """Entered around a computation on this path."""
 
 
-class WholePath(Path, Protocol):
-    """A path that knows its tensors: plain gradients, found in one go, to be clipped together."""
+class CollectedPath(Path, Protocol):
+    """A path over plain gradients that were collected in one pass."""
 
     @property
     def tensors(self) -> list[Tensor]: ...
 
-    def each(self) -> Path:
-        """Return the same with a norm and a coefficient for each tensor."""
-
-    def part(self, group: range) -> WholePath:
+    def part(self, group: range) -> CollectedPath:
         """Return the same over some of the tensors."""
 
 
@@ -152,6 +155,10 @@ class DevicePrimitives(Protocol):
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
+
+    def times_divisor(self, scalar: Scalar, divisor: Scalar) -> Scalar:
+        """Return the root of a `power_sum` times its divisor."""
+        return scalar * divisor
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
 

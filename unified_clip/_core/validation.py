@@ -85,6 +85,13 @@ def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
     return scalar
 
 
+def not_distributed(backend: Backend) -> TypeError:
+    return TypeError(
+        "process_group, ownership and check_numel are for gradients that several processes hold, and each tensor of "
+        f"{backend.name} is held by one; leave them out"
+    )
+
+
 def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
     """Return the number if it is known here, and what to compute with: the number, or the tensor that was given."""
     if not _is_real(value):

@@ -126,13 +126,14 @@ class InPlace:
 
     def drop(self) -> None:
         """Take all gradients away, so that a step has nothing to apply; those too that took no part."""
-        if not self._backend.gradients_on_parameters:
+        on_parameters = self._backend.parameters
+        if on_parameters is None:
             nothing_left = iter([None] * len(self._leaves))
             self._writes.add(*containers.replacements(self._backend, self._container, nothing_left)[1])
             return
         for leaf in self._leaves:
             if leaf.tensor is not None:
-                self._set_gradient(leaf.tensor, self._backend.held(self._backend.gradient_of(leaf.tensor)), None)
+                self._set_gradient(leaf.tensor, on_parameters.held(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
         """Set sparse results on their parameters, and bump the versions of tensors that share written memory."""
@@ -153,7 +154,9 @@ class InPlace:
         self._writes.add(Write(functools.partial(self._backend.bump_versions, tensors), nothing))
 
     def _set_gradient(self, parameter: Any, old: Any, new: Any) -> None:
-        make, undo = (functools.partial(self._backend.set_gradient, parameter, gradient) for gradient in (new, old))
+        assert self._backend.parameters is not None
+        set_gradient = self._backend.parameters.set_gradient
+        make, undo = (functools.partial(set_gradient, parameter, gradient) for gradient in (new, old))
         self._writes.add(Write(make, undo))
 
 

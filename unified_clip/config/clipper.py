@@ -131,7 +131,7 @@ class Clipper:
         step = self._resolve_step(backend, step)
         needs_leaves = self.settings.uses_names or self._needs_order or self.spec.is_given
         items = None if needs_leaves or not self._is_simple(step) else containers.plain_items(grads)
-        whole = backend.whole_of_tensors(items[0], differentiable=True, in_place=False) if items else None
+        whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
             plain, writer = from_whole(whole, Functional(*items, reuse_unchanged=True))
             outcome = self._clip(backend, plain, [range(len(plain.values))], step)
@@ -160,7 +160,7 @@ class Clipper:
             return outcome.norm
         arrange = self._selection.group_leaves
         gradients, writer = in_place(backend, parameters, "clip_", INSTEAD, arrange=arrange, **self._options)
-        if self.settings.nonfinite == "skip" and not backend.gradients_on_parameters:
+        if self.settings.nonfinite == "skip" and backend.parameters is None:
             containers.check_replaceable(backend, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
         outcome = self._clip(backend, gradients, self._selection.group_ranges(gradients), step)
         if outcome.skipped:
@@ -217,22 +217,23 @@ class Clipper:
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
         """Return gradients for clipping in place and the range of each part; None if that needs single leaves."""
-        by_name = self.settings.uses_names and backend.gradients_on_parameters
+        on_parameters, distributed = backend.parameters, backend.distributed
+        by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
         if not self._is_simple(step):
             return None
         if not self.settings.uses_names:
             gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, plain=True, **self._options)
             return gradients, writer, [range(len(gradients.values))]
-        if parts is None or self.spec.is_given:
+        if parts is None or on_parameters is None or self.spec.is_given:
             return None
         *included, excluded = parts
-        if backend.any_sharded(excluded):
+        if distributed is not None and distributed.any_sharded(excluded):
             return None
-        whole = backend.whole_of_parameters([parameter for part in included for parameter in part])
+        whole = on_parameters.collect_parameters([parameter for part in included for parameter in part])
         if whole is None:
             return None
-        lengths = [sum(backend.gradient_of(parameter) is not None for parameter in part) for part in included]
+        lengths = [sum(on_parameters.gradient_of(parameter) is not None for parameter in part) for part in included]
         ranges = consecutive_ranges(lengths)
         if ranges[-1].stop != len(whole.tensors):
             return None

@@ -20,7 +20,8 @@ def read_container(container: Any) -> dict[str, Gradient]:
     leaves = containers.flatten(backend, container).leaves
     gradients: dict[str, Gradient] = {}
     for name, leaf in zip(_names(leaves), leaves, strict=True):
-        if leaf.tensor is not None and backend.is_parameter(leaf.tensor) and backend.is_trainable(leaf.tensor):
+        is_weight = backend.variables.is_trainable if backend.variables is not None else backend.is_parameter
+        if leaf.tensor is not None and backend.is_parameter(leaf.tensor) and is_weight(leaf.tensor):
             raise TypeError(f"{leaf.place} is a parameter. Pass the gradients themselves")
         gradient = gradients[name] = None if leaf.tensor is None else tensors.read(leaf.tensor)
         if gradient is not None and gradient.dtype not in STORAGE:

@@ -120,9 +120,6 @@ class ToyBackend(Backend, DevicePrimitives):
             part.assign(where(coef != 1.0, product.cast(part.dtype), part))
         return results
 
-    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        return self.prepare_write(tensors, self.scale(tensors, coef))
-
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if not isinstance(value, toyframe.Tensor):
             return toyframe.Tensor(value, tensor.dtype)
@@ -130,13 +127,6 @@ class ToyBackend(Backend, DevicePrimitives):
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         return not (low <= high).all()
-
-    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        return where(tensor < low, low, where(tensor > high, high, tensor))
-
-    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
-        return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [where(keep, tensor, toyframe.Tensor(np.zeros(tensor.shape), tensor.dtype)) for tensor in tensors]
@@ -148,19 +138,17 @@ class ToyBackend(Backend, DevicePrimitives):
         return np.cos(scalar)
 
     def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        counts = [self.nonfinite_counts(tensor) for tensor in tensors]
-        nan, inf = (toyframe.Tensor(sum(each), "float64") for each in zip((0, 0), *counts, strict=True))
-        return nan, inf
+        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
+            counts = (test(tensor).cast("float64").sum(_all_axes(tensor)).reshape(()) for tensor in tensors)
+            return sum(counts, start=self.constant(0.0, tensors))
+
+        return count(np.isnan), count(np.isinf)
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.copy()
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return math.isfinite(scalar.item())
-
-    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
-        nan, inf = (test(tensor).cast("int64").sum(_all_axes(tensor)).item() for test in (np.isnan, np.isinf))
-        return int(nan), int(inf)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         return False

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,10 @@ from jax.experimental.sparse import BCOO
 
 from ..._compute import collected, host, kernels, sparse_rows
 from ..._compute.device import DevicePath, inverse
-from ..._core.backend import Backend
+from ..._core import validation
+from ..._core.backend import Backend, Distributed, Pytree, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
-from ..._core.path import DevicePrimitives, Path, WholePath
+from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
 from . import block_sums, mesh_axes, sharded
 from .arithmetic import fewer, magnitudes, maximum, merged_rows, narrowed, powers, product, real_parts, select
@@ -26,7 +27,7 @@ from .block_sums import computed_once
 from .exchange import Exporter, beside, is_concrete, put
 
 
-class JaxBackend(Backend, DevicePrimitives):
+class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     """`Backend` and `DevicePrimitives` for JAX."""
 
     name = "jax"
@@ -124,7 +125,7 @@ class JaxBackend(Backend, DevicePrimitives):
         views = self.host_views([*tensors, *extra_inputs])
         if views is None:
             if self._are_in_parts(tensors, extra_inputs):
-                return cast(Path, sharded.PartsPath(self, tensors))
+                return sharded.PartsPath(self, tensors)
             return JaxPath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
@@ -149,17 +150,15 @@ class JaxBackend(Backend, DevicePrimitives):
                 "inside it: arrays tell by themselves on which devices they are; leave process_group out"
             )
         if jax.process_count() == 1:
-            return super().shards(gradients, parameters, spec, differentiable=differentiable)
+            if spec.is_given:
+                raise validation.not_distributed(self)
+            return None
         return sharded.find(gradients, parameters, spec)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
         """`tensors`: arrays of one device, or lists of them."""
         parts = [part for each in tensors for part in (each if isinstance(each, list) else [each])]
         return super().partial_sums(parts)
-
-    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
-        each = EachPath(self, tensors, differentiable)
-        return each if len(tensors) > 1 and self.in_graph(tensors) and each.is_certain(2) else None
 
     def spread(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the axes of `shard_map` along which devices have parts of an array."""
@@ -171,7 +170,7 @@ class JaxBackend(Backend, DevicePrimitives):
             return jnp.asarray(any(map(np.asarray, found)))
         return mesh_axes.anywhere([(each, self.spread(tensor)) for tensor, each in zip(tensors, found, strict=True)])
 
-    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+    def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
         if collector and jax.process_count() > 1 and any(map(sharded.is_elsewhere, tensors)):
@@ -311,13 +310,28 @@ class JaxPath(DevicePath):
     """The device path with norms that are rounded from the exact sum: of orders 1 and 2, but for float64."""
 
     _backend: JaxBackend
+    _is_per_tensor = False
 
     def __init__(self, backend: JaxBackend, tensors: Sequence[Tensor], differentiable: bool) -> None:
         for tensor in tensors:
             mesh_axes.refuse_terms(tensor)
         super().__init__(backend, tensors, differentiable)
 
+    def per_tensor(self) -> Path | None:
+        if not (self._backend.in_graph(self._tensors) and self.is_certain(2)):
+            return None
+        path = JaxPath(self._backend, self._tensors, self._differentiable)
+        path._is_per_tensor = True
+        return path
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        if not self._is_per_tensor:
+            return super().scale(coef)
+        return [self._backend.scale([tensor], coef[index])[0] for index, tensor in enumerate(self._tensors)]
+
     def norm(self, p: float) -> Scalar:
+        if self._is_per_tensor:
+            return self._rounded([[tensor] for tensor in self._tensors], int(p))
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
@@ -335,16 +349,6 @@ class JaxPath(DevicePath):
     def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
         parts = [[part for tensor in fewer(group) for part in real_parts(tensor)] for group in groups]
         return self._backend.rounded(block_sums.norms(parts, p, self._backend.spread), "float32")
-
-
-class EachPath(JaxPath):
-    """A norm and a coefficient for each gradient: arrays of them."""
-
-    def norm(self, p: float) -> Scalar:
-        return self._rounded([[tensor] for tensor in self._tensors], int(p))
-
-    def scale(self, coef: Scalar) -> list[Tensor]:
-        return [self._backend.scale([tensor], coef[index])[0] for index, tensor in enumerate(self._tensors)]
 
 
 @functools.cache

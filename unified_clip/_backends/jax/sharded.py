@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..._compute import host
+from ..._compute import host, kernels
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.norm import LocalShards, NormGroup, SingleProcess, label
@@ -29,61 +29,50 @@ def is_in_parts(tensor: Any) -> bool:
     return len(tensor.devices()) > 1 or not tensor.is_fully_addressable
 
 
-class PartsPath:
-    """The host path over the parts of arrays that are here, each once."""
+class PartsPath(host.HostPath):
+    """The host path over the parts of arrays that are here, each once. Results are arrays of such parts again."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
-        self._backend, self._tensors = backend, list(tensors)
-        for tensor in self._tensors:
+        self._arrays = list(tensors)
+        for tensor in self._arrays:
             mesh_axes.refuse_terms(tensor)
-        self._of = [_distinct(tensor) for tensor in self._tensors]
+        self._of = [_distinct(tensor) for tensor in self._arrays]
         parts = [part for each in self._of for part in each.values()]
-        self._local: Any = host.HostPath(backend, parts, [backend.host_view(part) for part in parts])
-        self.norm_dtype = self._local.norm_dtype
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._local, name)
+        super().__init__(backend, parts, [backend.host_view(part) for part in parts])
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        return self._whole().slice_norms(axes, groups)
+        return self._gathered().slice_norms(axes, groups)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        if np.ndim(coef):
-            return self._whole().scale(coef)
-        return self.unchanged() if self._local.is_one(coef) else self._joined(self._local.scale(coef))
+        return self._gathered().scale(coef) if np.ndim(coef) else super().scale(coef)
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         if self._backend.is_tensor(low) or self._backend.is_tensor(high):
-            return self._whole().clamp(low, high)
-        return self._joined(self._local.clamp(low, high))
-
-    def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
-        return results if keep else self._joined(self._local.zeroed([], keep))
-
-    def unchanged(self) -> list[Tensor]:
-        return self._joined(self._local.unchanged())
+            return self._gathered().clamp(low, high)
+        return super().clamp(low, high)
 
     def as_norm(self, n: Scalar) -> Tensor:
         norm = self._backend.norm_from_host(float(n), self.norm_dtype)
-        return self._backend.placed([norm], [self._tensors])[0]
+        return self._backend.placed([norm], [self._arrays])[0]
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
-        counts = iter(self._local.nonfinite_counts())
+        counts = iter(super().nonfinite_counts())
         found = [[next(counts) for _ in each] for each in self._of]
         return [(sum(nan for nan, _ in each), sum(inf for _, inf in each)) for each in found]
 
-    def _joined(self, results: Iterable[Tensor]) -> list[Tensor]:
-        """Arrays of these parts, cut and copied as the given ones are."""
-        found = iter(results)
+    def _new(self, compute: Callable[[list[kernels.Array]], Any]) -> list[Tensor]:
+        """Return arrays of new parts, cut and copied as the given ones are."""
+        parts = iter(super()._new(compute))
         return [
-            _join(tensor, {key: next(found) for key in of}) for tensor, of in zip(self._tensors, self._of, strict=True)
+            _join(array, {key: next(parts) for key in of}) for array, of in zip(self._arrays, self._of, strict=True)
         ]
 
-    def _whole(self) -> host.HostPath:
-        """Over whole arrays, gathered from devices of this process: for others, slices and such bounds are refused."""
-        return host.HostPath(
-            self._backend, self._tensors, [self._backend.host_view(tensor) for tensor in self._tensors]
-        )
+    def _gathered(self) -> host.HostPath:
+        """Return the path over arrays that are gathered from devices of this process.
+
+        Slices of arrays of several processes, and tensors as their bounds, are rejected before.
+        """
+        return host.HostPath(self._backend, self._arrays, [self._backend.host_view(array) for array in self._arrays])
 
 
 def _key(index: Sequence[slice]) -> Any:

@@ -21,10 +21,9 @@ import paddle
 
 from ..._compute import collected, host, kernels, memory, sparse_rows
 from ..._compute.device import DevicePath, inverse
-from ..._core import entry
-from ..._core.backend import Backend
+from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
-from ..._core.path import DevicePrimitives, Path, WholePath
+from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
 from . import sharded
 from .conditions import (
@@ -48,12 +47,11 @@ COLLECTOR: Any = collected.collector(
 )
 
 
-class PaddleBackend(collected.OfParameters, Backend, DevicePrimitives):
+class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     """`Backend` and `DevicePrimitives` for Paddle: eager tensors, and the Values of static programs."""
 
     name = "paddle"
     writable = True
-    gradients_on_parameters = True
 
     # -- recognising
 
@@ -193,25 +191,25 @@ class PaddleBackend(collected.OfParameters, Backend, DevicePrimitives):
             return DevicePath(self, [Dense(tensor) for tensor in tensors], differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def collector(self) -> Any | None:
-        if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None:
-            return None  # what other processes hold matters under fleet
-        return COLLECTOR
+    def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
+        collector = _collector()
+        return collector and collected.whole_path(
+            self, collector.of_tensors(tensors, records(differentiable), in_place)
+        )
 
-    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
-        """What finds gradients does not look at parameters without one."""
-        return None if sharded.any_dist(parameters) else super().whole_of_parameters(parameters)
+    def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
+        """The collector does not look at parameters without a gradient, which may be distributed."""
+        return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
+
+    def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
+        """The collector does not look at the parameters."""
+        if sharded.any_dist(pair[0] for pair in param_grads if isinstance(pair, tuple) and pair):
+            return None
+        collector = _collector()
+        return collector and collected.whole_path(self, collector.of_pairs(param_grads))
 
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
         return sharded.any_dist(parameters)
-
-    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
-        """Nor at those of pairs."""
-        parameters = (pair[0] for pair in pairs if isinstance(pair, tuple) and pair)
-        return None if sharded.any_dist(parameters) else super().whole_of_pairs(pairs)
-
-    def records(self, differentiable: bool) -> bool:
-        return records(differentiable)
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold.
@@ -364,6 +362,11 @@ class PaddleBackend(collected.OfParameters, Backend, DevicePrimitives):
     def in_graph(self, values: Sequence[Any]) -> bool:
         found = (value.tensor if isinstance(value, Dense) else value for value in values)
         return not all(isinstance(value, paddle.Tensor) for value in found)
+
+
+def _collector() -> Any | None:
+    """Return what collects plain gradients of the host path; None under `fleet`, where other ranks matter."""
+    return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else GATHERER
 
 
 def _run_as_written() -> None:

@@ -19,8 +19,8 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 from ..._compute import collected, host, kernels, processor, sparse_rows
 from ..._compute.device import DevicePath, inverse
 from ..._core import entry
-from ..._core.backend import Backend
-from ..._core.path import DevicePrimitives, Path, WholePath
+from ..._core.backend import Backend, Sparse, Variables
+from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor
 from . import exact_sum, vectorized
 from .arithmetic import (
@@ -48,12 +48,11 @@ TENSOR = tf.__internal__.types.Tensor
 """Base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow included; not of IndexedSlices."""
 
 
-class TensorflowBackend(Backend, DevicePrimitives):
+class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     """`Backend` and `DevicePrimitives` for TensorFlow."""
 
     name = "tensorflow"
     writable = False
-    has_variables = True
     takes_capsules = True
 
     # -- recognising
@@ -83,6 +82,8 @@ class TensorflowBackend(Backend, DevicePrimitives):
 
     def is_variable(self, value: Any) -> bool:
         return isinstance(value, TENSOR) and hasattr(type(value), "assign")
+
+    is_parameter = is_variable
 
     def is_trainable(self, variable: Any) -> bool:
         return bool(variable.trainable)
@@ -137,7 +138,7 @@ class TensorflowBackend(Backend, DevicePrimitives):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
-    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+    def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         present = [tensor for tensor in tensors if tensor is not None]
         if COLLECTOR is None or not self._takes_host(present, watched=present if differentiable else []):
             return None

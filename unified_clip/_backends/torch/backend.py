@@ -10,23 +10,22 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..._compute import collected, host, kernels, memory, processor, sparse_rows
 from ..._core import entry
-from ..._core.backend import Backend
+from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
-from ..._core.path import Path, WholePath
+from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Tensor
 from . import arithmetic, block_sums, conditions, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
-from .primitives import IN_LISTS, EachPath, TorchPath, TorchPrimitives
+from .primitives import IN_LISTS, TorchPath, TorchPrimitives
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
-class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
+class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     """`Backend` for PyTorch."""
 
     writable = True
-    gradients_on_parameters = True
 
     # -- recognising
 
@@ -132,7 +131,7 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
         sharded.check_spanning(gradients, spec)
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        whole = super().whole_of_tensors(tensors, differentiable=False, in_place=False)  # on the host path
+        whole = _collected(self, tensors, recording=False, in_place=False)
         if whole is not None:
             return cast(PartialSums, whole)
         views = self.host_views(tensors, differentiable=False)
@@ -150,20 +149,12 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
             differentiable,
         )
 
-    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
-        anywhere = conditions.is_traced() or host.forced_path("pairs")
-        if differentiable or not fit_list_operations(tensors, (), differentiable) or needs_double_float32(tensors):
-            return None
-        if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
-            return None  # the host path is for those
-        return EachPath(tensors)
-
-    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+    def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         in_graph = torch.compiler.is_compiling()
         if not in_graph:
             if sharded.are_flat(parameters):
                 return None
-            whole = super().whole_of_parameters(parameters)
+            whole = collected.collect_parameters(self, _collector(), parameters)
             if whole is not None:
                 return whole
         present = [parameter for parameter in parameters if parameter is not None]
@@ -178,32 +169,26 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
             return None
         return _whole_in_graph(self, gradients, differentiable=False)
 
-    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+    def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         if torch.compiler.is_compiling():
             return _whole_in_graph(self, tensors, differentiable=differentiable)
-        whole = super().whole_of_tensors(tensors, differentiable=differentiable, in_place=in_place)
+        recording = records_derivatives(differentiable)
+        whole = _collected(self, tensors, recording=recording, in_place=in_place)
         if whole is not None:
             return whole
         present = [tensor for tensor in tensors if tensor is not None]
         whole = _whole_on_device(present)
-        is_recorded = (
-            whole is not None and records_derivatives(differentiable) and any(t.requires_grad for t in present)
-        )
+        is_recorded = whole is not None and recording and any(tensor.requires_grad for tensor in present)
         return None if is_recorded else whole
 
-    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
+    def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         if not torch.compiler.is_compiling():
-            whole = super().whole_of_pairs(pairs)
-            return None if whole is None or sharded.are_flat([pair[0] for pair in pairs]) else whole
-        if not all(type(pair) is tuple and len(pair) == 2 and conditions.is_counted(pair[0]) for pair in pairs):
+            collector = _collector()
+            whole = None if collector is None else collected.whole_path(self, collector.of_pairs(param_grads))
+            return None if whole is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else whole
+        if not all(type(pair) is tuple and len(pair) == 2 and conditions.is_counted(pair[0]) for pair in param_grads):
             return None
-        return _whole_in_graph(self, [pair[1] for pair in pairs], differentiable=False)
-
-    def collector(self) -> Any | None:
-        return COLLECTOR if _gathers() else None
-
-    def records(self, differentiable: bool) -> bool:
-        return records_derivatives(differentiable)
+        return _whole_in_graph(self, [gradient for _, gradient in param_grads], differentiable=False)
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
@@ -272,27 +257,13 @@ class TorchBackend(TorchPrimitives, collected.OfParameters, Backend):
         return [found[index].pop() for index in range(len(tensors))]
 
 
-class WholeDevicePath(TorchPath):
-    """Plain gradients in a graph or on devices, found in one go: looking at each in detail takes long."""
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return self._tensors
-
-    def each(self) -> Path:
-        return EachPath(self._tensors)
-
-    def part(self, group: range) -> WholeDevicePath:
-        return WholeDevicePath(self._backend, self._tensors[group.start : group.stop], self._differentiable)
-
-
-def _whole_on_device(tensors: Sequence[Any]) -> WholeDevicePath | None:
+def _whole_on_device(tensors: Sequence[Any]) -> TorchPath | None:
     if conditions.is_watched() or not conditions.are_plain_on_devices(tensors) or needs_double_float32(tensors):
         return None
-    return WholeDevicePath(IN_LISTS, tensors, differentiable=False)
+    return TorchPath(IN_LISTS, tensors, differentiable=False)
 
 
-def _whole_in_graph(backend: TorchBackend, given: Sequence[Any], *, differentiable: bool) -> WholeDevicePath | None:
+def _whole_in_graph(backend: TorchBackend, given: Sequence[Any], *, differentiable: bool) -> TorchPath | None:
     tensors = [tensor for tensor in given if tensor is not None]
     in_lists = fit_list_operations(tensors, (), differentiable)
     if (
@@ -301,7 +272,7 @@ def _whole_in_graph(backend: TorchBackend, given: Sequence[Any], *, differentiab
         or needs_double_float32(tensors)
     ):
         return None
-    return WholeDevicePath(IN_LISTS if in_lists else backend, tensors, differentiable)
+    return TorchPath(IN_LISTS if in_lists else backend, tensors, differentiable)
 
 
 def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
@@ -313,8 +284,16 @@ def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -
     return [first.setdefault(tensor, index) for index, tensor in enumerate(tensors)]
 
 
-def _gathers() -> bool:
-    return COLLECTOR is not None and not host.forced_path("pairs") and not conditions.is_watched()
+def _collector() -> Any | None:
+    """Return what collects plain gradients of the host path; None if raw reads would escape a trace."""
+    return None if host.forced_path("pairs") or conditions.is_watched() else GATHERER
+
+
+def _collected(
+    backend: TorchBackend, tensors: Sequence[Any], *, recording: bool, in_place: bool
+) -> CollectedPath | None:
+    collector = _collector()
+    return collector and collected.whole_path(backend, collector.of_tensors(tensors, recording, in_place))
 
 
 BACKEND = TorchBackend()

@@ -61,19 +61,23 @@ class Pair:
     def __sub__(self, other: Pair) -> Pair:
         return self + Pair(-other.hi, -other.lo)
 
+    def scaled(self, power: Pair) -> Pair:
+        """Return the product with a power of two; exact but for over- and underflow."""
+        return Pair(self.hi * power.hi, self.lo * power.hi)
+
     def __mul__(self, other: Pair) -> Pair:
-        """Off by 6 u**2 at most (Joldes et al., algorithm 10). Exact by a power of two, but for over- and underflow."""
+        """Off by 6 u**2 at most (Joldes et al., algorithm 10)."""
         product = two_product(self.hi, other.hi)
         return fast_two_sum(product.hi, product.lo + (self.hi.detach() * other.lo + self.lo * other.hi.detach()))
 
     def __truediv__(self, other: Pair) -> Pair:
         """Off by some 15 u**2 (Joldes et al., algorithm 17). Both are brought near 1 first, so nothing overflows."""
         own, its = power_below(self), power_below(other)
-        above, below = self * reciprocal(own), other * reciprocal(its)
+        above, below = self.scaled(reciprocal(own)), other.scaled(reciprocal(its))
         near = above.hi / below.hi
         product = two_product(near, below.hi)
         rest = above.hi.detach() - product.hi.detach() - product.lo + (above.lo - near.detach() * below.lo)
-        return fast_two_sum(near, rest / below.hi.detach()) * (own * reciprocal(its))
+        return fast_two_sum(near, rest / below.hi.detach()).scaled(own.scaled(reciprocal(its)))
 
     def __lt__(self, other: Pair) -> Tensor:
         return (self.hi < other.hi) | ((self.hi == other.hi) & (self.lo < other.lo))
@@ -207,6 +211,9 @@ class DoubleFloat32Primitives(TorchPrimitives):
         """Return the cosine, computed on the CPU in float64."""
         on_cpu = (scalar.hi.cpu().double() + scalar.lo.cpu().double()).cos()
         return self.constant(on_cpu, [scalar.hi])
+
+    def times_divisor(self, scalar: Scalar, divisor: Scalar) -> Scalar:
+        return scalar.scaled(divisor)
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
         return _pair(scalar.hi)

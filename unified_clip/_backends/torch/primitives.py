@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..._compute import kernels, memory
+from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse
-from ..._core.path import DevicePrimitives
+from ..._core.path import DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
 from . import arithmetic, conditions, lists, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
@@ -112,6 +112,9 @@ class TorchPrimitives(DevicePrimitives):
             return arithmetic.narrowed(self.constant(value, [tensor]), tensor.dtype)
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
+
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
@@ -196,8 +199,8 @@ class ListPrimitives(TorchPrimitives):
         return value
 
 
-class EachPrimitives(ListPrimitives):
-    """The same with a norm and a coefficient for each tensor of a list: vectors of them."""
+class PerTensorPrimitives(ListPrimitives):
+    """The same with one norm and one coefficient per tensor, in vectors."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         return lists.power_sums(tensors, p, divisor)
@@ -211,6 +214,27 @@ class EachPrimitives(ListPrimitives):
 
 class TorchPath(DevicePath):
     """The device path, where a graph may hold numbers that it does not know."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def part(self, group: range) -> TorchPath:
+        return TorchPath(self._backend, self._tensors[group.start : group.stop], self._differentiable)
+
+    def per_tensor(self) -> Path | None:
+        anywhere = conditions.is_traced() or host.forced_path("pairs")
+        if self._backend is not IN_LISTS or self._differentiable:
+            return None
+        if not anywhere and any(tensor.device.type == "cpu" for tensor in self._tensors):
+            return None  # the host path is for those
+        return TorchPath(PER_TENSOR, self._tensors, differentiable=False)
+
+    def norm(self, p: float) -> Scalar:
+        if self._backend is not PER_TENSOR or len({tensor.dtype for tensor in self._tensors}) == 1:
+            return super().norm(p)
+        # Norms are rounded to a dtype, so tensors of one dtype come at a time.
+        return lists.measured(self._tensors, lambda _, group: TorchPath(PER_TENSOR, group, False).norm(p))
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
         if not torch.compiler.is_compiling():
@@ -234,17 +258,6 @@ class TorchPath(DevicePath):
         return [Write(functools.partial(_zero_where, tensor, drop)) for tensor in self._tensors]
 
 
-class EachPath(TorchPath):
-    """A norm and a coefficient for each tensor of a list."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__(EACH, tensors, differentiable=False)
-
-    def norm(self, p: float) -> Scalar:
-        # of one dtype at a time, to which they are rounded
-        return lists.measured(self._tensors, lambda _, group: TorchPath(EACH, group, False).norm(p))
-
-
 def _write(tensor: Tensor, value: Tensor) -> None:
     with torch.inference_mode() if conditions.is_inference(tensor) else nullcontext():
         tensor.copy_(value)
@@ -257,4 +270,4 @@ def _zero_where(tensor: Tensor, condition: Tensor) -> None:
 
 PRIMITIVES = TorchPrimitives()
 IN_LISTS = ListPrimitives()
-EACH = EachPrimitives()
+PER_TENSOR = PerTensorPrimitives()
