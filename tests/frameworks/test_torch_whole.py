@@ -155,11 +155,11 @@ def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
 
 
 def test_a_subnormal_norm_is_kept_in_a_thread_that_flushes_them() -> None:
-    lane = backend.COLLECTOR.of_tensors([torch.ones(2)], False, False)
+    tensor_list = backend.COLLECTOR.of_tensors([torch.ones(2)], False, False)
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush")
     try:
-        norm = lane.number(1e-40, False)
+        norm = tensor_list.number(1e-40, False)
     finally:
         torch.set_flush_denormal(False)
     assert norm.item() == torch.tensor(1e-40).item() != 0

@@ -25,11 +25,11 @@ NOTHING_TO_CHANGE = nullcontext()
 class TensorListPath(HostPath):
     """The same over gradients that the compiled kernels have found in one go, without an array for each."""
 
-    def __init__(self, backend: Backend, lane: Any, is_per_tensor: bool = False) -> None:
+    def __init__(self, backend: Backend, tensor_list: Any, is_per_tensor: bool = False) -> None:
         """`is_per_tensor`: one norm and one coefficient per tensor, in arrays; else one of all, a float."""
-        self._backend, self._lane, self._is_per_tensor = backend, lane, is_per_tensor
-        self._tensors = lane.tensors
-        self.norm_dtype = "float64" if lane.has_float64 else "float32"
+        self._backend, self._list, self._is_per_tensor = backend, tensor_list, is_per_tensor
+        self._tensors = tensor_list.tensors
+        self.norm_dtype = "float64" if tensor_list.has_float64 else "float32"
         self._threads = backend.threads() or processor.default_threads()
 
     @cached_property
@@ -54,10 +54,10 @@ class TensorListPath(HostPath):
         return self._tensors
 
     def per_tensor(self) -> TensorListPath:
-        return TensorListPath(self._backend, self._lane, is_per_tensor=True)
+        return TensorListPath(self._backend, self._list, is_per_tensor=True)
 
     def part(self, group: Sequence[int]) -> TensorListPath:
-        return TensorListPath(self._backend, self._lane.part(list(group)))
+        return TensorListPath(self._backend, self._list.part(list(group)))
 
     def norm(self, p: float) -> Scalar:
         if self._is_per_tensor:
@@ -94,7 +94,7 @@ class TensorListPath(HostPath):
         if self.is_one(coef):
             return []
         if not self._is_per_tensor:
-            return self._writes(lambda: self._lane.scale_(coef, self._threads))
+            return self._writes(lambda: self._list.scale_(coef, self._threads))
         _, part, coefs = self._changed(coef)
         return self._writes(lambda: part.scale_each_(coefs, self._threads), part.tensors)
 
@@ -135,7 +135,7 @@ class TensorListPath(HostPath):
     def _changed(self, coef: Array) -> tuple[list[int], Any, list[float]]:
         """Return where the coefficient is not 1, with the tensors and the coefficients there."""
         changed = np.flatnonzero(coef != 1.0).tolist()
-        return changed, self._lane.part(changed), coef[changed].tolist()
+        return changed, self._list.part(changed), coef[changed].tolist()
 
     def _scale_each(self, coef: Array) -> list[Tensor]:
         """Return new tensors, and the given ones where the coefficient is 1."""
@@ -166,9 +166,9 @@ def collector(
         return None
 
 
-def whole_path(backend: Backend, lane: Any | None) -> TensorListPath | None:
+def whole_path(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
     """Return a path over what the compiled kernels have found, if that is anything."""
-    return TensorListPath(backend, lane) if lane is not None and lane.tensors else None
+    return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
 
 
 def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:

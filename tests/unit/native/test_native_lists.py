@@ -289,7 +289,7 @@ def test_each_norm_is_correctly_rounded() -> None:
         np.array([np.inf, 1.0], np.float16),
         RNG.standard_normal(100_000),
     ]
-    path = collected.TensorListPath(numpy.BACKEND, GATHERER.of_tensors(given, False, False)).per_tensor()
+    path = collected.TensorListPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, False)).per_tensor()
     with path.scope():
         norms = path.norm(2)
         expected = [
@@ -301,7 +301,7 @@ def test_each_norm_is_correctly_rounded() -> None:
 
 def test_each_is_scaled_by_its_own_coefficient() -> None:
     given = [np.array([3.0, 4.0], np.float32), np.array([0.5]), np.array([6.0, 8.0], np.float16)]
-    path = collected.TensorListPath(numpy.BACKEND, GATHERER.of_tensors(given, False, True)).per_tensor()
+    path = collected.TensorListPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, True)).per_tensor()
     coefs = np.array([0.5, 1.0, 0.25])
     scaled = path.scale(coefs)
     assert scaled[1] is given[1]

@@ -21,6 +21,7 @@ import paddle
 
 from ..._compute import collected, host, kernels, memory, sparse_rows
 from ..._compute.device import DevicePath, inverse
+from ..._core import entry
 from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
@@ -206,7 +207,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if sharded.any_dist(pair[0] for pair in param_grads if isinstance(pair, tuple) and pair):
             return None
         collector = _collector()
-        return collector and collected.whole_path(self, collector.of_pairs(param_grads))
+        return collector and collected.whole_path(self, collector.of_param_grads(param_grads))
 
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
         return sharded.any_dist(parameters)
@@ -366,7 +367,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
 def _collector() -> Any | None:
     """Return what collects plain gradients of the host path; None under `fleet`, where other ranks matter."""
-    return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else GATHERER
+    return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 
 def _run_as_written() -> None:

@@ -184,7 +184,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         if not torch.compiler.is_compiling():
             collector = _collector()
-            whole = None if collector is None else collected.whole_path(self, collector.of_pairs(param_grads))
+            whole = None if collector is None else collected.whole_path(self, collector.of_param_grads(param_grads))
             return None if whole is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else whole
         if not all(type(pair) is tuple and len(pair) == 2 and conditions.is_counted(pair[0]) for pair in param_grads):
             return None
@@ -233,8 +233,8 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         traced = conditions.is_traced()
         parts = [(index, part) for index, tensor in enumerate(tensors) for part in conditions.inner_tensors(tensor)]
         if COLLECTOR is not None and len(parts) == len(tensors) and not traced:
-            lane = COLLECTOR.of_tensors([part for _, part in parts], False, True)
-            if lane is not None and len(lane.tensors) == len(parts):
+            tensor_list = COLLECTOR.of_tensors([part for _, part in parts], False, True)
+            if tensor_list is not None and len(tensor_list.tensors) == len(parts):
                 return list(range(len(tensors)))
         for index, part in parts:
             if part._is_zerotensor():
@@ -286,7 +286,7 @@ def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -
 
 def _collector() -> Any | None:
     """Return what collects plain gradients of the host path; None if raw reads would escape a trace."""
-    return None if host.forced_path("pairs") or conditions.is_watched() else GATHERER
+    return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 
 def _collected(
