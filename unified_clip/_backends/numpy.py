@@ -30,7 +30,7 @@ class NumpyBackend(Backend):
         return array
 
     def dtype(self, tensor: Any) -> str:
-        return str(tensor.dtype.name)
+        return kernels.dtype_name(tensor.dtype)
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
         return tuple(tensor.shape)

@@ -30,7 +30,7 @@ class TensorListPath(HostPath):
         self._backend, self._list, self._is_per_tensor = backend, tensor_list, is_per_tensor
         self._tensors = tensor_list.tensors
         self.norm_dtype = "float64" if tensor_list.has_float64 else "float32"
-        self._threads = backend.threads() or processor.default_threads()
+        self._threads = 1 if tensor_list.is_short else backend.threads() or processor.default_threads()
 
     @cached_property
     def _dtypes(self) -> list[str]:  # type: ignore[override]  # most calls need neither

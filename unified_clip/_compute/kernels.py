@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -338,9 +339,15 @@ def own_copy(value: Any) -> Array:
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
+@lru_cache(maxsize=64)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype, which NumPy computes anew at each access."""
+    return str(dtype.name)
+
+
 def storage(array: Array) -> tuple[Array, str]:
     """Return an array as the host path holds it, and its dtype's name: bfloat16 (of ml_dtypes) becomes its bits."""
-    name = array.dtype.name
+    name = dtype_name(array.dtype)
     return (array.view(np.uint16) if name == "bfloat16" else array), name
 
 

@@ -46,7 +46,8 @@ class Arrays {
         if (nb::len(arrays) != codes.size()) throw nb::value_error("a code is needed for each buffer");
         for (std::size_t i = 0; i < codes.size(); ++i) {
             const Kernels& kernels = kernels_named(codes[i], allowed);
-            const Py_buffer* view = buffers_.acquire(nb::object(arrays[i]).ptr(), PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0));
+            const int flags = PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0);
+            const Py_buffer* view = buffers_.acquire(nb::object(arrays[i]).ptr(), flags);
             if (!view) throw nb::python_error();
             spans.push_back(span(*view, kernels, is_complex(codes[i])));
         }
@@ -92,16 +93,29 @@ double max_abs_of(const Spans& spans, std::size_t threads) {
     return unlocked(spans, [&] { return max_abs(spans, threads); });
 }
 
-// Return a function that writes scaled, or clamped, numbers of one list to another. `each`: a coefficient per tensor.
-auto scaling(const std::vector<double>& coefs, std::size_t threads, bool each = false) {
+// Return a function that writes changed numbers of one list to another.
+auto scaling(double coef, std::size_t threads) {
+    return [=](const Spans& from, const Spans& to) { unlocked(from, [&] { scale(from, to, {coef}, threads); }); };
+}
+
+auto scaling_each(const std::vector<double>& coefs, std::size_t threads) {
     return [=](const Spans& from, const Spans& to) {
-        if (each && coefs.size() != from.size()) throw nb::value_error("a coefficient is needed for each tensor");
+        if (coefs.size() != from.size()) throw nb::value_error("a coefficient is needed for each tensor");
         unlocked(from, [&] { scale(from, to, coefs, threads); });
     };
 }
 
 auto clamping(const Bounds& low, const Bounds& high, std::size_t threads) {
     return [=](const Spans& from, const Spans& to) { unlocked(from, [&] { clamp(from, to, low, high, threads); }); };
+}
+
+// Define a method that returns changed tensors, and one whose name ends in `_`, which changes them in place.
+template <class Change, class... Arguments>
+void define(nb::class_<TensorList>& list, const std::string& name, Change (*change)(Arguments...)) {
+    list.def(name.c_str(),
+             [=](const TensorList& self, Arguments... arguments) { return self.results(change(arguments...)); });
+    list.def((name + "_").c_str(),
+             [=](const TensorList& self, Arguments... arguments) { change(arguments...)(self.spans(), self.spans()); });
 }
 
 // Write to arrays of the same shapes: in the order of the memory where both arrays have the same.
@@ -144,8 +158,6 @@ void slice_sums_of(nb::handle buffer, const std::string& code, const std::vector
 
 NB_MODULE(_kernels, module) {
     using namespace nb::literals;
-    using List = TensorList;
-    using Coefs = std::vector<double>;
     nb::set_leak_warnings(false);  // a traceback that outlives the interpreter is no leak of this module
     module.doc() = "Compiled kernels of the host path. unified_clip/_compute/kernels.py has the same in NumPy.";
 
@@ -156,8 +168,8 @@ NB_MODULE(_kernels, module) {
             return power_sum_of(arrays.spans, p, method, threads);
         },
         "buffers"_a, "codes"_a, "p"_a, "method"_a, "threads"_a,
-        "Return the sum of |x|**p (p is 1 or 2) as little-endian bytes in units of 2**-2148, and whether there is a NaN "
-        "and an infinity. The error of method 'blocks' (not for float64) is below 2**-40 of the sum, that of "
+        "Return the sum of |x|**p (p is 1 or 2) as little-endian bytes in units of 2**-2148, and whether there is a "
+        "NaN and an infinity. The error of method 'blocks' (not for float64) is below 2**-40 of the sum, that of "
         "'compensated' below 2**-80, and 'exact' has none.");
     module.def(
         "max_abs",
@@ -167,8 +179,9 @@ NB_MODULE(_kernels, module) {
         "buffers"_a, "codes"_a, "threads"_a, "Return the largest magnitude, or NaN if there is a NaN.");
     module.def(
         "scale",
-        [](const nb::list& buffers, const nb::list& results, const std::string& codes, double coef, std::size_t threads) {
-            write({buffers, codes, COMPLEX_TOO}, {results, codes, COMPLEX_TOO, true}, scaling({coef}, threads));
+        [](const nb::list& buffers, const nb::list& results, const std::string& codes, double coef,
+           std::size_t threads) {
+            write({buffers, codes, COMPLEX_TOO}, {results, codes, COMPLEX_TOO, true}, scaling(coef, threads));
         },
         "buffers"_a, "results"_a, "codes"_a, "coef"_a, "threads"_a,
         "Write every number times `coef` into the results, which may be the buffers. A `coef` of 1 copies.");
@@ -179,50 +192,35 @@ NB_MODULE(_kernels, module) {
             write({buffers, codes, CODES}, {results, codes, CODES, true}, clamping(low, high, threads));
         },
         "buffers"_a, "results"_a, "codes"_a, "low"_a, "high"_a, "threads"_a,
-        "Write every number, or the bound that it exceeds, into the results. Pass each bound rounded to e, B, f and d.");
+        "Write every number, or the bound that it exceeds, into the results. Round each bound to e, B, f and d.");
     module.def("slice_sums", &slice_sums_of, "buffer"_a, "code"_a, "kept"_a, "sums"_a, "threads"_a,
-               "Add the squares of an array, not float64, to float64 zeros: one for each slice along the axes that are kept.");
+               "Add the squares of an array, not float64, to float64 zeros: one per slice along the `kept` axes.");
 
-    nb::class_<List>(module, "TensorList", "Dense real tensors in CPU memory. Methods with a final `_` write in place. "
-                                           "`scale`, `scale_each` and `clamp` return new tensors, or capsules for `from_dlpack`.")
-        .def_ro("tensors", &List::tensors)
-        .def_ro("has_float64", &List::has_float64)
-        .def_prop_ro("makes_tensors", &List::makes_tensors)
-        .def_prop_ro("codes", &List::codes)
-        .def("part", &List::part, "indices"_a, "Return a list of some of the tensors.")
-        .def("number", &List::number, "value"_a, "is_float64"_a, "Return a new 0-d tensor.")
-        .def("power_sum", [](const List& list, int p, const std::string& method,
-                             std::size_t threads) { return power_sum_of(list.spans(), p, method, threads); },
-             "p"_a, "method"_a, "threads"_a)
-        .def("max_abs", [](const List& list, std::size_t threads) { return max_abs_of(list.spans(), threads); }, "threads"_a)
-        .def("square_sums", [](const List& list, std::size_t threads) {
-                 return unlocked(list.spans(), [&] { return square_sums(list.spans(), threads); });
-             }, "threads"_a,
-             "Return the sum of squares of each tensor, and its relative error. Raise ValueError for float64.")
-        .def("scale", [](const List& list, double coef, std::size_t threads) { return list.results(scaling({coef}, threads)); },
-             "coef"_a, "threads"_a)
-        .def("scale_", [](const List& list, double coef, std::size_t threads) {
-                 scaling({coef}, threads)(list.spans(), list.spans());
-             }, "coef"_a, "threads"_a)
-        .def("scale_each", [](const List& list, const Coefs& coefs, std::size_t threads) {
-                 return list.results(scaling(coefs, threads, true));
-             }, "coefs"_a, "threads"_a)
-        .def("scale_each_", [](const List& list, const Coefs& coefs, std::size_t threads) {
-                 scaling(coefs, threads, true)(list.spans(), list.spans());
-             }, "coefs"_a, "threads"_a)
-        .def("clamp", [](const List& list, const Bounds& low, const Bounds& high, std::size_t threads) {
-                 return list.results(clamping(low, high, threads));
-             }, "low"_a, "high"_a, "threads"_a)
-        .def("clamp_", [](const List& list, const Bounds& low, const Bounds& high, std::size_t threads) {
-                 clamping(low, high, threads)(list.spans(), list.spans());
-             }, "low"_a, "high"_a, "threads"_a);
+    nb::class_<TensorList> list(module, "TensorList", "Dense real tensors in CPU memory.");
+    list.def_ro("tensors", &TensorList::tensors)
+        .def_ro("has_float64", &TensorList::has_float64)
+        .def_prop_ro("makes_tensors", &TensorList::makes_tensors)
+        .def_prop_ro("is_short", &TensorList::is_short, "Whether one thread computes it, however many there are.")
+        .def_prop_ro("codes", &TensorList::codes)
+        .def("part", &TensorList::part, "indices"_a, "Return a list of some of the tensors.")
+        .def("number", &TensorList::number, "value"_a, "is_float64"_a, "Return a new 0-d tensor.")
+        .def("power_sum", [](const TensorList& self, int p, const std::string& method, std::size_t threads) {
+            return power_sum_of(self.spans(), p, method, threads);
+        })
+        .def("max_abs", [](const TensorList& self, std::size_t threads) { return max_abs_of(self.spans(), threads); })
+        .def("square_sums", [](const TensorList& self, std::size_t threads) {
+            return unlocked(self.spans(), [&] { return square_sums(self.spans(), threads); });
+        }, "Return the sum of squares of each tensor, and its relative error. Raise ValueError for float64.");
+    define(list, "scale", scaling);
+    define(list, "scale_each", scaling_each);
+    define(list, "clamp", clamping);
 
-    nb::class_<Collector>(module, "Collector", "Collects a framework's plain tensors. Returns None if a tensor is not plain.")
+    nb::class_<Collector>(module, "Collector", "Collects a framework's plain tensors. None if a tensor is not plain.")
         .def(nb::init<nb::object, nb::object, nb::object, const Collector::Checks&, const Collector::Check&>(),
              "tensor_type"_a, "parameter_type"_a.none(), "exchange"_a.none(), "methods"_a, "recording"_a,
-             "`methods`: names of methods, and what they return for plain tensors. `recording`: the attribute, and its "
+             "`methods`: names of methods, and their results for plain tensors. `recording`: the attribute, and its "
              "value, of tensors that require a gradient.")
         .def("of_parameters", &Collector::of_parameters, "items"_a, "Collect the gradients of parameters.")
         .def("of_tensors", &Collector::of_tensors, "items"_a, "recording"_a, "writable"_a)
-        .def("of_param_grads", &Collector::of_param_grads, "items"_a, "Collect the gradients of (parameter, gradient) tuples.");
+        .def("of_param_grads", &Collector::of_param_grads, "items"_a, "Collect gradients of (parameter, gradient).");
 }

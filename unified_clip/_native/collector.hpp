@@ -5,8 +5,8 @@
 
 namespace clip {
 
-// Collects a framework's plain tensors into a TensorList. Returns null if any tensor is not plain: the caller then checks
-// each tensor.
+// Collects a framework's plain tensors into a TensorList. Returns null if a tensor is not plain: the caller then checks
+// them one by one.
 class Collector {
    public:
     using Check = std::pair<std::string, bool>;
@@ -39,7 +39,7 @@ class Collector {
         return list->overlaps() ? nullptr : std::move(list);
     }
 
-    // Collect tensors, without None. `recording`: none may require a gradient. `writable`: none may overlap another.
+    // Collect tensors, without None. `recording`: none may require a gradient. `writable`: none may overlap.
     Result of_tensors(const nb::object& items, bool recording, bool writable) const {
         auto list = std::make_unique<TensorList>(api_);
         for (nb::handle item : items)
@@ -53,8 +53,10 @@ class Collector {
         const bool plain = need_clip_is_plain();
         for (nb::handle item : items) {
             if (!PyTuple_CheckExact(item.ptr()) || PyTuple_GET_SIZE(item.ptr()) != 2) return nullptr;
-            const nb::handle parameter = PyTuple_GET_ITEM(item.ptr(), 0), tensor = PyTuple_GET_ITEM(item.ptr(), 1);
-            if (!is_parameter(parameter, plain) || !(tensor.is_none() || add(*list, tensor, false, false))) return nullptr;
+            const nb::handle parameter = PyTuple_GET_ITEM(item.ptr(), 0);
+            const nb::handle tensor = PyTuple_GET_ITEM(item.ptr(), 1);
+            if (!is_parameter(parameter, plain)) return nullptr;
+            if (!tensor.is_none() && !add(*list, tensor, false, false)) return nullptr;
         }
         return list;
     }

@@ -13,8 +13,8 @@
 namespace clip {
 
 // Up to version 3.13, Python ends a daemon thread that asks for the lock of an interpreter that is shutting down. glibc
-// unwinds the thread's stack for that, and aborts the process at the first frame of C++ that swallows exceptions. Such a
-// thread waits here until the process ends, as it does in Python 3.14.
+// unwinds the thread's stack for that, and aborts the process at the first C++ frame that catches every exception.
+// Instead, such a thread waits here until the process ends, as it does in Python 3.14.
 [[noreturn]] inline void wait_for_exit() {
     while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }

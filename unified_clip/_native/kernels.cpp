@@ -232,7 +232,8 @@ double max_abs(const char* bytes, std::size_t count) {
 template <class Dtype>
 void scale(const char* x, char* out, std::size_t count, double coef) {
     const auto factor = static_cast<typename Dtype::Number>(coef);
-    transform<Dtype>(x, out, count, [=](typename Dtype::Bits bits) { return Dtype::store(Dtype::load(bits) * factor); });
+    const auto product = [=](typename Dtype::Bits bits) { return Dtype::store(Dtype::load(bits) * factor); };
+    transform<Dtype>(x, out, count, product);
 }
 
 template <class Dtype>

@@ -1,6 +1,6 @@
-// Memory for the results of a call. Fresh pages cost more to be handed out than to be filled, and a training loop asks
-// for the same sizes again and again: what is released is kept for the next calls, and the system told that it may take
-// the pages back when it needs them. Long results have memory of their own; short ones share some.
+// Memory for the results of a call. The system takes longer to hand out fresh pages than a kernel to fill them, and a
+// training loop needs the same sizes in every step. So the pool keeps released memory for the next calls, and lets the
+// system take the pages back when it needs them. Long results have their own memory. Short results share blocks.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace clip {
 
-constexpr std::size_t LINE = 64;  // how frameworks want memory aligned that they share
+constexpr std::size_t LINE = 64;  // the alignment of memory that frameworks share
 
 inline std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -44,10 +44,10 @@ inline void deallocate(void* memory) {
 #endif
 }
 
-// Pages for a block; `unit`, of which `bytes` is a multiple, is its alignment.
+// Return pages for a block. `unit` is its alignment, and divides `bytes`.
 #ifdef __linux__
 inline char* map_pages(std::size_t bytes, std::size_t unit) {
-    // Past malloc, which keeps to itself some of what is given back to it.
+    // Not malloc, which keeps some memory that free() returns to it.
     void* const mapped = mmap(nullptr, bytes + unit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
     char* const begin = static_cast<char*>(mapped);
@@ -63,17 +63,17 @@ inline char* map_pages(std::size_t bytes, std::size_t unit) { return allocate(by
 inline void unmap_pages(char* memory, std::size_t) { deallocate(memory); }
 #endif
 
-// Memory of one long result, or shared by short ones.
+// The memory of one long result, or of several short ones.
 struct Block {
     char* memory;
     std::size_t bytes;
     std::atomic<std::size_t> live{0};  // results
 };
 
-// Blocks that nobody uses, for the next calls.
+// Unused blocks, for the next calls.
 class Pool {
    public:
-    // Of the process, and never destroyed: results may outlive everything else.
+    // Return the pool of the process. It is never destroyed: results may outlive everything else.
     static Pool& get() {
         static Pool* const pool = new Pool;
         return *pool;
@@ -110,7 +110,7 @@ class Pool {
         destroy(block);
     }
 
-    // What the last calls had no use for goes back to the system.
+    // Return blocks to the system that the last calls did not use.
     void begin_call() {
         ++call_;
         drop_older_than(CALLS);
@@ -125,7 +125,7 @@ class Pool {
         std::uint64_t since;
     };
 
-    // Never waits: in a child of fork, the thread that held it is gone.
+    // Never wait: a child of fork() lacks the thread that has the lock.
     struct Lock {
         explicit Lock(std::atomic_flag& flag) : flag(flag), held(!flag.test_and_set(std::memory_order_acquire)) {}
         ~Lock() {
@@ -167,7 +167,7 @@ class Pool {
     std::atomic<std::uint64_t> call_{0};
 };
 
-// A result's memory: in a block, or allocated on its own.
+// The memory of a result: in a block, or allocated on its own.
 struct Place {
     char* memory;
     Block* block;
@@ -180,8 +180,8 @@ struct Place {
     }
 };
 
-// Places for results of these sizes, and whoever keeps one keeps no more than SHARED bytes of others alive. Those that
-// nobody takes over are released.
+// Places for results of these sizes. A result that is kept keeps at most SHARED bytes of others alive. The destructor
+// releases places that no result has taken over.
 class Places {
    public:
     explicit Places(const std::vector<std::size_t>& sizes) : Places() {

@@ -64,7 +64,8 @@ class PartialSum {
         for (std::size_t begin = 0; begin < count; begin += values.size()) {
             const std::size_t here = std::min(values.size(), count - begin);
             kernels.widen(x + begin * kernels.size, here, values.data());
-            for (std::size_t i = 0; i < here; ++i) squares_ ? total_.add_square(values[i]) : total_.add(std::fabs(values[i]));
+            for (std::size_t i = 0; i < here; ++i)
+                squares_ ? total_.add_square(values[i]) : total_.add(std::fabs(values[i]));
         }
     }
 
@@ -140,7 +141,8 @@ struct Axis {
 
 // Sort axes in the order of the memory, the shortest steps last, and merge those that one axis can replace.
 inline std::vector<Axis> merged(std::vector<Axis> axes) {
-    std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return std::abs(a.step) > std::abs(b.step); });
+    const auto before = [](const Axis& a, const Axis& b) { return std::abs(a.step) > std::abs(b.step); };
+    std::stable_sort(axes.begin(), axes.end(), before);
     std::vector<Axis> result;
     for (const Axis& axis : axes) {
         if (axis.length == 1) continue;
@@ -161,10 +163,11 @@ inline void add_squares(const Kernels& kernels, const char* x, double* sums, con
         for (std::int64_t i = 0; i < length; ++i)
             add_squares(kernels, x + i * step, sums + i * sum_step, axes + 1, count - 1);
     } else if (step == static_cast<std::int64_t>(kernels.size) && sum_step == 0) {
-        for (std::int64_t i = 0; i < length; i += BLOCK) {
-            double sum;
-            kernels.square_sums(x + i * step, static_cast<std::size_t>(std::min<std::int64_t>(BLOCK, length - i)), &sum);
-            *sums += sum;
+        for (std::int64_t i = 0; i < length; i += PIECE) {
+            const auto here = static_cast<std::size_t>(std::min<std::int64_t>(PIECE, length - i));
+            double blocks[PIECE / BLOCK];
+            kernels.square_sums(x + i * step, here, blocks);
+            for (std::size_t block = 0; block * BLOCK < here; ++block) *sums += blocks[block];
         }
     } else if (step == static_cast<std::int64_t>(kernels.size) && sum_step == 1) {
         kernels.add_squares(x, static_cast<std::size_t>(length), sums);
@@ -174,7 +177,8 @@ inline void add_squares(const Kernels& kernels, const char* x, double* sums, con
 }
 
 // Add the squares of an array, not float64, to a float64 sum for each slice.
-inline void slice_sums(const Kernels& kernels, const char* x, double* sums, std::vector<Axis> axes, std::size_t threads) {
+inline void slice_sums(const Kernels& kernels, const char* x, double* sums, std::vector<Axis> axes,
+                       std::size_t threads) {
     axes = merged(std::move(axes));
     // Threads share the longest axis along which sums differ.
     const auto longer = [](const Axis& a, const Axis& b) {
@@ -185,7 +189,7 @@ inline void slice_sums(const Kernels& kernels, const char* x, double* sums, std:
     std::size_t total = 1;
     for (const Axis& axis : axes) total *= static_cast<std::size_t>(axis.length);
     threads = threads_for(total, threads);
-    const std::int64_t parts = whole.sum_step ? std::min<std::int64_t>(whole.length, static_cast<std::int64_t>(threads)) : 1;
+    const std::int64_t parts = whole.sum_step ? std::min(whole.length, static_cast<std::int64_t>(threads)) : 1;
     std::vector<std::vector<Axis>> axes_of_parts(static_cast<std::size_t>(parts), axes);
     for_pieces(axes_of_parts.size(), threads, false, [&](std::size_t piece, std::size_t) {
         std::vector<Axis>& mine = axes_of_parts[piece];

@@ -130,8 +130,8 @@ void copy_numbers(const Span& span, std::size_t begin, std::size_t count, char* 
 template <bool GATHER>
 void copy_numbers(const Span& span, std::size_t begin, std::size_t count, char* scratch) {
     const std::size_t size = span.kernels->size;
-    const auto copy = size == 8 ? copy_numbers<GATHER, 8> : size == 4 ? copy_numbers<GATHER, 4> : copy_numbers<GATHER, 2>;
-    copy(span, begin, count, scratch);
+    const auto copy = size == 2 ? copy_numbers<GATHER, 2> : copy_numbers<GATHER, 4>;
+    (size == 8 ? copy_numbers<GATHER, 8> : copy)(span, begin, count, scratch);
 }
 
 // Call work(x, count) for the numbers from `begin` to `end`: all at once, or BLOCK at a time through a copy.

@@ -168,6 +168,7 @@ class TensorList {
     }
 
     const Spans& spans() const { return spans_; }
+    bool is_short() const { return threads_for(total_count(spans_), 2) == 1; }
     bool makes_tensors() const { return api_; }
 
     // Return new tensors, or capsules for `from_dlpack`. `fill` writes their numbers.
@@ -229,7 +230,8 @@ class TensorList {
     }
 
     bool add_buffer(PyObject* tensor, bool writable) {
-        const Py_buffer* view = buffers_.acquire(tensor, PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0));
+        const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+        const Py_buffer* view = buffers_.acquire(tensor, flags);
         if (!view) {
             clear_exception();
             return false;

@@ -76,6 +76,11 @@ def test_square_sums_computes_every_dtype_or_rejects_it(dtype: str) -> None:
         assert tensors.square_sums(2)[0] == [25.0, PIECE + 1]
 
 
+def test_a_list_is_short_until_two_threads_share_it() -> None:
+    assert list_of(np.ones(PIECE), np.ones(PIECE - 1)).is_short
+    assert not list_of(np.ones(PIECE), np.ones(PIECE)).is_short
+
+
 def test_sums_of_another_order_than_1_and_2_are_rejected() -> None:
     with pytest.raises(ValueError, match="p is 1 or 2"):
         list_of(np.ones(2, np.float32)).power_sum(3, "exact", 1)
