@@ -39,8 +39,6 @@ BY_PROTOCOL = [members(*item) for item in PROTOCOLS.items()]
 BY_CAPABILITY = {name: members(name, BACKEND) for name in CAPABILITIES}
 NAMES = {name for each in BY_PROTOCOL for name in each}
 REQUIRED = {name for name in NAMES if not any(each.get(name) for each in BY_PROTOCOL)}
-    name for name in {name for each in BY_PROTOCOL for name in each} if not any(each.get(name) for each in BY_PROTOCOL)
-}
 EXISTING = {name for each in (*BY_PROTOCOL, *BY_CAPABILITY.values()) for name in each}
 
 
