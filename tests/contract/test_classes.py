@@ -12,6 +12,7 @@ import pytest
 from support import reference
 from support.kits import Kit
 
+import unified_clip
 from unified_clip import ClipWarning
 
 
@@ -156,6 +157,13 @@ def test_a_parameters_own_clip_wins_whatever_the_order(kit: Kit, own_first: bool
     assert gradients(kit, kit.namespace.append_gradient_clip_ops(given)) == [[2.0], [0.5], [2.0]]
     kit.namespace.set_gradient_clip(None, param_list=[given[1][0]])
     assert gradients(kit, kit.namespace.append_gradient_clip_ops(given)) == [[2.0], [2.0], [2.0]]
+
+
+def test_the_top_level_sets_and_applies_the_clip_of_a_parameter(kit: Kit) -> None:
+    given = pairs(kit, [3.0], [4.0])
+    unified_clip.set_gradient_clip(unified_clip.GradientClipByNorm(2.0), param_list=[given[1][0]])
+    for namespace in (unified_clip, kit.namespace):
+        assert gradients(kit, namespace.append_gradient_clip_ops(given)) == [[3.0], [2.0]]
 
 
 def test_groups_are_by_name_and_threshold(kit: Kit) -> None:

@@ -16,6 +16,7 @@ from support.kits import Kit, in_a_new_process
 
 import unified_clip
 from unified_clip._core import entry
+from unified_clip._dispatch import DISPATCHED
 
 SIGNATURES = {
     "clip_grad_norm_": ["parameters", "max_norm", "norm_type=2.0", "error_if_nonfinite=False", "foreach=None"],
@@ -67,15 +68,16 @@ def test_names_are_functions_of_their_module_with_annotations(kit: Kit, name: st
 def test_a_function_passes_each_argument_to_its_own_parameter(
     kit: Kit, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    function = getattr(kit.namespace, name)
-    given = {parameter: object() for parameter in inspect.signature(function).parameters}
+    def run(body: Any, backend: Any, /, *args: Any) -> tuple[str, Any, dict[str, Any]]:
+        return body.__name__, backend, dict(list(inspect.signature(body).bind(backend, *args).arguments.items())[1:])
 
-    def run(body: Any, backend: Any, /, *args: Any) -> None:
-        assert (body.__name__, backend.name) == (name, kit.name)
-        assert inspect.signature(body).bind(backend, *args).arguments.items() >= given.items()
-
-    monkeypatch.setattr(entry, "run", run)
-    function(**given)
+    for namespace, backend in ((kit.namespace, kit.namespace.BACKEND), (unified_clip, DISPATCHED)):
+        function = getattr(namespace, name)
+        given = {parameter: object() for parameter in inspect.signature(function).parameters}
+        passed = []
+        monkeypatch.setattr(entry, "run", lambda *args, passed=passed: passed.append(run(*args)))
+        function(**given)
+        assert passed == [(name, backend, given)]
 
 
 def test_nothing_else_is_public(kit: Kit) -> None:

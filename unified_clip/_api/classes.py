@@ -53,7 +53,8 @@ class GradientClip(FrameworkBinding):
         """Return (parameter, gradient) tuples with clipped gradients.
 
         Args:
-            params_grads: (parameter, gradient) tuples. A gradient may be None. A parameter may be its name.
+            params_grads: (parameter, gradient) tuples, on TensorFlow in either order. A gradient may be None, and a
+                parameter may be its name.
 
         Returns:
             The list of tuples. An unchanged gradient is the given object.
