@@ -64,7 +64,7 @@ WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
-    """Add both commands to the command line. They import their modules when they run.
+    """Add both commands to the command line. Their modules are imported when a command runs.
 
     read_ported: Read a report of `unified-clip port`. ValueError: the file is not one.
     """
@@ -95,7 +95,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Run `unified-clip parity init` and return its exit status."""
+    """Write a small suite for `unified-clip parity init`. Return the exit status."""
     from ..tensors.types import UnreadableError
     from .suite import scaffold
     from .suite.schema import SuiteError
@@ -113,7 +113,7 @@ def run_init(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run `unified-clip parity` and return its exit status."""
+    """Run a suite or some of its cases for `unified-clip parity`. Return the exit status."""
     from ..recording.runs import RunError
     from .suite.schema import SuiteError
 
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 
 def _run_cases(suite: Suite) -> int:
-    """Run some cases, and print every result. Return the exit status."""
+    """Run the cases that `--case` chose, and print every result. Return the exit status."""
     from .report import case
 
     report = _run(suite)
@@ -147,7 +147,7 @@ def _run(suite: Suite) -> ParityReport:
 
 
 def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run a suite, and write and print its report. Return the exit status."""
+    """Run a suite, write its report, and print a summary. Return the exit status."""
     from .report import baseline, build, markdown, write
 
     out = OUT if options.out is None else options.out
@@ -176,7 +176,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    """Read the suite, with the frameworks, modes, cases and timeout that the options choose. SuiteError: invalid."""
+    """Read the suite, reduced to the frameworks, modes and cases of the options. SuiteError: it is invalid."""
     from .suite import load
     from .suite.schema import SuiteError
 
@@ -195,7 +195,7 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Return the calls of a recording. RunError: it has no norm that can be plotted."""
+    """Return the calls of a recording. RunError: no call has a norm above 0 to plot."""
     from ..recording import runs
     from .report import recorded_plot
 
@@ -207,7 +207,7 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 
 
 def _accept(report: ParityReport, path: Path) -> int:
-    """Write the list of known differences, unless something else is wrong. Return the exit status."""
+    """Update the list of known differences, unless the run has other failures. Return the exit status."""
     from .known import update
 
     if report.ours_differ or report.is_incomplete:

@@ -1,4 +1,4 @@
-"""Run a suite, every case on every framework and in every mode, and compare the results."""
+"""Run every case of a suite on every framework and in every mode, and compare the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Progress = Callable[[str, int], Any]
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
-    """Run a suite on its frameworks."""
+    """Run a suite on its frameworks, in parallel processes, and return the report."""
     expected = ExpectedResults()
 
     def work(name: str, modes: Sequence[str]) -> WorkerResults:
@@ -87,7 +87,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:
-    """Return the work items of a framework's worker, in order."""
+    """Return the cases that a framework's worker runs in each of its modes, in order."""
     cases = [case for case in suite.cases if not case.frameworks or framework in case.frameworks]
     table = suite.frameworks[framework]
     return [
@@ -103,7 +103,7 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
 ) -> tuple[Mapping[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
-    """Judge deviations, and list entries of frameworks with all results: a missing one might need its entry."""
+    """Return the judgement and problem of each deviation, and the known differences of complete frameworks."""
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)
     for framework, each in results.items():

@@ -1,4 +1,4 @@
-"""The modes in which a suite runs a case: both paths, graphs, several ranks, and the framework's function."""
+"""The modes in which a suite runs a case: host path, device path, graphs, several ranks, the framework's function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNIFIED_CLIP_MODES = tuple(mode for mode in TITLES if mode != NATIVE)
 
 
 def modes_of(framework: str) -> Sequence[str]:
-    """Return all modes of a framework, graphs last."""
+    """Return all modes that a framework has, graphs last."""
     if framework == "numpy":
         return (HOST,)
     shared = PROCESSES if framework in DISTRIBUTED else ()

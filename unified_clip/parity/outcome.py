@@ -1,4 +1,4 @@
-"""The outcome of one call: its result, or the failure in its place."""
+"""The outcome of one call: a result with its tensors, or a failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEARNING_RATE = 0.5
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason for a missing result."""
+    """The reason for a missing result, such as a crash or a timeout."""
 
     kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable"]
     detail: str
@@ -23,7 +23,7 @@ class Failure:
 
 @dataclass(eq=False)
 class ClipTensors:
-    """The tensors of a call's result, exact or of a framework."""
+    """The norm, the clipped gradients and the updated parameters of a call, exact or from a framework."""
 
     norm: Dense | None = None
     """The norm that the call returns. None if it returns none."""
@@ -35,21 +35,21 @@ class ClipTensors:
     """Parameters of ones after a step with these gradients: see `Adapter.sgd`. None if the case does not ask for it."""
 
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
-        """Return the tensors of a stage. The coefficient shows in the clipped tensors."""
+        """Return the tensors to compare at a stage; None if there are none. For the coefficient: the gradients."""
         if stage == "norm":
             return None if self.norm is None else [self.norm]
         return self.update if stage == "update" else self.gradients
 
     @cached_property
     def digests(self) -> dict[Stage, str]:
-        """SHA-256 by stage. The tensors' digest includes the coefficient."""
+        """Return the SHA-256 of each stage's tensors. The coefficient has none: it shows in the clipped gradients."""
         stages: tuple[Stage, ...] = ("norm", "tensors", "update")
         return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
 
 
 @dataclass(eq=False)
 class CallOutcome(ClipTensors):
-    """The result of a call, with dense tensors."""
+    """The result of a call on a framework, as dense tensors, with its exception and warning."""
 
     name: str = ""
     """The framework's function; '' if it has none."""

@@ -1,4 +1,4 @@
-"""The results of `unified-clip parity`, which every part of its report shows: parity.json has these models.
+"""The models of the results of `unified-clip parity`. parity.json contains them, and every view shows them.
 
 Later versions may add keys. If a key goes or changes its meaning, SCHEMA changes.
 
@@ -29,7 +29,7 @@ SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
 
 class Number(ReportModel):
-    """The number of one side."""
+    """A number of one side: unified_clip's, the framework's or the exact one."""
 
     value: Real
     ulps: Real
@@ -38,12 +38,12 @@ class Number(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def hex(self) -> str:
-        """The same as a hexadecimal float, as Python's `float.hex` writes it."""
+        """The value as a hexadecimal float, as Python's `float.hex` writes it."""
         return self.value.hex()
 
 
 class WorstElement(ReportModel):
-    """The element of a stage that is furthest from the exact one."""
+    """The element that is furthest from the exact one, at the first stage that differs."""
 
     stage: Stage
     """The first at which the result differs."""
@@ -72,7 +72,7 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def nearer(self) -> Side | None:
-        """The side that is nearer to the exact number. null if neither is, or there is only one."""
+        """The side whose number is nearer to the exact one. null if both are as near, or one side has no number."""
         if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
             return None
         return "ours" if self.ours.ulps < self.native.ulps else "native"
@@ -80,7 +80,7 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def place(self) -> str:
-        """The place in words."""
+        """The gradient and element in words."""
         if self.gradient is None:
             return "the norm"
         what = "the coefficient of " if self.stage == "coefficient" else ""
@@ -98,7 +98,7 @@ class WorstElement(ReportModel):
 
 
 class Result(ReportModel):
-    """The result of a case on a framework, in one mode."""
+    """The verdict on one case, on one framework and in one mode."""
 
     verdict: Kind | Judgement
     detail: str
@@ -113,12 +113,12 @@ class Result(ReportModel):
 
     @property
     def is_failure(self) -> bool:
-        """Return whether there is no result."""
+        """Return whether the run gave no result, such as a crash or a timeout."""
         return self.verdict not in (*AGREEING, "different", "known")
 
 
 class UnifiedClipResult(Result):
-    """The result of unified_clip."""
+    """The verdict on unified_clip in one mode."""
 
     ulps: Real
     """The largest distance of a number from the exact one."""
@@ -134,7 +134,7 @@ class UnifiedClipResult(Result):
 
 
 class NativeResult(Result):
-    """The result of a framework's function."""
+    """The verdict on a framework's function."""
 
     function: str | None
     """null if it gave no result."""
@@ -156,33 +156,33 @@ class NativeResult(Result):
 
     @property
     def size(self) -> float:
-        """The larger of both distances; 0 without numbers."""
+        """The larger of the errors of the norm and of the gradients; 0 if neither was compared."""
         return max(self.norm or 0.0, self.gradients or 0.0)
 
 
 def _with_modes(base: type[ReportModel], field: Any) -> Any:
-    """Return a model with the same field for each mode of unified_clip."""
+    """Return a base model extended by this field for each mode of unified_clip."""
     return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
 
 
 class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))):  # type: ignore[misc]
-    """The results of one case on one framework, by mode. A mode that did not run has none."""
+    """The results of one case on one framework, by mode. A mode that did not run has no result."""
 
     native: NativeResult | None = None
 
     @property
     def by_mode(self) -> dict[str, UnifiedClipResult]:
-        """The results of unified_clip."""
+        """The results of unified_clip by mode, without modes that did not run."""
         return {mode: result for mode in UNIFIED_CLIP_MODES if (result := getattr(self, mode))}
 
     def get(self, mode: str) -> UnifiedClipResult | NativeResult | None:
-        """Return the result in one mode."""
+        """Return the result in one mode. None if it did not run."""
         result: UnifiedClipResult | NativeResult | None = getattr(self, mode)
         return result
 
 
 class CaseResult(ReportModel):
-    """The exact result of one case, and the results of every framework."""
+    """One case: the exact result, and the results of every framework."""
 
     name: str
     call: str
@@ -210,13 +210,13 @@ class CaseResult(ReportModel):
 
 
 def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
-    """Return the stages at which unified_clip's bits on the host path differ between frameworks."""
+    """Return the stages at which unified_clip's host path gives different bits on different frameworks."""
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
     return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
 
 
 class KnownDifferenceResult(ReportModel):
-    """An entry of the list of known differences, and the cases that showed it."""
+    """A known difference, and the cases in which the run showed it."""
 
     framework: str
     function: str
@@ -237,7 +237,7 @@ class KnownDifferenceResult(ReportModel):
 
 
 class Problem(ReportModel):
-    """Something that fails the run."""
+    """A failure of the run."""
 
     what: str
     detail: str
@@ -276,7 +276,7 @@ class _CaseCounts(ReportModel):
 
 
 class Summary(_with_modes(_CaseCounts, (Counts, ...))):  # type: ignore[misc]
-    """Counts of cases and verdicts."""
+    """Counts of cases, and of verdicts by mode and framework."""
 
     natives: Counts
 
@@ -315,11 +315,11 @@ class ParityReport(ReportModel):
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 
     def safe(self) -> ParityReport:
-        """Return the report with control and invisible characters escaped, for a view."""
+        """Return the report with control and invisible characters escaped, to be shown."""
         return ParityReport.model_validate(safe(self.as_json()))
 
     def results(self) -> list[tuple[str, UnifiedClipResult]]:
-        """Return every result of unified_clip, with its framework."""
+        """Return (framework, result) for every result of unified_clip."""
         return [
             (name, each)
             for case in self.cases
@@ -328,11 +328,11 @@ class ParityReport(ReportModel):
         ]
 
     def natives(self) -> list[tuple[str, NativeResult]]:
-        """Return every result of the frameworks' functions, with its framework."""
+        """Return (framework, result) for every result of a framework's function."""
         return [each for case in self.cases for each in case.natives.items()]
 
     def is_wrong(self, framework: str, result: Result) -> bool:
-        """Return whether a result fails the run, whatever the list of known differences says."""
+        """Return whether a result fails the run, regardless of the list of known differences."""
         if result.verdict == "missing":
             return framework not in self.may_be_missing
         return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
@@ -346,13 +346,13 @@ class ParityReport(ReportModel):
 
     @property
     def differs(self) -> bool:
-        """Return whether there is an unexpected difference, in the baseline or not."""
+        """Return whether any result differs unexpectedly, even if it did so in the baseline."""
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 
     @property
     def is_incomplete(self) -> bool:
-        """Return whether required results are missing, or nothing was compared."""
+        """Return whether required results are missing, or no result was compared."""
         results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
         return all(result.is_failure for _, result in results) or any(
             result.is_failure and self.is_wrong(name, result) for name, result in results

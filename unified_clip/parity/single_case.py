@@ -47,7 +47,7 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 
 
 def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
-    """Return messages about missing frameworks, and about wrong results."""
+    """Return (errors about missing frameworks, descriptions of wrong results)."""
     right = oracle.expect(case)
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
@@ -72,7 +72,7 @@ def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[st
 
 
 def _named(case: Case, result: ClipTensors) -> dict[str, Gradient]:
-    """Return the norm and the clipped gradients by name."""
+    """Return the norm and the clipped gradients by name, as `diff.describe` needs them."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}
     return named | dict(zip(case.names, clipped, strict=False))

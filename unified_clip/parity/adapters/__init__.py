@@ -1,1 +1,1 @@
-"""The adapters of the parity workers, one module per framework: its own functions, and tensors as cases need them."""
+"""Adapters: one module per framework, with which a parity worker makes tensors and calls the framework's functions."""

@@ -1,4 +1,4 @@
-"""The interface of a parity worker to a framework: `Adapter`, and `Invocation`, a call to make."""
+"""`Adapter`, the interface of a parity worker to a framework, and `Invocation`, the arguments of one call."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..suite.public_calls import Call
 
 
 class Returned(NamedTuple):
-    """The result of a framework's function. Its name is `Invocation.native`."""
+    """The norm and the tensors that a framework's function returned. `Invocation.native` has the function's name."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
 
 
 class Adapter(TensorConverter, Protocol):
-    """A framework. Subclass it as `Framework`, and override `sgd` and the methods that differ there."""
+    """The operations of a framework that a case needs. Subclass it as `Framework`; override `sgd` and what differs."""
 
     packages: Sequence[str] = ()
     """Distributions whose versions go into the report."""
@@ -41,50 +41,50 @@ class Adapter(TensorConverter, Protocol):
     """Whether `parameters` sets their attribute `need_clip`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Step parameters of value 1 once by the framework's SGD with LEARNING_RATE. Return them; None for None."""
+        """Return parameters of value 1 after one SGD step with LEARNING_RATE. None for a gradient that is None."""
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
-        """Return an in-place function's argument for each gradient: by default the gradient."""
+        """Return the argument that an in-place function gets for each gradient: by default the gradient itself."""
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients of `in_place_arguments` after the call. Called if `writes`."""
+        """Return the gradients in `in_place_arguments` after the call. Only called if `writes`."""
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient."""
+        """Return a parameter for each gradient. `need_clip`: its flag for each parameter, if `marks_parameters`."""
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return the tensor with its memory in the order of its transpose, if the framework has strides."""
+        """Return the tensor with its memory in transposed order. Without strides: the tensor itself."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of this shape whose elements all share one memory location, if the framework has strides."""
+        """Return a tensor of this shape whose elements share one memory place. Without strides: the tensor itself."""
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Return 1-d tensors that overlap in memory, if the framework has views."""
+        """Return the 1-d tensors as views that overlap in one memory. Without views: the tensors themselves."""
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether a write into one of two tensors shows in the other. Called if `writes`."""
+        """Return whether a write into one tensor changes the other. Only called if `writes`."""
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Return a context for a case whose gradients have these dtypes."""
+        """Return the context in which to run a case whose gradients have these dtypes, such as 64-bit mode."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Return the tensors of a call."""
+        """Return a tensor of the framework for each gradient of a call."""
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Gather a text from every rank; by default there is only this one. Exit if another rank has ended."""
+        """Return the text of every rank, in order; by default only this rank's. Exit if another rank has ended."""
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Trace a function into a graph of this mode, and run it on tensors and None. Return nested lists of tensors.
+        """Trace a function into a graph, and run it on a list of tensors and None. Return nested lists of tensors.
 
         Called for the modes in `modes.GRAPHS`.
         """
@@ -96,28 +96,28 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Clip by the total norm. `norm`: the one that the caller passes; None to measure it."""
+        """Clip by the total norm. `norm`: the norm that the caller passes; None: measure it."""
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
-        """Clip per tensor."""
+        """Clip each tensor by its norm, or each slice along `axes`."""
         return None
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Clip by the setting of each group of parameters, as after Paddle's `set_gradient_clip`."""
+        """Clip each group of parameters by its own setting, as after Paddle's `set_gradient_clip`."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework has a function of its own for this call."""
+        """Return whether the framework has a function that corresponds to this public call."""
         if invocation.call.style == "measure":
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function that corresponds to a public call."""
+        """Call the framework's function that corresponds to a public call. None if there is none."""
         call, arguments = invocation.call, invocation.arguments
         p = arguments.get("norm_type", 2)
         if call.style == "measure":
@@ -133,7 +133,7 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """A framework whose parameters have a `.grad`, which in-place functions write."""
+    """An adapter for parameters with a `.grad`, which in-place functions overwrite."""
 
     writes = True
     marks_parameters = True
@@ -141,13 +141,13 @@ class OnParameters(Adapter):
     utils: Any  # the module `nn.utils`
 
     def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> Returned:
-        """Call a function of `utils` in place."""
+        """Call a clip function of the framework's `utils` module in place, and return the norm that it returns."""
         invocation.native = f"{self.utils.__name__}.{name}"
         norm = getattr(self.utils, name)(invocation.in_place_container, *arguments)
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter with the shape and dtype of a gradient, filled with one number."""
+        """Return a parameter with the shape and dtype of `like`, and this value in every element."""
 
     def step(self, parameters: list[Any]) -> None:
         """Take one step of the framework's SGD with LEARNING_RATE."""
@@ -178,7 +178,7 @@ class OnParameters(Adapter):
 
 @dataclass(eq=False)
 class Invocation:
-    """One call: its arguments, its gradients, and the container that passes them."""
+    """One call: its function, arguments and gradients, and the container in which they are passed."""
 
     adapter: Adapter
     call: Call
@@ -200,24 +200,24 @@ class Invocation:
 
     @property
     def parameters(self) -> Any:
-        """A parameter for each gradient. PyTorch's and Paddle's have the gradient in `.grad`."""
+        """A parameter for each gradient. In PyTorch and Paddle, its `.grad` is the gradient."""
         needed = self.call_form.need_clip or [True] * len(self.gradients)
         return self.once("parameters", lambda: self.adapter.parameters(self.gradients, needed))
 
     @property
     def in_place_arguments(self) -> Any:
-        """The arguments of in-place functions: parameters, or the gradients."""
+        """The argument of an in-place function for each gradient: a parameter, or the gradient itself."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property
     def in_place_container(self) -> Any:
-        """The container that an in-place function is called with."""
+        """The argument of an in-place function: `in_place_arguments` in the container of the case."""
         items = self.gradients if self.call_form.gradients_for_parameters else self.in_place_arguments
         return self.once("in_place_container", lambda: self.call_form.contain(items))
 
     @property
     def container(self) -> Any:
-        """The container that a function that returns gradients is called with."""
+        """The argument of a function that returns gradients: the gradients in the container of the case."""
         return self.once("container", lambda: self.call_form.contain(self.gradients))
 
     @property
@@ -226,12 +226,12 @@ class Invocation:
 
     @property
     def is_strict(self) -> bool:
-        """Return whether norms that are not finite are errors."""
+        """Return whether the call has `error_if_nonfinite=True`, which makes a non-finite norm an error."""
         return bool(self.arguments.get("error_if_nonfinite"))
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """The predicate for a clip. None if the parameters have an attribute for it."""
+        """The function that returns whether to clip a parameter. None if parameters have a `need_clip` attribute."""
         if self.adapter.marks_parameters:
             return None
         needed = {
@@ -242,7 +242,7 @@ class Invocation:
         return lambda parameter: bool(needed.get(id(parameter), True))
 
     def read_gradients(self) -> Sequence[Any]:
-        """Return the gradients after a call in place."""
+        """Return the gradients after an in-place call, from its arguments or from the container that it updated."""
         if self.adapter.writes:
             return self.adapter.read_in_place(self.in_place_arguments)
         container = self.in_place_container

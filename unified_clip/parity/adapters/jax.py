@@ -1,4 +1,4 @@
-"""JAX for the worker. Its own functions are optax's."""
+"""The parity worker's adapter for JAX, whose functions to compare with are optax's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy for the worker: no sparse tensors, no functions of its own to compare with."""
+"""The parity worker's adapter for NumPy: no sparse tensors, and no functions to compare with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paddle for the worker."""
+"""The parity worker's adapter for Paddle."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Framework(Converter, base.OnParameters):
         return tensor.transpose(order).contiguous().transpose(order)
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Compare addresses: gradients are temporary objects."""
+        """Compare the addresses of the data: each access to `.grad` returns a new object."""
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Reject SelectedRows, except by classes: other functions read uninitialized memory, and may crash."""
+        """Reject SelectedRows except for the clip classes: other functions read uninitialized memory, and may crash."""
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Trace into a static program, and run it by an Executor."""
+        """Trace the function into a static program, and run it by an Executor. Return nested lists of tensors."""
         fed = {f"gradient {index}": tensor for index, tensor in enumerate(tensors) if tensor is not None}
         paddle.enable_static()
         try:
@@ -93,7 +93,7 @@ class Framework(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """Convert a program's arrays to tensors, in lists nested like those of its values."""
+    """Return the next arrays as tensors, in lists nested like the template; None where the template has None."""
     if isinstance(template, list):
         return [_like(each, results) for each in template]
     return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

@@ -1,4 +1,4 @@
-"""TensorFlow for the worker."""
+"""The parity worker's adapter for TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch for the worker."""
+"""The parity worker's adapter for PyTorch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Framework(Converter, base.OnParameters):
         return bool(first.numel() and same)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Run `torch.compile`: operation by operation or, in the mode `compiled`, with its default backend."""
+        """Run the function by `torch.compile`: with the default backend in the mode `compiled`, else the eager one."""
         torch._dynamo.reset()  # it compiles the same lines a few times only
         backend = "inductor" if mode == COMPILED else "aot_eager"
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)

@@ -1,4 +1,4 @@
-"""PyTorch for a process group: tensors are DTensors over its ranks."""
+"""The parity worker's adapter for a PyTorch process group: tensors are DTensors over its ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sharded(Framework):
         self._own = torch.distributed.new_group(timeout=PATIENCE * 1.5)  # of what is sent in the cases it knows nothing
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Return the gradients as DTensors, each in another layout. The list decides the first layout."""
+        """Return the gradients as DTensors in several layouts, some as plain tensors. Their size decides the order."""
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
         tensors = super().make_all(gradients)
         for number, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True)):
@@ -69,7 +69,7 @@ class Sharded(Framework):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
-    """Join a process group through the new file `meeting`, and yield an adapter that makes DTensors over it."""
+    """Join a process group by the file `meeting`, and yield the adapter that makes DTensors over it."""
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)

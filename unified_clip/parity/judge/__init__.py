@@ -1,1 +1,1 @@
-"""Compare an outcome with the exact result, and find the cause of a difference."""
+"""Compare a result with the exact one, and find the cause of a difference."""

@@ -1,4 +1,4 @@
-"""Find the cause if an outcome differs from the exact result."""
+"""Find the cause of a difference between a result and the exact one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .oracle import Expected
 
 
 def diagnose(case: Case, due: Expected, outcome: CallOutcome) -> Cause | None:
-    """Return the cause of a difference. None if nothing differs, or the cause is not known."""
+    """Return the cause of a difference. None if nothing differs, or no known cause explains it."""
     call, form, arguments = case.call, case.call_form, case.arguments
     raises = outcome.raised or case.raises
     if raises or form.gradients_for_parameters or (due.gradients is None) != (outcome.gradients is None):

@@ -1,4 +1,4 @@
-"""Compare each result with the exact one as soon as it arrives. Keep verdicts and digests, and short tensors."""
+"""Compare each result with the exact one as soon as it arrives, so that long tensors need not be kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .verdict import Verdict, compare_with_exact
 
 @dataclass(frozen=True)
 class JudgedResult:
-    """One result, compared with the exact one."""
+    """The verdict on one result, with its digests. Short tensors are kept for the report."""
 
     verdict: Verdict | None = None
     """On unified_clip, and on a framework's function without a result."""
@@ -44,7 +44,7 @@ class JudgedResult:
 
 
 class ExpectedResults:
-    """The exact results, computed once per case by the first thread that asks."""
+    """A cache of exact results by case. Call it from any thread: the first call for a case computes the result."""
 
     def __init__(self) -> None:
         self._results: dict[str, Expected] = {}
@@ -91,7 +91,7 @@ def judge_result(
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
-    """Return the worst element of a framework's results by mode."""
+    """Return by mode the element furthest from the exact one. A mode that does not differ has none."""
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
     elements = worst_element.find(case, expected, outcomes, differing)
@@ -105,7 +105,7 @@ def report_result(
     command: str,
     judgement: tuple[Judgement, str] | None,
 ) -> UnifiedClipResult | NativeResult | None:
-    """Return a result for the report, with the command that runs the case again. None: there is no such function."""
+    """Return a result as a model of the report. None if the framework has no function for this case."""
     verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")
     kind = verdict.kind if verdict else judgement and judgement[0]
     if kind is None:

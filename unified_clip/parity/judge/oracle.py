@@ -1,4 +1,4 @@
-"""The exact result of a case, by the contract: correctly rounded norms, and every element.
+"""Compute the exact result of a case by the contract: correctly rounded norms, and every element.
 
 It imports nothing from the rule or the kernels that it judges.
 """
@@ -25,14 +25,14 @@ KEPT = 1 << 20
 
 @dataclass(eq=False)
 class Expected(ClipTensors):
-    """The exact result of a case."""
+    """The exact norm, clipped gradients and updated parameters of a case."""
 
     wide_norm: float | None = None
     """The total norm in float64, to compare the frameworks' functions with."""
 
 
 def expect(case: Case) -> Expected:
-    """Return the exact result of a case."""
+    """Compute the exact result of a case. It is empty if the call should raise."""
     if case.raises:
         return Expected()
     gradients = [densify(gradient) for gradient in case.gradients]
@@ -55,21 +55,21 @@ def expect(case: Case) -> Expected:
 
 
 def _counted(case: Case) -> list[Dense]:
-    """Return the gradients that the total norm counts."""
+    """Return the dense gradients that enter the total norm: those that need a clip and are not None."""
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
     return [dense for each, needs in zip(case.gradients, needed, strict=True) if needs and (dense := densify(each))]
 
 
 def counted_norm(case: Case, extreme: int = 0) -> float:
-    """Return the total norm, for `extreme` see `_norm`. NaN for a call without a total norm."""
+    """Return the total norm; NaN for a call that measures none. `extreme`: see `_norm`."""
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
     return _norm(_counted(case), extreme, case.arguments.get("norm_type", 2))
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return a parameter of value 1 after one SGD step with a gradient."""
+    """Return the parameter that one SGD step with this gradient makes of 1. None for no gradient."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -79,7 +79,7 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
-    """Return the gradients after the call. `n`: the total norm, if the call has one.
+    """Return the clipped gradients. `n`: the total norm; not used if the call has none.
 
     Norms of groups, single gradients and slices are measured here; for `extreme` see `_norm`.
     """
@@ -104,13 +104,13 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
 
 def is_long(case: Case) -> bool:
-    """Return whether the results of a case are too long to keep."""
+    """Return whether a case has at least KEPT elements, so that its results are computed again instead of kept."""
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
     return sum(each.array.size for each in tensors if each is not None) >= KEPT
 
 
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
-    """Return the exact norm; for `extreme` -1 or 1, the least or greatest of the device path (`verdict.NORM_ULPS`)."""
+    """Return the exact norm; for `extreme` -1 or 1, the smallest or largest norm that the device path may return."""
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
     if not extreme or not math.isfinite(n):
@@ -144,7 +144,7 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
 
 
 def coefficient(call: Call, n: float, threshold: float) -> float:
-    """Return min(1, threshold / (n + eps)), each operation in float64."""
+    """Return the clip coefficient min(1, threshold / (n + eps)), each operation rounded to float64."""
     if threshold == math.inf:
         return 1.0
     if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):

@@ -1,4 +1,4 @@
-"""Compare results with the exact ones.
+"""Decide whether the result of a call agrees with the exact one.
 
 On the host path, on one rank or several, a result is `equal` (the same bits) or `different`. On the device path, and
 for a `norm_type` other than 1, 2 and inf, it may also be `close`: the norm is within the contract's bound, and every
@@ -42,7 +42,7 @@ after a step with them."""
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a comparison."""
+    """The comparison of a result with the exact one: its kind, the distance, and a description."""
 
     kind: Kind
     ulps: float = 0.0
@@ -61,14 +61,14 @@ class Verdict:
 
     @property
     def is_failure(self) -> bool:
-        """Return whether there is no result."""
+        """Return whether the run gave no result, such as a crash or a timeout."""
         return not self.agrees and self.kind != "different"
 
 
 def compare_with_exact(
     case: Case, expected: Expected, outcome: CallOutcome | Failure, path: str, *, flushes: bool = False
 ) -> Verdict:
-    """Compare a result of unified_clip with the exact one.
+    """Return the verdict on a result of unified_clip. `path`: the mode in which it ran.
 
     flushes: The framework's own arithmetic takes subnormal numbers for zero. The contract allows it on the device path.
     """
@@ -101,7 +101,7 @@ def compare_with_exact(
 
 
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
-    """Return the distance of a result from the exact one at each stage. Their shapes and dtypes agree."""
+    """Return the distance from the exact result at each stage of the call. Shapes and dtypes must agree."""
     stages: dict[Stage, float] = {}
     for stage in STAGES:
         exact, tensors = expected.at(stage), outcome.at(stage)
@@ -118,7 +118,7 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
-    """Return the coefficient of each gradient, from its largest finite element. 1 if there is none."""
+    """Return the factor by which each gradient was scaled, from its largest finite element; 1 without one."""
     pairs = zip(map(densify, case.gradients), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
 
@@ -135,7 +135,7 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if a class returned a new object for a coefficient of 1; '' if it did not."""
+    """Return an error if a class returned a new object although its coefficient is 1, else ''."""
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
@@ -146,7 +146,7 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error for a wrong exception, warning or container; '' if there is none."""
+    """Return an error for an unexpected or missing exception or warning, or a wrong container; else ''."""
     if case.raises and not outcome.raised:
         return f"raised nothing, but should raise {case.raises}"
     if case.raises not in outcome.raised if case.raises else outcome.raised:
@@ -161,13 +161,13 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm and each gradient in turn: all at once may not fit into memory."""
+    """Yield the norm, then each gradient, one by one: all at once may not fit into memory."""
     yield result.norm
     yield from result.gradients or ()
 
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error for a wrong number of tensors, wrong dtypes or shapes; '' if there is none."""
+    """Return an error for a wrong number, dtype or shape of tensors; else ''."""
     if outcome.digests == expected.digests:
         return ""
     if form(expected.norm) != form(outcome.norm):
@@ -188,7 +188,7 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether every gradient is correctly clipped by a norm that is close enough.
+    """Return whether every gradient is clipped correctly by a norm that the device path may have.
 
     With a returned norm it must be exact, except for a sparse gradient, whose rows the framework has summed.
     """
@@ -208,7 +208,7 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether only flushed subnormal numbers differ, in the result or in the gradients."""
+    """Return whether a result is right if subnormal numbers become 0, before the call or in its result."""
     inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))
     triples = zip(_tensors(outcome), _tensors(expected), _tensors(from_flushed), strict=True)
@@ -226,7 +226,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether every element equals a candidate's. Sums of a sparse gradient's rows may round differently."""
+    """Return whether every element equals that of a candidate. Sums of sparse rows may round differently."""
     if result is None or gradient is None:
         return result is None
     if FORMATS[result.dtype].size == 8:
@@ -239,7 +239,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|; 0 if they are equal, or both NaN."""
+    """Return |value - right| / |right|; 0 if both are equal or NaN."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

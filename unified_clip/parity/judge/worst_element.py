@@ -27,7 +27,7 @@ Tensors = Sequence[Dense | None]
 def find(
     case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
 ) -> dict[str, WorstElement]:
-    """Return the worst element by mode. A mode without numbers to compare has none.
+    """Return by mode the element furthest from the exact one. A mode has none if no numbers can be compared.
 
     Every mode of unified_clip is shown beside the framework's function, and the function beside the host path.
     """
@@ -83,7 +83,7 @@ def _find(
 
 
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
-    """Return a result's tensors at a stage in dtype and shape of the exact ones; None if nothing can be compared."""
+    """Return the tensors of a stage, in the dtypes and shapes of the exact ones. None if they cannot be compared."""
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None
@@ -95,7 +95,7 @@ def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | No
 
 
 def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
-    """Convert a tensor to another's dtype and shape: some functions return the norm in the gradients' dtype."""
+    """Return `tensor` in the dtype and shape of `exact`: some functions return the norm in the gradients' dtype."""
     if exact is None or tensor is None:
         return None
     if tensor.dtype != exact.dtype:
@@ -104,7 +104,7 @@ def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
 
 
 def _places(exact: Tensors, results: Tensors) -> list[_Place]:
-    """Return, for each tensor that differs, the element that is furthest off."""
+    """Return the furthest element of each tensor that differs from the exact one."""
     places = []
     for index, (right, tensor) in enumerate(zip(exact, results, strict=False)):
         if right is not None and tensor is not None:

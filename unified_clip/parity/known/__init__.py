@@ -1,1 +1,1 @@
-"""Known differences of the frameworks' functions: measure them, and update the list."""
+"""Known differences: measure how the frameworks' functions differ, and match or update the accepted list."""

@@ -35,7 +35,7 @@ Judgement = Literal["equal", "close", "known", "different"]
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """The deviation of a framework's function from the exact result. Its kind is '' if it is rounding, or none."""
+    """The difference of a framework function's result from the exact one. `kind` is '' for rounding or none."""
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
@@ -54,12 +54,12 @@ class NativeDeviation:
 
     @property
     def differs(self) -> bool:
-        """Return whether any number differs."""
+        """Return whether any number differs, even by rounding."""
         return bool(self.norm or self.gradients)
 
 
 class KnownDifference(schema.Table):
-    """An entry of the list."""
+    """An entry of `known.toml`: a difference of a framework's function that the suite accepts."""
 
     framework: Name
     function: Name
@@ -96,12 +96,12 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """Return the package of `versions` if it is not installed, else ''."""
+        """Return the package that `versions` names if its version is unknown, else ''."""
         required = self._required
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the entry is about the installed versions.
+        """Return whether the installed versions match the entry's `versions`.
 
         An unreported package is an error, not a reason to skip the entry.
         """
@@ -111,30 +111,30 @@ class KnownDifference(schema.Table):
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def covers(self, framework: str, case: str, function: str, kind: str) -> bool:
-        """Return whether the entry is about this difference of a function, of whatever size."""
+        """Return whether the entry names this framework, function, kind and case. The size does not matter."""
         if (framework, kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(function)
         return named is not None and any(_pattern(text).fullmatch(case) for text in self.cases)
 
     def unmatched(self, cases: Collection[str]) -> list[str]:
-        """Return the patterns that match none of the cases."""
+        """Return those patterns of `cases` that match none of these cases."""
         return [text for text in self.cases if not any(map(_pattern(text).fullmatch, cases))]
 
 
 class KnownFile(schema.Table):
-    """The file of the list."""
+    """The content of `known.toml`."""
 
     known: list[KnownDifference] = Field(default=[])
 
 
 def read(path: Path) -> list[KnownDifference]:
-    """Read the list in a file. SuiteError: the file is invalid."""
+    """Return the entries of a `known.toml`. SuiteError: the file is invalid."""
     return schema.read(path, KnownFile).known
 
 
 def size_in_words(size: float) -> str:
-    """Return a relative size as text.
+    """Return a relative size in percent or as a factor.
 
     >>> size_in_words(0.25)
     '25 %'

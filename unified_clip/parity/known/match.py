@@ -40,7 +40,7 @@ def match_deviations(
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
-    """Return why a deviation that these entries cover fails the run; '' if it does not."""
+    """Return why a deviation fails the run, given the entries that cover it; '' if it does not."""
     if not deviation.kind:
         return ""
     what = f"{KINDS[deviation.kind]}{f', by {deviation.size:.2g}' if deviation.size else ''}"

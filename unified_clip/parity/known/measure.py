@@ -20,7 +20,7 @@ from .entries import DifferenceKind, NativeDeviation
 def measure(
     case: Case, expected: Expected, outcome: CallOutcome, tolerance: float = TOLERANCE
 ) -> NativeDeviation | None:
-    """Return how a result deviates from the exact one. None: the framework has no such function.
+    """Return how the result of a framework's function deviates. None: the framework has no such function.
 
     tolerance: relative differences up to this size are rounding.
     """
@@ -48,7 +48,7 @@ def measure(
 
 
 def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether the function changed gradients that it should not."""
+    """Return whether the function changed a gradient that must stay unchanged."""
     if expected.gradients is None or outcome.gradients is None:
         return False
     inputs = [densify(gradient) for gradient in case.gradients]
@@ -63,13 +63,13 @@ def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _first_numbers(outcome: CallOutcome) -> str:
-    """Return the first numbers of the first tensors of a result as text."""
+    """Return the first three numbers of each of the first three tensors as text."""
     tensors = [outcome.norm, *(outcome.gradients or [])]
     return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)
 
 
 def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
-    """Return the largest difference of an element, relative to the largest exact element.
+    """Return the largest difference of an element, divided by the largest exact element.
 
     One pair of tensors at a time: all together may not fit into memory.
     """

@@ -15,7 +15,7 @@ from .match import Place
 
 
 class Changes(NamedTuple):
-    """The numbers of entries of the list that were kept, dropped and added."""
+    """The numbers of entries that an update of the list kept, dropped and added."""
 
     kept: int
     dropped: int
@@ -23,7 +23,7 @@ class Changes(NamedTuple):
 
 
 def write(path: Path, report: ParityReport) -> Changes:
-    """Drop stale entries from a list, and add missing ones. Comments and correct entries stay.
+    """Update the list in a file: drop stale entries, and add missing ones. Correct entries and comments stay.
 
     A stale entry that still covers a difference stays with its new size and the patterns that match.
     """
@@ -77,7 +77,7 @@ def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:
 
 
 def _differences(report: ParityReport) -> dict[Place, NativeResult]:
-    """Return the results of the frameworks' functions that differ by more than rounding."""
+    """Return by framework and case the results of frameworks' functions that differ by more than rounding."""
     return {
         (framework, case.name): native
         for case in report.cases
@@ -87,7 +87,7 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 
 
 def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
-    """Remove cases that an entry no longer covers, and renew its size."""
+    """Remove the cases that an entry no longer covers, and set its size to the measured one."""
     names = sorted(case for _, case in covered)
     gone = known.unmatched(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
@@ -103,14 +103,14 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeR
 
 
 def _size(natives: Iterable[NativeResult], within: float) -> float:
-    """Return the largest size in three digits; in full if three digits are off by more than the factor `within`."""
+    """Return the largest size, rounded to three digits if that stays within the factor `within`."""
     greatest = max(difference.size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return an entry for these differences. Title and reason are those of an old entry for this function and kind."""
+    """Return a new entry for these differences, with the title and reason of an old entry for the same kind."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}

@@ -1,1 +1,1 @@
-"""Show a run as JSON, a page, Markdown, JUnit XML and on the terminal."""
+"""Write the report of a run as JSON, an HTML page, Markdown and JUnit XML, and print it."""

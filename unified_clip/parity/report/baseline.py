@@ -38,7 +38,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result, or an entry of the list of known differences, in one of the two reports."""
+    """A result or a known difference in one report, in the form that is compared with the other report."""
 
     verdict: str
     text: str
@@ -52,7 +52,7 @@ class _Entry:
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Read an earlier report with some of these cases and frameworks. SuiteError: the file is not one."""
+    """Return an earlier report, reduced to these cases and frameworks. SuiteError: the file is no report."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
@@ -77,7 +77,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 
 
 def changes(old: ParityReport, new: ParityReport) -> list[Change]:
-    """Return the changes between two reports, new failures first."""
+    """Return the changes from the old report to the new one, new failures first."""
     changed = list(_changed_parts(old, new))
     before, after = _entries(old), _entries(new)
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
@@ -90,13 +90,13 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
 
 
 def is_about(change: Change, key: Key) -> bool:
-    """Return whether a change concerns this key. Known differences with the same text share a key."""
+    """Return whether a change belongs to this framework, result and case."""
     framework, what, case = key
     return (change.framework, change.case) == (framework, case) and change.what.startswith(what)
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield changes of frameworks and cases that are new or gone, and of packages with another version."""
+    """Yield a change for each new or missing framework or case, and for each package of another version."""
     before, after = (
         [*((name, "", "") for name in report.frameworks), *(("", "", case.name) for case in report.cases)]
         for report in (old, new)
@@ -166,7 +166,7 @@ def _native(result: NativeResult) -> _Entry:
 
 
 def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
-    """Return the list of known differences. Entries with the same text are numbered."""
+    """Return the known differences of a report by key. Repeated keys are numbered."""
     entries_by_key: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:
@@ -187,7 +187,7 @@ HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
 def rows(changes: Sequence[Change]) -> list[list[str]]:
-    """Return a table row for each group of similar changes. A row names the first case of its group."""
+    """Return a table row for each group of similar changes, with the number of cases and the first one's name."""
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:
         verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
@@ -202,7 +202,7 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
 
 
 def headline(changes: Sequence[Change]) -> str:
-    """Return the result of the comparison in a sentence."""
+    """Return the number of changes, and of those for the worse, as a sentence."""
     worse = sum(change.worse for change in changes)
     counts = f"{len(changes)} changes, {worse} of them for the worse" if changes else "nothing changed"
     return f"Against the baseline: {counts}."

@@ -1,4 +1,4 @@
-"""Build the report from the results of a run: what fails it, the verdict in a sentence, and the exit status."""
+"""Build the report of a run from its results: the problems, the summary sentence, and the exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult,
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Return the report. `fields`: other fields of `ParityReport`, such as `suite` and `versions`."""
+    """Return the report. `fields`: further fields of `ParityReport`, such as `suite` and `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(
@@ -29,7 +29,7 @@ def report(
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return a report with the changes since a baseline: failures that the baseline already had do not fail the run."""
+    """Return a report with the changes since a baseline. Failures that the baseline already had do not fail the run."""
     worse = report.differs if changes is None else any(change.worse for change in changes)
     exit_code: Literal[0, 1, 3] = 1 if worse else 3 if report.is_incomplete else 0
     judged = report.model_copy(update={"baseline": changes, "exit_code": exit_code})
@@ -38,7 +38,7 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
-        """Return by framework how often each verdict occurs in a mode, without framework functions that failed."""
+        """Return by framework how often each verdict occurs in a mode. Failures of framework functions are left out."""
         by_framework = {}
         for framework in frameworks:
             results = [case.frameworks[framework].get(mode) for case in cases if framework in case.frameworks]
@@ -53,7 +53,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Return everything that fails the run. Cases with the same reason share a problem."""
+    """Return the problems that fail the run. Cases with the same reason share a problem."""
     cases: dict[tuple[str, str, str | None, str | None], list[str]] = {}
     for case in report.cases:
         for problem in _problems_of(report, case):
@@ -69,7 +69,7 @@ def _problems(report: ParityReport) -> list[Problem]:
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield each problem that fails a case, with its detail, framework and mode."""
+    """Yield (what, detail, framework, mode) for each problem of a case."""
     if case.stages_apart:
         yield "frameworks differ from each other on the host path", ", ".join(case.stages_apart), None, None
     for framework, result in case.frameworks.items():
@@ -84,7 +84,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, 
 
 
 def _verdict(report: ParityReport) -> str:
-    """Return the result in a sentence."""
+    """Return the report's summary sentence, which starts with PASS or FAIL."""
     of = f"{_count(len(report.cases), 'case')} on {', '.join(report.frameworks)}"
     failures = "; ".join(_failures(report))
     if report.exit_code:
@@ -106,7 +106,7 @@ def _verdict(report: ParityReport) -> str:
 
 
 def _failures(report: ParityReport) -> Iterator[str]:
-    """Yield the counts of what fails the run."""
+    """Yield a phrase with a count for each kind of failure, such as "2 stale known differences"."""
     results, natives = report.results(), report.natives()
     lost = [name for name, each in [*results, *natives] if each.is_failure and report.is_wrong(name, each)]
     if wrong := sum(each.verdict == "different" for _, each in results):

@@ -1,4 +1,4 @@
-"""The report's rows by rule: the same clip of the same gradients, by each framework's function.
+"""Group the results by clip rule: how each framework's function clips the same gradients.
 
 Here `clip_grad_norm_` and `clip_by_global_norm` share a row, for people who port code and ask how they compare.
 """
@@ -18,7 +18,7 @@ LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
 
 
 class Function(NamedTuple):
-    """A framework's function on the gradients of a row, and the first case that calls it."""
+    """The result of a framework's function in a row, and the first case that calls it."""
 
     result: NativeResult
     case: str
@@ -26,14 +26,14 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One list of gradients, one rule, and the cases that apply it."""
+    """A row of the table: one list of gradients, one clip rule, and the cases that apply it."""
 
     gradients: str
     rule: str
     cases: Sequence[CaseResult]
 
     def functions(self, framework: str) -> list[Function]:
-        """Return the framework's functions that have a result."""
+        """Return the distinct results of the framework's functions in this row."""
         functions: dict[tuple[object, ...], Function] = {}
         for case in self.cases:
             native = case.natives.get(framework)
@@ -44,7 +44,7 @@ class Row:
 
     @cached_property
     def results(self) -> dict[str, list[str]]:
-        """The functions of unified_clip by the digest of the exact result: several where the families' rules differ."""
+        """The unified_clip functions of this row, grouped by the digest of their exact result."""
         names: dict[str, list[str]] = {}
         for case in self.cases:
             stage = next((stage for stage in LAST_STAGES if stage in case.sha256), None)
@@ -54,13 +54,13 @@ class Row:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether every function of unified_clip gave the exact result on the host path of every framework."""
+        """Return whether every unified_clip function of this row is exact on the host path of every framework."""
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """Return the rows in which the functions of at least two frameworks are compared."""
+    """Return the rows in which at least two frameworks have a function to compare."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

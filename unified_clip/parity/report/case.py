@@ -1,4 +1,4 @@
-"""Print one case: every result, its numbers and its cause. Make the command that runs it again."""
+"""Print every result of one case with its numbers and cause. Return the command that runs it again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(suite: str, case: str, framework: str) -> str:
 
 
 def lines(report: ParityReport) -> Iterator[str]:
-    """Yield the lines to print about each case of a run."""
+    """Yield the lines to print about each case of a report."""
     for case in report.cases:
         yield case.name
         if case.stages_apart:
@@ -36,7 +36,7 @@ def lines(report: ParityReport) -> Iterator[str]:
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
-    """Return the verdict on a framework's function, with its difference and the reasons that the suite lists."""
+    """Return the text about a framework's function: verdict, difference, and the reasons of known differences."""
     if native.is_failure:
         return _joined(native.verdict, native.detail)
     details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail]
@@ -49,5 +49,5 @@ def _joined(*parts: str | None) -> str:
 
 
 def _numbers(result: Result) -> Iterator[str]:
-    """Yield the numbers where a result is furthest from the exact one."""
+    """Yield the exact number and each side's, at the element furthest from the exact one."""
     yield from (f"    {line}" for line in str(result.details or "").splitlines())

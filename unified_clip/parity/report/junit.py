@@ -1,4 +1,4 @@
-"""The report as JUnit XML (xunit2) for CI systems: a test suite for each framework and mode, a test case for each case.
+"""Write the report as JUnit XML (xunit2): a test suite for each framework and mode, a test case for each case.
 
 Jenkins' junit-10.xsd lists the attributes. GitLab and GitHub's reporters read the same.
 """
@@ -48,7 +48,7 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _suite(root: Element, report: ParityReport, framework: str, mode: str) -> None:
-    """Add the cases of a framework in a mode."""
+    """Add the test suite of a framework and mode to the XML."""
     suite = SubElement(root, "testsuite", name=f"{framework}, {TITLES[mode]}")
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
@@ -71,7 +71,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Add a failure. If the baseline already had it, it is skipped: it does not change the exit status."""
+    """Add a failure to a test case. If the baseline already had it, add a skip instead."""
     if report.baseline is None or any(change.worse and baseline.is_about(change, key) for change in report.baseline):
         _mark(case, "failure", "different", message, numbers)
     else:
@@ -79,7 +79,7 @@ def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, 
 
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
-    """Add a mark. Reporters show the message in lists, and the text, with the numbers, for one case."""
+    """Add a failure or skip to a test case: the message for lists, the text with numbers for the case alone."""
     mark = SubElement(case, tag, type=kind, message=message)
     mark.text = "\n".join([safe(message), *numbers.splitlines()])
 

@@ -31,7 +31,7 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
 def headline(report: ParityReport) -> list[str]:
-    """Return the result in a few lines, the verdict first."""
+    """Return the first lines of the report: the summary sentence, then counts and notes."""
     lines = [report.verdict]
     for mode in UNIFIED_CLIP_MODES:
         counts: Counts = getattr(report.summary, mode)
@@ -60,7 +60,7 @@ def _shares(counts: Counts) -> str:
 
 
 def problem_lines(report: ParityReport) -> list[str]:
-    """Return a line for each problem."""
+    """Return a line for each problem: what, the cases, and the detail."""
     lines = []
     for problem in report.problems:
         names = problem.cases
@@ -70,7 +70,7 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 
 def known_rows(report: ParityReport) -> list[list[str]]:
-    """Return a row for each known difference, see KNOWN_HEADER."""
+    """Return a table row for each known difference, with the columns of KNOWN_HEADER."""
     lines = []
     for entry in report.known:
         why = f"{entry.reason} ({entry.versions})" if entry.versions else entry.reason
@@ -80,7 +80,7 @@ def known_rows(report: ParityReport) -> list[list[str]]:
 
 
 def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
-    """Return a row for each case, with the text of each framework."""
+    """Return a table row for each case. `text` makes the cell of each framework."""
     return [
         [case.name, *(text(case.frameworks.get(name, FrameworkResult())) for name in report.frameworks)]
         for case in report.cases
@@ -88,7 +88,7 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdicts on unified_clip. Modes are named if they differ from the first one."""
+    """Return the verdict on unified_clip. Modes whose verdict differs from the first one's are named."""
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)
@@ -103,7 +103,7 @@ def _verdict(result: UnifiedClipResult) -> str:
 
 
 def native(results: FrameworkResult) -> str:
-    """Return the verdict on a framework's function, with the size of its difference."""
+    """Return the verdict on a framework's function, with its error of the norm and of the gradients."""
     result = results.native
     if result is None:
         return NOTHING
@@ -115,7 +115,7 @@ def native(results: FrameworkResult) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return a relative size as short text."""
+    """Return a relative size as short text, such as 1.2e-07."""
     if value is None or not math.isfinite(value):
         return NOTHING if value is None else str(value)
     return "0" if value == 0 else f"{value:.1e}"
@@ -125,7 +125,7 @@ def size(value: float | None) -> str:
 
 
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
-    """Return the report in at most `most` bytes. The text names the tables that were cut."""
+    """Return the report in at most `most` bytes. It names the tables that were left out."""
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]
@@ -162,7 +162,7 @@ def _fitting(lines: Sequence[str], room: int) -> Iterator[str]:
 
 
 def show(report: ParityReport, out: Path) -> None:
-    """Print tables (with a baseline only the changes), problems, the headline, and the path of the report."""
+    """Print the report to the terminal: tables (with a baseline only changes), problems, summary and its path."""
     from rich.console import Console
     from rich.table import Table
 

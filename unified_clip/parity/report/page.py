@@ -1,4 +1,4 @@
-"""Show the report as one HTML page that needs no other file."""
+"""Render the report as one HTML page that needs no other file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERDICTS = {
 
 
 class Column(NamedTuple):
-    """A column of the matrix."""
+    """A column of the page's table: a framework in one mode."""
 
     framework: str
     mode: str
@@ -45,7 +45,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A case in the page."""
+    """A row of the page's table: a case."""
 
     number: int
     case: CaseResult
@@ -58,20 +58,20 @@ class Row:
 
     @property
     def not_equal(self) -> list[tuple[int, Column, Result]]:
-        """Results that are not equal, with the numbers of their columns, from 1."""
+        """The results that are not equal, as (column number from 1, column, result)."""
         numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
         return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]
 
 
 @dataclass(frozen=True)
 class View:
-    """The report for the template."""
+    """The report, with the values that the page's template needs."""
 
     report: ParityReport
 
     @cached_property
     def columns(self) -> list[Column]:
-        """The modes of each framework that ran."""
+        """A column for each mode that ran on each framework."""
         results = [each for case in self.report.cases for each in case.frameworks.items()]
         ran = {(name, mode) for name, result in results for mode in result.model_fields_set}
         return [Column(name, mode) for name in self.report.frameworks for mode in TITLES if (name, mode) in ran]
@@ -82,12 +82,12 @@ class View:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The numbers of rows, by case name."""
+        """The number of each case's row, by case name."""
         return {row.case.name: row.number for row in self.rows}
 
     @cached_property
     def verdicts(self) -> list[str]:
-        """The verdicts that occur, in order."""
+        """The verdicts that occur in the table, from best to worst."""
         occurring = {cell.verdict for row in self.rows for cell in row.cells if cell}
         return [verdict for verdict in VERDICTS if verdict in occurring]
 
@@ -95,7 +95,7 @@ class View:
         return [column.mode for column in self.columns if column.framework == framework]
 
     def counts(self, column: Column) -> list[tuple[str, int]]:
-        """Return how often each verdict occurs."""
+        """Return (verdict, count) for each verdict in a column, from best to worst."""
         number = self.columns.index(column)
         verdicts = Counter[str](cell.verdict for row in self.rows if (cell := row.cells[number]))
         return [(verdict, verdicts[verdict]) for verdict in VERDICTS if verdicts[verdict]]
@@ -111,11 +111,11 @@ class View:
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], str]:
-        """The reasons of known differences, by framework and case."""
+        """The reasons of known differences, by (framework, case)."""
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def result(self, problem: Problem) -> Result | None:
-        """Return the first result that shows a problem."""
+        """Return the result in which a problem showed first. None for a problem of no single framework."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
@@ -123,7 +123,7 @@ class View:
 
 
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
-    """Return the page, with a plot of recorded calls and a section for a report of `unified-clip port`."""
+    """Return the HTML page. `recorded`: calls to plot; `ported`: a report of `unified-clip port` to include."""
     report = report.safe()
     changes = [] if report.baseline is None else [baseline.headline(report.baseline)]
     environment = _environment()
@@ -147,7 +147,7 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
 
 
 def render_ported(ported: Any) -> str:
-    """Return a page with a report of `unified-clip port` alone."""
+    """Return an HTML page with a report of `unified-clip port` only."""
     return _environment().get_template("ported_page.html").render(ported=ported.escaped())
 
 
@@ -162,19 +162,19 @@ def _environment() -> Environment:
 
 
 def _ulps(distance: float) -> str:
-    """Return a distance as text. inf is the distance from NaN."""
+    """Return a distance in ULP as text; "no number" for inf or NaN."""
     if not math.isfinite(distance):
         return "no number"
     return f"{distance:.3g} ULP" if not 10 <= distance < 1e9 else f"{distance:,.0f} ULP"
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name that may wrap after a dot, a comma and an underscore."""
+    """Return a name as HTML that may wrap after a dot, a comma or an underscore."""
     return Markup(re.sub(r"([._,])", r"\1<wbr>", str(escape(name))))
 
 
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
-    """Yield the plots with title and description."""
+    """Yield (title, description, plot) for each plot that has numbers."""
     if plot := plots.histogram(report):
         words = "Number of results by distance from the exact one, at the first differing stage. Bars are logarithmic."
         yield "Distances from the exact results", words, plot

@@ -58,7 +58,7 @@ def histogram(report: ParityReport) -> Markup | None:
 
 
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
-    """Return the number of results in each bin."""
+    """Return the number of results in each distance bin."""
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
     for name, result in results:
@@ -88,7 +88,7 @@ class Point(NamedTuple):
 
 
 def norms(report: ParityReport) -> Markup | None:
-    """Return a plot of the error of the norm of each framework's function, by the number of elements."""
+    """Return a plot of the relative error of each framework's norm by number of elements. None without norms."""
     points = [
         Point(framework, case.elements, native.norm, case.name)
         for case in report.cases
@@ -130,7 +130,7 @@ def norms(report: ParityReport) -> Markup | None:
 
 
 def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
-    """Yield a mark for all points at the same place."""
+    """Yield one mark for all points that fall on the same pixel."""
     places: dict[tuple[str, int, int], list[Point]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)

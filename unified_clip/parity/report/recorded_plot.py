@@ -25,7 +25,7 @@ Place = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Column:
-    """The steps that share a column."""
+    """The calls that are drawn at one x coordinate: a step, or several neighbouring steps."""
 
     step: float
     norms: Sequence[float]
@@ -39,7 +39,7 @@ class Column:
 
 
 def plot(calls: Sequence[RecordedCall]) -> Markup | None:
-    """Return the plot of a recording's calls. None if they have no norm above 0."""
+    """Return the plot of recorded calls. None if no norm or threshold is above 0."""
     columns = _columns(calls)
     values = [value for each in columns for value in (*each.finite, each.threshold or 0) if value > 0]
     if not values:
@@ -74,7 +74,7 @@ def _axes(columns: Sequence[Column], low: int, high: int, at: Place) -> Iterator
 
 
 def _curves(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
-    """Yield the largest norm of each column, the band down to the smallest, and the threshold."""
+    """Yield the curve of the largest norms, the band down to the smallest norms, and the threshold's line."""
     highest = [(x(each.step), y(max(each.finite))) for each in columns if each.finite]
     lowest = [(x(each.step), y(min(each.finite))) for each in reversed(columns) if each.finite]
     limits = [(x(each.step), y(each.threshold)) for each in columns if each.threshold is not None]
@@ -87,7 +87,7 @@ def _curves(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
 
 
 def _marks(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
-    """Yield the marks of clipped steps, and of norms that are not finite."""
+    """Yield a mark for each clipped step, and for each norm that is not finite."""
     for each in columns:
         if each.clipped:
             yield line(x(each.step), FLOOR + 10, x(each.step), FLOOR + 20, "clipped")
@@ -106,7 +106,7 @@ def _key() -> Iterator[Markup]:
 
 
 def _columns(calls: Sequence[RecordedCall]) -> list[Column]:
-    """Group calls into columns: by step, or by neighbouring steps if there are many."""
+    """Return a column for each step, or for groups of neighbouring steps if there are many."""
     size = max(1, -(-len({call.step for call in calls}) // MOST_COLUMNS))
     groups: dict[int, list[RecordedCall]] = {}
     for call in calls:

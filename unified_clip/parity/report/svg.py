@@ -1,4 +1,4 @@
-"""Write the elements of SVG that the page's plots need. Text is escaped."""
+"""Write the SVG elements that the page's plots need, with escaped text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEFT, RIGHT, TOP = 96, 16, 12
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
-    """Return an element. In names of attributes, `class_` is `class` and other underscores are hyphens."""
+    """Return an SVG element. In attribute names, `class_` becomes `class` and other underscores become hyphens."""
     written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), f"{value:.1f}" if isinstance(value, float) else value
@@ -23,7 +23,7 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def figure(name: str, description: str, height: int, children: Sequence[Markup]) -> Markup:
-    """Return a plot with a description for screen readers."""
+    """Return the children as one SVG figure with a description for screen readers."""
     described = tag("title", description)
     return tag(
         "svg", described, *children, id=name, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=description

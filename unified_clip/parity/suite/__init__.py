@@ -1,1 +1,1 @@
-"""Suites as data: cases, gradients and frameworks, read from TOML files."""
+"""Suites: cases, gradients and frameworks, read from TOML files."""

@@ -1,4 +1,4 @@
-"""The form of a call: its container, and the memory and attributes of its tensors."""
+"""The form of a case's call: the container of its gradients, and the memory and attributes of its tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRUCTURES = {
 
 
 class CallForm(BaseModel):
-    """The form of a case's call. Lists have an entry for each gradient."""
+    """The form of a case's call. A field that is a list has an entry for each gradient, except `listed`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -61,15 +61,15 @@ class CallForm(BaseModel):
         return STRUCTURES.get(self.container, "list")
 
     def contain(self, items: Sequence[Any]) -> Any:
-        """Return a container of the items, in the order of `listed`."""
+        """Return the items in the container of the form, in the order of `listed`."""
         return CONTAINERS[self.container](self.in_order(items))
 
     def in_order(self, items: Sequence[Any]) -> list[Any]:
-        """Return the items in the order of `listed`."""
+        """Return the items in the order of `listed`, or unchanged without one."""
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return the form as a part of the case's name; '' for the plain form."""
+        """Return the fields that are not the default as text for the case's name; '' if all are."""
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:
@@ -87,7 +87,7 @@ PLAIN = CallForm()
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the tensors and None in nested lists, tuples and dicts, in order."""
+    """Yield the values in nested lists, tuples and dicts, in order. Of a (name, value) tuple, only the value."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
@@ -100,7 +100,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def structure(value: Any) -> str:
-    """Return the kind of a container and of the containers in it: see STRUCTURES."""
+    """Return the type of a container and of the containers in it, such as "list of tuple"."""
     if not isinstance(value, list | tuple | Mapping):
         return "tensor"
     kind, items = type(value).__name__, list(value.values() if isinstance(value, Mapping) else value)

@@ -47,7 +47,7 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """The number of elements of all gradients."""
+        """The number of elements of all gradients together."""
         return sum(math.prod(gradient.shape) for gradient in self.gradients if gradient is not None)
 
     @property
@@ -71,7 +71,7 @@ class Case:
         return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
-        """Return whether a graph can run the case. A graph has no memory, warnings or known values."""
+        """Return whether a graph can run the case: it needs no aliased memory, warnings or values of tensors."""
         call_form = self.call_form
         needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
         unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)
@@ -79,7 +79,7 @@ class Case:
         return not (unknown or reports or self._is_any(left_out))
 
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
-        """Return whether shards can run the case. They do not support `axes`, and memory is not compared."""
+        """Return whether several ranks can run the case: it has no `axes`, and no aliased memory."""
         return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
 
     @property
@@ -87,7 +87,7 @@ class Case:
         return self.call_form.expanded or self.call_form.overlapping
 
     def _is_any(self, kinds: Sequence[str]) -> bool:
-        """Return whether the case is of a kind: `sparse`, `in place`, `raises`, `groups`, `hook` or `long`."""
+        """Return whether the case is of one of these kinds: see `schema.Kind`."""
         kinds_of_case = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
@@ -100,7 +100,7 @@ class Case:
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
-    """Return all cases of a suite's files, in order. `pythons`: by framework, the interpreter to read its files."""
+    """Return all cases of a suite's files, in order. `pythons`: the interpreter of each framework."""
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):
@@ -160,7 +160,7 @@ def _cases(
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call for every rule and threshold. Bounds are symmetric. A rule that only measures has no threshold."""
+    """Yield a call for each rule and threshold of a table. A rule without a threshold gives one call."""
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         if "total_norm" in required:
@@ -193,7 +193,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value has one of these types. Reject bool as a number, and an int above the largest float."""
+    """Return whether a value is a number of these types. A bool is not, nor an int above the largest float."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)

@@ -1,4 +1,4 @@
-"""Convert a clip configuration to calls of a suite, by the public functions with the same effect."""
+"""Convert a clip configuration to the public calls that clip in the same way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = {
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """Yield the calls for a configuration: one for each threshold of its schedule."""
+    """Yield the arguments of a call for each threshold in a configuration's schedule."""
     try:
         config = ClipConfig.load(path)
     except ConfigError as error:
@@ -53,7 +53,7 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return why no single call clips like a configuration, with advice; '' if one does."""
+    """Return why no single public call clips like this configuration, and a remedy; '' if one does."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         return "suites do not support include, exclude and groups. Remove them, and choose tensors with only = "

@@ -19,7 +19,7 @@ from .schema import GradientsTable, SuiteError, TensorTable
 
 
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
-    """Return the gradients by name. `place`: the table's, for errors. `pythons`: interpreters by framework."""
+    """Return the gradients of a table by name. `place`: the table, for errors. `pythons`: interpreters by framework."""
     try:
         if table.file is not None:
             return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
@@ -85,7 +85,7 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    """Round every element once."""
+    """Return a gradient in this dtype, each element rounded once."""
     if gradient is None:
         return None
     dense = gradient.values if isinstance(gradient, Sparse) else gradient

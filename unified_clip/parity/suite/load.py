@@ -26,7 +26,7 @@ MOST_NEAR = 5
 
 @dataclass(frozen=True)
 class Suite:
-    """Cases, frameworks, and the list of known differences."""
+    """A suite: cases, frameworks, and the list of known differences."""
 
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
@@ -77,7 +77,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 
 
 def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
-    """Return the framework with the suite's defaults."""
+    """Return a framework's table with its defaults filled in. SuiteError: an unknown framework or mode."""
     if name not in ADAPTERS.values():
         raise SuiteError(f"{FILE}, frameworks: unified_clip has no adapter for {name!r}")
     there, chosen = modes_of(name), table.model_fields_set
@@ -98,7 +98,7 @@ def _framework(table: Framework, directory: Path, name: str, tolerance: float) -
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite with some of its frameworks. SuiteError: it has no such framework, or no case for it."""
+    """Return the suite with these frameworks only. SuiteError: it lacks a framework, or has no case for them."""
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         raise SuiteError(
@@ -112,7 +112,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Return the suite without some modes. SuiteError: no framework has such a mode, or one would have none left."""
+    """Return the suite without these modes. SuiteError: no such mode, or a framework would have none left."""
     there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
     if unknown := [mode for mode in modes if mode not in there]:
         raise SuiteError(f"--without {unknown[0]}: no such mode. The suite has {', '.join(there)}")
@@ -126,7 +126,7 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
 
 
 def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite with some of its cases. SuiteError: it has no case of that name."""
+    """Return the suite with these cases only. SuiteError: it has no case of that name."""
     cases = {case.name: case for case in suite.cases}
     for name in names:
         if name not in cases:

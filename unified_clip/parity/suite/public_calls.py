@@ -1,4 +1,4 @@
-"""The public functions and classes that a case can call: arguments, calling style, and rule by the contract."""
+"""The public functions and classes that a case can call: their arguments, calling style and clip rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """One public function or class."""
+    """A public function or class: its arguments, calling style and clip rule."""
 
     style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook"]
     """How gradients are passed and returned: see `invoke.call_public_name`."""
@@ -39,16 +39,16 @@ class Call:
         return self.style in ("in place", "class in place")
 
     def threshold(self, arguments: Arguments) -> float:
-        """Return the threshold of a call that clips by norm."""
+        """Return the threshold argument of a call that clips by norm."""
         return float(arguments[self.required[0]])
 
     def passed_norm(self, arguments: Arguments) -> float | None:
-        """Return the norm that the caller passes instead of a measured one."""
+        """Return the `total_norm` or `use_norm` argument. None if the call measures the norm itself."""
         norm = arguments.get("total_norm", arguments.get("use_norm"))
         return None if norm is None else float(norm)
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
-        """The bounds of a call that clips by value."""
+        """The (lower, upper) bounds of a call that clips by value."""
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
             return first, arguments[self.required[1]]

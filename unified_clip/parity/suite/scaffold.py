@@ -1,4 +1,4 @@
-"""`unified-clip parity init`: write a small suite for the gradients of a repository, to read and change."""
+"""Write a small suite for the gradients of a repository, to read and change: `unified-clip parity init`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ thresholds = {thresholds} # {why}
 
 
 def write(suite: Path, paths: Sequence[Path]) -> Path:
-    """Write a suite for these files, by default for those in this directory, or an example if there are none.
+    """Write a suite for these gradient files. By default: those in this directory, or an example without any.
 
     suite: A directory, or a file that ends in `.toml`, as for `load.read`.
     """
@@ -92,7 +92,7 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 
 
 def _string(text: str) -> str:
-    """Return text as a string of TOML, which has no DEL and no lone surrogates."""
+    """Return text as a TOML string, with characters escaped that TOML does not allow."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise SuiteError(f"{text!r} is not UTF-8, so TOML cannot name it. Rename the file")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

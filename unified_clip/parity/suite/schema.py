@@ -131,7 +131,7 @@ class CallsTable(Table):
 
 
 class CasesTable(CallForm, CallsTable):
-    """Calls on lists of gradients, and how to make them."""
+    """A `[[cases]]` table: the calls, the lists of gradients, and the form of the calls."""
 
     container: Annotated[str, _one_of(*CONTAINERS)] = "list"
 
@@ -145,7 +145,7 @@ Kind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 
 class Framework(Table):
-    """A framework to run."""
+    """A `[frameworks.NAME]` table: how to run a framework."""
 
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
@@ -158,7 +158,7 @@ class Framework(Table):
     tolerance: Tolerance = TOLERANCE
 
     def leaves_out(self, mode: str) -> Sequence[Kind]:
-        """Return the kinds of cases that a mode leaves out: see `Case.is_for_graphs`."""
+        """Return the kinds of cases that the suite leaves out of a mode."""
         return next((kinds for each, kinds in self.left_out.items() if each == mode), ())
 
 

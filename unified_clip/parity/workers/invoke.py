@@ -25,7 +25,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 @dataclass(eq=False)
 class CallResult(CallOutcome):
-    """The result of a call, before it is packed, with the framework's tensors."""
+    """The result of a call in the framework's own tensors, before `worker.pack` reads them."""
 
     norm: Any = None
     gradients: Any = None
@@ -35,7 +35,7 @@ class CallResult(CallOutcome):
 
 
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
-    """Return the invocation for a case of the job file."""
+    """Return the invocation for a case of the job file, with the gradients as tensors of the framework."""
     call_form = CallForm(**case["call_form"])
     tensors = adapter.make_all(gradients)
     for is_asked, change in ((call_form.transposed, adapter.transposed), (call_form.expanded, adapter.expanded)):
@@ -51,7 +51,7 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
 
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
-    """Record the changes that a call of unified_clip made to its inputs, the gradients of the case."""
+    """Record wrong effects of a call on its inputs, the returned container, and which objects it returned unchanged."""
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
         result.structure = structure(result.returned)
@@ -62,7 +62,7 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation) -> CallResult:
-    """Call the framework's function. The result has no name if there is no function, or it must not be called."""
+    """Call the framework's function. Without a function for this call, the result's name is ''."""
 
     def call() -> CallResult:
         adapter = invocation.adapter
@@ -75,7 +75,7 @@ def call_native(invocation: Invocation) -> CallResult:
 
 
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
-    """Return an error about the tensors other than a wrong number; '' if there is none."""
+    """Return an error about the tensors, such as a changed input; '' if there is none."""
     if result.raised or not invocation.call.in_place:
         tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
         left = [densify(_read(invocation, tensor)) for tensor in tensors]
@@ -102,7 +102,7 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call. Return its result or its exception, and whether it warned."""
+    """Make a call. Return its result, or its exception, with whether it issued a ClipWarning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -145,7 +145,7 @@ def call_public_name(invocation: Invocation, function: Callable[..., Any], setti
 
 
 def _call_with_settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Set a clip for the parameters of each group. Without groups, set the default."""
+    """Set a clip for each group of parameters, or the default clip without groups, and call the function."""
     groups = invocation.call_form.groups
     for name in sorted(set(groups)) or ["default_group"]:
         clip = settings.GradientClipByGlobalNorm(
@@ -163,7 +163,7 @@ def _call_with_settings(invocation: Invocation, function: Callable[..., Any], se
 
 
 def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any]]], settings: Any) -> list[CallResult]:
-    """Call a public function for each invocation, all in one graph, and return the results."""
+    """Call a public function for each invocation, all in one graph. Return the results in order."""
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
     ends = list(accumulate((len(invocation.gradients) for invocation, _ in calls), initial=0))
@@ -195,5 +195,5 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
 
 
 def _writes_outside(invocation: Invocation) -> bool:
-    """Return whether the results of an in-place name inside a graph are in the invocation's tensors."""
+    """Return whether an in-place function in a graph writes into the invocation's tensors, outside the graph."""
     return invocation.adapter.writes and invocation.adapter.writes_from_graphs

@@ -45,7 +45,7 @@ STOP = threading.Event()
 
 
 class WorkItem(NamedTuple):
-    """One case in one mode."""
+    """A case to run in a mode."""
 
     mode: str
     case: Case
@@ -57,7 +57,7 @@ OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 
 @dataclass(eq=False)
 class WorkerResults:
-    """The results of one worker."""
+    """The results of one worker, with the versions that it reported and what it printed."""
 
     results: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The return value of `OnResult` for each item, by mode and case."""
@@ -69,7 +69,7 @@ class WorkerResults:
 
 
 def command(framework: str, python: str = sys.executable) -> list[str]:
-    """Return the worker's command line, without its two directories."""
+    """Return the command that starts a worker, to be followed by its JOB and OUT directories."""
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", framework]
 
 
@@ -80,7 +80,7 @@ def run(
     on_result: OnResult = lambda item, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
 ) -> WorkerResults:
-    """Run all items on one framework, in order.
+    """Run all items on one framework, in order. Start the worker again after a crash.
 
     Results are read and deleted while the worker continues: all files at once may not fit on the disk.
 
@@ -95,7 +95,7 @@ def run(
         results.results[item.mode, item.case.name] = on_result(item, outcome)
 
     def collect(out: Path) -> bool:
-        """Read the new results. Return whether there were any."""
+        """Read and delete the new results of the worker. Return whether there were any."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}
@@ -131,7 +131,7 @@ def run(
 
 
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
-    """Write the files that the worker reads. Items share cases, and cases share lists of gradients.
+    """Write the job directory of a worker. Cases and lists of gradients are written once.
 
     Gradients that are mapped from a file are not copied: the worker maps them too.
     """
@@ -158,7 +158,7 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Run a worker until it ends, or until `collect` has found no new result for `timeout` seconds."""
+    """Run a worker until it ends, or until no new result arrived for `timeout` seconds. Return a failure, or None."""
 
     def poll() -> bool:
         has_results = collect()
@@ -189,14 +189,14 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read what a worker prints, so that its pipe never fills, and keep the beginning."""
+    """Read all that a worker prints, so that its pipe never fills. Keep the beginning in `printed`."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT - len(printed)]
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Read the versions. Return a failure if the framework is missing."""
+    """Store the versions that the worker reported. Return a failure if its framework is not installed."""
     path = out / "worker.json"
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Run modes with several ranks. All ranks run the same cases in step, and rank 0 writes the results."""
+"""Run modes with several ranks: all run the same cases in step, and rank 0 writes the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..modes import DISTRIBUTED, PROCESSES
 
 @contextmanager
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """Yield the adapter for a mode. Rank 0 starts the other ranks, and all join through the file `meeting`."""
+    """Yield the adapter for a mode. Rank 0 starts the other ranks, which join through the file `meeting`."""
     if mode not in PROCESSES:
         yield adapter
         return
@@ -35,7 +35,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
-    """Return an error that names the ranks whose result differs from that of rank 0; '' if all agree."""
+    """Return an error with the ranks whose result differs from rank 0's; '' if all agree."""
     bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
     results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
@@ -43,7 +43,7 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
-    """Return the text of every rank. Exit if a rank is at another step: the next messages would not match."""
+    """Return the text of every rank. Exit if a rank is at another step, as later messages would not match."""
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:
         where = ", ".join(f"rank {rank} reached {each}" for rank, each in enumerate(steps))

@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Raise RuntimeError if a plain tensor does not take the path that the mode tests."""
+    """Raise RuntimeError if the backend would run a plain tensor on another path than the mode tests."""
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -98,14 +98,14 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the versions of the packages that are installed."""
+    """Yield (package, version) for each of these packages that is installed."""
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield package, importlib.metadata.version(package)
 
 
 def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: Backend) -> None:
-    """Run every item of a job, in order."""
+    """Run every item of a job, and write its result."""
     out, rank = options.out, options.rank
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
 
 
 def wait_for_room(out: Path) -> None:
-    """Wait until the parent has read enough results, so that they do not fill the disk."""
+    """Wait until the parent has read enough results that the disk has room."""
     while sum(map(_size, os.scandir(out))) > MOST_WAITING:
         time.sleep(0.05)
 
@@ -154,7 +154,7 @@ Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
-    """Return the results of cases. If they share a graph that cannot be made, run them one by one."""
+    """Return the results of these cases in order. If their shared graph cannot be made, run them one by one."""
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
             return list(_run_cases(adapter, namespace, mode, cases))
@@ -170,7 +170,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
-    """Call the public names of unified_clip, or the framework's functions."""
+    """Yield the result of each case, by unified_clip or, in the mode `native`, by the framework's function."""
     calls = [
         (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
         for case, gradients in cases
@@ -201,7 +201,7 @@ def dtypes(gradients: Sequence[Gradient]) -> set[str]:
 def batches(
     runs: Sequence[Item], is_alone: Callable[[Item], bool], is_wide: Callable[[Item], bool]
 ) -> Iterator[list[Item]]:
-    """Split the items of one mode into batches that share a graph. Items with 64-bit numbers have their own batches."""
+    """Split the items of a mode into batches that share a graph. Items with 64-bit numbers have their own batches."""
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
     size = max(1, -(-len(shared) // (MOST_GRAPHS - 1)))
@@ -211,7 +211,7 @@ def batches(
 
 
 def pack(adapter: Adapter, result: CallResult) -> Packed:
-    """Read the tensors of a result."""
+    """Return a result as JSON fields and tensors read from the framework. TypeError: an unknown dtype."""
     keys = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
     norm = None if result.norm is None else [result.norm]
     lists = {"norm": norm, "gradients": result.gradients, "update": result.update}
@@ -232,7 +232,7 @@ def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Map
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a file that is either complete or missing."""
+    """Write a JSON file at once: it is never there in part."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
