@@ -28,7 +28,7 @@ def clip_grad_norm_(
     foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
     check_numel: bool | int | None = None,
 ) -> Any:
-    """Clip gradients by their total norm, in place.
+    """Clip the gradients by their total norm, in place.
 
     With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If that is 1, the
     gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On
@@ -76,7 +76,7 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Any, clip_value: Any, foreach: bool | None = None) -> None:
-    """Clip every element of gradients to [-clip_value, clip_value], in place.
+    """Clip every element of the gradients to [-clip_value, clip_value], in place.
 
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
@@ -145,7 +145,7 @@ def get_total_norm(
 
 
 def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, foreach: bool | None = None) -> None:
-    """Clip gradients by a norm that was measured before, in place.
+    """Clip the gradients by a norm that was measured before, in place.
 
     With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -324,7 +324,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is no clip. param_list is no list of parameters. A program is passed.
+        TypeError: clip is none of these classes. param_list is no list of parameters. A program is passed.
 
     Example:
         >>> import numpy as np

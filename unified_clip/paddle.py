@@ -330,12 +330,12 @@ def set_gradient_clip(
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
         param_list: The parameters whose own clip this is, referenced weakly. An own clip precedes the default, in any
             order of calls. In static mode a list may have names of parameters. None: set the default of all parameters.
-        program: The static program. It has the default clip, or the parameters in `param_list`. None: the default main
-            program in static mode.
+        program: The static program whose default clip to set, or which has the parameters in `param_list`. None: in
+            static mode, the default main program.
 
     Raises:
-        TypeError: clip is no clip. param_list is no list of parameters. program is no static program. The call is
-            inside `to_static`.
+        TypeError: clip is none of these classes. param_list is no list of parameters. program is no static program. The
+            call is inside `to_static`.
         ValueError: param_list has something other than parameters of the program.
 
     Example:

@@ -30,7 +30,7 @@ def clip_grad_norm_(
     foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
     check_numel: bool | int | None = None,
 ) -> tf.Tensor:
-    """Clip gradients by their total norm, and replace them in their list or dict.
+    """Clip the gradients by their total norm, and replace them in their list or dict.
 
     With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If that is 1, the
     gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On
@@ -77,7 +77,7 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Any, clip_value: float | tf.Tensor, foreach: bool | None = None) -> None:
-    """Clip every element of gradients to [-clip_value, clip_value], and replace them in their list or dict.
+    """Clip every element of the gradients to [-clip_value, clip_value], and replace them in their list or dict.
 
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
@@ -148,7 +148,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | tf.Tensor, total_norm: float | tf.Tensor, foreach: bool | None = None,
 ) -> None:
-    """Clip gradients by a norm that was measured before, and replace them in their list or dict.
+    """Clip the gradients by a norm that was measured before, and replace them in their list or dict.
 
     With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -328,7 +328,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is no clip. param_list is no list of parameters. A program is passed.
+        TypeError: clip is none of these classes. param_list is no list of parameters. A program is passed.
 
     Example:
         >>> import tensorflow as tf

@@ -329,7 +329,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is no clip. param_list is no list of parameters. A program is passed.
+        TypeError: clip is none of these classes. param_list is no list of parameters. A program is passed.
 
     Example:
         >>> import torch
