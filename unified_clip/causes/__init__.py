@@ -1,1 +1,1 @@
-"""Find the cause if two clips of the same gradients differ: result and exact result, or recorded call and its port."""
+"""Find out why two clips of the same gradients differ: a result and the exact one, or a recorded call and its port."""

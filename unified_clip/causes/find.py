@@ -1,4 +1,4 @@
-"""Find the cause of a difference: test known causes on the numbers of a call.
+"""Find the cause of a difference: test the known causes on the numbers of a call.
 
 Causes that show in the tensors come first. Then each cause of `hypotheses` predicts a norm and coefficients. It fits if
 the norm is the returned one, and the coefficients explain every element: bit for bit, or else within a few roundings.
@@ -22,7 +22,7 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return the cause. None if nothing differs, or the cause is not known."""
+    """Return the cause why a call differs from the correct one. None if nothing differs, or no known cause fits."""
     with np.errstate(all="ignore"):  # overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause
@@ -35,7 +35,7 @@ def find_cause(call: Observation) -> Cause | None:
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
-    """Return the cause whose hypothesis fits; None if none fits, or several kinds."""
+    """Return the first cause whose hypothesis explains the numbers. None if none does, or several kinds do."""
     for slack in call.slacks:
         if call.expected_fits(slack):
             break
@@ -54,7 +54,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
 
 
 def swapped(call: Observation) -> Cause | None:
-    """Check for correct results in another order."""
+    """Return a cause if the results are correct, but in another order; else None."""
     expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
     if sorted(expected) != sorted(results) or not call.norm_is_expected:
         return None
@@ -64,7 +64,7 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Check for gradients without a result."""
+    """Return a cause if gradients have no result, and all others are correct; else None."""
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
         lost = [number for number, (expected, result) in pairs if expected and not result]
@@ -81,7 +81,7 @@ def without_result(call: Observation) -> Cause | None:
 
 
 def beyond_range(call: Observation) -> Cause | None:
-    """Check for squares or products outside the range of the format that they were computed in."""
+    """Return a cause if squares or products exceed the range of the dtype in which they were computed; else None."""
     norm, due = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
@@ -101,7 +101,7 @@ def beyond_range(call: Observation) -> Cause | None:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Check for unexpected and for missing NaN."""
+    """Return a cause if results or the norm have an unexpected NaN, or lack an expected one; else None."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
@@ -126,21 +126,21 @@ def nan(call: Observation) -> Cause | None:
 
 
 def zeros(call: Observation) -> Cause | None:
-    """Check for zeros with the wrong sign, and no other difference."""
+    """Return a cause if only zeros with the wrong sign differ; else None."""
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
     return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
 
 
 def not_clipped(call: Observation) -> Cause | None:
-    """Check whether all gradients are unchanged, although some should be clipped."""
+    """Return a cause if all gradients are unchanged, although some should be clipped; else None."""
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
     return Cause("not clipped", NOT_CLIPPED) if is_unchanged and norm_fits and not call.gradients_match_norm else None
 
 
 def touched(call: Observation) -> Cause | None:
-    """Check for gradients within the threshold that changed a little, and no other difference."""
+    """Return a cause if only gradients within the threshold differ, by a little; else None."""
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)
@@ -150,7 +150,7 @@ def touched(call: Observation) -> Cause | None:
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Find other bounds to which all elements are clipped."""
+    """Return a cause if all elements are clipped to other bounds; else None."""
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

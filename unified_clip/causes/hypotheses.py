@@ -1,4 +1,4 @@
-"""Known causes of a difference, such as another eps: each predicts norms and coefficients, which `find` compares."""
+"""Known causes of a difference, such as another eps: each predicts norms and coefficients, which `find` tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", 
 
 
 def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield the causes that predict every number, such as another eps in common use, the simplest first."""
+    """Yield the causes without a fitted number, such as another common eps, the simplest first."""
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -59,7 +59,7 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _rounding_noise(elements: int) -> float:
-    """Return the usual largest relative error of a norm in float32. Roundings, the root included, partly cancel."""
+    """Return the relative error that a norm computed in float32 seldom exceeds: roundings partly cancel."""
     return 2.0**-24 * (1 + math.sqrt(elements))
 
 
@@ -79,7 +79,7 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
-    """Yield squares accumulated in float32, as ports and frameworks may do. unified_clip never does."""
+    """Yield hypotheses that squares are accumulated in float32, as ports and frameworks do. unified_clip never does."""
     if call.p != 2 or call.passed_norm is not None:
         return
     values = {number: gradient.values().reshape(-1) for number, gradient in call.counted.items()}
@@ -90,7 +90,7 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
-    """Return the norm over some gradients by a way of `SUMS`: from sums, from norms, or from all squares."""
+    """Return the norm over some gradients, with squares accumulated in float32. `way`: an index of SUMS."""
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
         sums = np.array([np.add.accumulate(each)[-1] if way < 2 else np.sum(each) for each in squares])
@@ -99,7 +99,7 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield a norm or a coefficient rounded to 16 bits."""
+    """Yield hypotheses that the norm or the coefficient is rounded to 16 bits."""
     norm, due = call.norm, call.expected_norm
     for dtype in NARROW:
         ulp, norms, tolerance = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
@@ -112,7 +112,7 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _lost(call: Observation) -> Iterator[Hypothesis]:
-    """Yield mistakes by which some gradients are unchanged or zero, and the others clipped."""
+    """Yield hypotheses that some gradients are unchanged or zero, and the others clipped."""
     wrong = {number: call.scalings[number] for number in call.wrong}
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
     if not lost:
@@ -128,7 +128,7 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield norms that leave out one gradient, or all with a property in common, or count too many."""
+    """Yield hypotheses that the norm leaves out one gradient, or all of a dtype or rank, or counts too many."""
     due = call.norm_over(call.counted)
 
     def without(left: Sequence[int], who: str) -> Hypothesis:
@@ -153,7 +153,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
-    """Yield clips by a wrong norm: per tensor, total, or measured."""
+    """Yield hypotheses that gradients are clipped by a norm of another scope: per tensor, total, or measured."""
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
         norms = call.norms_by(by)
@@ -168,12 +168,12 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether norms differ from the correct ones, for gradients that are not zero."""
+    """Return whether `norms` differ from the correct norms, other than by zeros."""
     return any(n and n != due for n, due in zip(norms, call.norms, strict=True))
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield norms with another norm_type, or squares of norms."""
+    """Yield hypotheses that the norm has another norm_type, or is the square of the norm."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))
@@ -191,7 +191,7 @@ def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _twice(call: Observation) -> Iterator[Hypothesis]:
-    """Yield gradients that are scaled twice, or clipped twice."""
+    """Yield hypotheses that gradients are scaled twice or clipped twice."""
     if not call.wrong:
         return
     tolerance = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())
@@ -209,7 +209,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the causes that have a fitted number, such as any other threshold."""
+    """Yield the causes with a number that is fitted to the call, such as any other threshold."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -217,7 +217,7 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the threshold that follows from the narrowest interval of coefficients."""
+    """Yield the hypothesis of another threshold, computed from the gradient that bounds it most closely."""
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return
@@ -231,7 +231,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the observed norm, if float32 rounding of accumulated squares can explain it."""
+    """Yield the hypothesis that squares accumulated in float32 give the observed norm, if its error is small enough."""
     norm, due = call.norm, call.expected_norm
     if norm is None or due is None or call.p != 2:
         return
@@ -243,7 +243,7 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
 
 
 def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the cause that one factor above 1 multiplied all gradients, if none should be clipped."""
+    """Yield the hypothesis that all gradients were multiplied by a factor above 1, if none should be clipped."""
     if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return
     narrowest = min(call.scalings.values(), key=lambda each: each.high - each.low)

@@ -1,4 +1,4 @@
-"""A clip call that differs: its tensors and settings, and whether a hypothesis explains its numbers."""
+"""A clip call to explain: its tensors and settings, and whether a hypothesis explains its numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLEARLY = 8
 
 
 class Cause(NamedTuple):
-    """The cause of a difference."""
+    """The cause of a difference: its kind, and a sentence."""
 
     kind: str
     """A few words, the same for all causes of a kind."""
@@ -32,7 +32,7 @@ class Cause(NamedTuple):
     sentence: str
 
     def as_data(self) -> dict[str, str]:
-        """Return it as JSON data of a comparison."""
+        """Return the cause as JSON data for the report of a comparison."""
         return {"mistake": self.kind, "text": self.sentence}
 
     def __str__(self) -> str:
@@ -40,13 +40,13 @@ class Cause(NamedTuple):
 
 
 def instead(what: str, actual: float | Sequence[float], due: float | Sequence[float], form: str = ".6g") -> str:
-    """Return a sentence about a setting that differs, such as `as with eps 0 instead of 1e-06`."""
+    """Return the text about a setting that differs, such as "as with eps 0 instead of 1e-06"."""
     sides = ([each] if isinstance(each, int | float) else each for each in (actual, due))
     return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
 
 
 class Hypothesis(NamedTuple):
-    """A possible cause, and the differences from the correct call that it predicts."""
+    """A possible cause, and the settings, norms or coefficients that it predicts."""
 
     kind: str = ""
     """'' if the numbers fit another cause as well."""
@@ -69,7 +69,7 @@ class Hypothesis(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A call that differs. Gradients are named by their indices."""
+    """A clip call that differs from the correct one. Gradients are identified by their indices."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
@@ -105,14 +105,14 @@ class Observation:
     """Relative errors at which causes are tested."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return the names of gradients, at most four."""
+        """Return the names of these gradients as text. Of more than four, three and the number of the others."""
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
             names[3:] = [f"{len(names) - 3} others"]
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
-        """Yield the index of each gradient, with the gradient before the call, as expected, and after the call."""
+        """Yield (index, before, expected, after) for each gradient that has all three."""
         sides = zip(map(densify, self.before), self.expected, self.after, strict=False)
         for number, (before, expected, after) in enumerate(sides):
             if before is not None and expected is not None and after is not None:
@@ -128,7 +128,7 @@ class Observation:
 
     @cached_property
     def norm_is_expected(self) -> bool:
-        """Return whether the norm is correct, or none was returned."""
+        """Return whether the returned norm is the correct one, or no norm was returned."""
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
@@ -136,7 +136,7 @@ class Observation:
 
     @cached_property
     def counted(self) -> Mapping[int, Dense]:
-        """The gradients that are clipped, by index."""
+        """The dense gradients that are to be clipped, by index."""
         return {i: each for i, each in self._dense.items() if not self.need_clip or self.need_clip[i]}
 
     @cached_property
@@ -148,7 +148,7 @@ class Observation:
         return sum(gradient.array.size for gradient in self.counted.values())
 
     def own_norms(self, p: float) -> Mapping[int, float]:
-        """Return the norm of each gradient in float64."""
+        """Return the norm of each gradient in float64, by index."""
         return {number: exact_norm([gradient], p, "float64") for number, gradient in self._dense.items()}
 
     @cached_property
@@ -160,12 +160,12 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Combine the norms of some gradients into their joint norm."""
+        """Return the joint norm of some gradients, from the norms `own` of each."""
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return the norm that clips each gradient. `measure` returns the norm over some gradients."""
+        """Return the norm by which each gradient is clipped. `measure` returns the joint norm of some gradients."""
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
         for number in self.counted:
@@ -175,7 +175,7 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The total norm to clip by: the returned norm if it is near the measured one, else the measured one."""
+        """The correct total norm: the returned one if it is near the measured one, else the measured one."""
         if self.passed_norm is not None:
             return self.passed_norm
         measured = self.norm_over(self.counted)
@@ -184,11 +184,11 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm that should clip each gradient. For slices, that of the whole gradient."""
+        """The norm by which each gradient should be clipped. For clips per slice, the norm of the whole gradient."""
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
-        """Return the coefficient of each gradient under a hypothesis."""
+        """Return the coefficient of each gradient that a hypothesis predicts."""
         if hypothesis.coefs:
             return hypothesis.coefs
         threshold = self.threshold if hypothesis.threshold is None else hypothesis.threshold
@@ -200,13 +200,13 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The coefficients by the norm that clips."""
+        """The correct coefficient of each gradient."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the numbers, and the correct call does not."""
+        """Return whether a hypothesis explains the numbers of the call, and the correct call does not."""
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):
@@ -214,7 +214,7 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the numbers. The correct call may explain them too."""
+        """Return whether a hypothesis explains the numbers of the call. The correct call may explain them too."""
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False
         coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())
@@ -225,7 +225,7 @@ class Observation:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
     def expected_fits(self, slack: float) -> bool:
-        """Return whether the correct call explains the numbers, up to CLEARLY times `slack`."""
+        """Return whether the correct call explains the numbers, up to a relative error of CLEARLY times `slack`."""
         slack *= CLEARLY
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()
@@ -237,7 +237,7 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Return whether `total_norm` clips the gradients correctly, so that only the returned norm may be wrong."""
+        """Return whether the gradients are clipped correctly by `total_norm`: only the returned norm may be wrong."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
         return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

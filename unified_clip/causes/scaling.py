@@ -1,4 +1,4 @@
-"""Compute the coefficient of a clip by its formula, and bound it by the tensors before and after a call."""
+"""Compute a clip coefficient by its formula, and bound it by the tensors before and after a call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWICE_ROUNDED = 2.0**-23
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Combine the norms of parts into the p-norm of the whole; 0 for no parts, NaN unless p is above 0."""
+    """Return the p-norm of a whole from the norms of its parts; 0 for no parts, NaN unless p is above 0."""
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
         return math.nan
@@ -39,7 +39,7 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 
 
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
-    """Return min(1, threshold / (n + eps)), and 0 if the norm and the threshold are 0."""
+    """Return the clip coefficient min(1, threshold / (n + eps)); 0 if the norm and the threshold are 0."""
     if threshold == math.inf:
         return 1.0
     if n == threshold == 0:
@@ -51,7 +51,7 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return the smallest and the largest coefficient whose products round to all finite elements.
+    """Return the smallest and the largest coefficient by which all finite elements round to the result.
 
     A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
     (-inf, inf) if no element bounds it.
@@ -68,7 +68,7 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return one ULP of each number. A subnormal number or zero may be a flushed one."""
+    """Return the size of one ULP at each number. Subnormal numbers and zeros count as flushed to zero."""
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
     flushed = 2.0 ** max(smallest + 1, target.min_exponent - target.precision + 1)
@@ -77,7 +77,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of one gradient. It keeps no tensors, which may be long."""
+    """How a call scaled one gradient, as numbers: it keeps no tensors, which may be long."""
 
     dtype: str
     low: float
@@ -96,7 +96,7 @@ class Scaling:
     """Largest difference from the expected result, relative to its largest element."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether a coefficient explains the gradient, up to a relative error of `slack`."""
+        """Return whether this coefficient explains the clipped gradient, up to a relative error of `slack`."""
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged
         size = FORMATS[self.dtype].size
@@ -107,7 +107,7 @@ class Scaling:
 
 
 def scaling(before: Dense, expected: Dense, after: Dense) -> Scaling:
-    """Return how a gradient was scaled. The three tensors have one shape and dtype."""
+    """Return how a gradient was scaled. All three tensors must have the same shape and dtype."""
     return Scaling(
         before.dtype,
         *coefficient_bounds(before, after),

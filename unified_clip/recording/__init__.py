@@ -1,1 +1,1 @@
-"""Record clip calls to an event file, and compare two recordings."""
+"""Record clip calls to a file, and compare two recordings."""

@@ -19,7 +19,7 @@ Namer = Callable[[Leaf], str | None]
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that names gradients: by the user's names, else by their own."""
+    """Return a function that returns a gradient's name: from the user's `names`, else the one of the framework."""
     if names is None:
         return lambda leaf: leaf.name
     if isinstance(names, FunctionType):  # of an integration
@@ -39,7 +39,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Name a call's parameters, or a list of gradients in the order of its parameters."""
+    """A namer by parameter. A list of gradients in the order of the parameters gets their names."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -49,7 +49,7 @@ class ByParameter:
         return self._by_id.get(id(leaf.parameter), leaf.name)
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return the parameters' names in order if no gradient has a name and number and shapes agree; else []."""
+        """Return the parameters' names in order if the clip is a plain list of their gradients, else []."""
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
@@ -69,7 +69,7 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return the names of a clip's gradients and their indices among the values, and add the names to `taken`."""
+    """Return the index of each gradient of a clip by a name that is not in `taken`, and add the name to it."""
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
@@ -83,7 +83,7 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Copy the gradients. Complex ones get a last axis of two real numbers; sparse ones are left out."""
+    """Return copies as (dtype, array) by name. Complex gradients get a last axis of 2; sparse ones are left out."""
     backend, copies = clip.gradients.backend, {}
     for name, index in names.items():
         value = clip.gradients.values[index]
@@ -97,13 +97,13 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 
 
 class ClipEvent:
-    """The fields of a line. `complete_fields` adds those that depend on `scalars`, whose values are deferred.
+    """The fields of a recorded clip. `complete_fields` adds those that depend on deferred `scalars`.
 
     Keep this code short: after long gradients, none of it is in a CPU cache.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None) -> None:
-        """`names`: the gradients whose norms are recorded, by name."""
+        """Record the clip. `names`: the gradients whose norms are recorded, by name."""
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
         self.scalars: list[Scalar] = []
@@ -148,7 +148,7 @@ class ClipEvent:
             self._counts = sum(nan), sum(inf)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the fields with the values of the scalars, which differ each time a graph runs."""
+        """Return the fields, completed by the values of the deferred scalars. A graph calls this at each run."""
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
         fields = self.fields
@@ -163,7 +163,7 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Measure the norm of each gradient and of its weight, with the call's `norm_type`."""
+        """Record the norm of each gradient and of its weight, with the clip's `norm_type`."""
         backend, p = clip.gradients.backend, clip.p or 2.0
         self.fields["parameters"] = {}
         for name, index in names.items():
@@ -181,7 +181,7 @@ class ClipEvent:
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Set norms over all ranks, if the ranks agreed to measure them with the clip.
+        """Record norms over all ranks, if the ranks agreed to measure them with the clip.
 
         Ranks know different gradients. All ranks of a known gradient measure it.
         """
@@ -202,7 +202,7 @@ class ClipEvent:
             self._put(path, fields, key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
-        """Set a field, now or when its deferred value arrives."""
+        """Set a field: at once, or when its deferred value arrives."""
         if type(scalar) is float:
             fields[key] = scalar
         elif scalar is not None and path.on_host:
@@ -228,7 +228,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the groups of a call into lines: one for each total norm, and one for all per-tensor norms."""
+    """Merge the groups of a call into lines: one for each total norm, and one for all norms per tensor."""
     lines: list[dict[str, Any]] = []
     for fields in groups:
         last = lines[-1] if lines else None

@@ -1,4 +1,4 @@
-"""Compare two recorded runs: the first step and parameter at which they differ, and why."""
+"""Compare two recorded runs: find the first step and parameter at which they differ, and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .runs import RecordedRun, RunError, check_clipped, read
 
 @dataclass(frozen=True)
 class RecordingComparison:
-    """The result of `compare`."""
+    """The result of comparing two recorded runs."""
 
     a: RecordedRun
     b: RecordedRun
@@ -34,7 +34,7 @@ class RecordingComparison:
 
     @property
     def findings(self) -> list[Cause]:
-        """All explanations, each kind once."""
+        """The causes of all divergences, each kind once."""
         return list({each.kind: each for findings in self.divergences.values() for each in findings}.values())
 
     @property
@@ -77,7 +77,7 @@ def compare(
 
 
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
-    """Return the divergences to report, with the positions of their pairs.
+    """Return (divergence, index of its pair of calls) for the divergences to report.
 
     They are the first of all, the first above rounding, the first above its growth, and the first of each setting,
     such as the threshold.

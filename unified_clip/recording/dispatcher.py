@@ -1,4 +1,4 @@
-"""Pass each clip call to the recorders that are active."""
+"""Pass each clip call to the active recordings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
 
 class RunningCall:
-    """A running call, and its recorder in each recording."""
+    """A call of a public function that is running, with a recorder for each active recording."""
 
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
@@ -27,7 +27,7 @@ class RunningCall:
 
 
 class Dispatcher:
-    """The `observer.Observer` of the process. It passes each clip to all recordings."""
+    """The `observer.Observer` of the process, which passes each clip to all recordings."""
 
     def __init__(self) -> None:
         self._recordings: tuple[Recording, ...] = ()
@@ -49,7 +49,7 @@ class Dispatcher:
             observer.active = self if self._recordings else None
 
     def after_fork(self) -> None:
-        """Reset in a forked process, where a lock of another thread of the parent would stay locked."""
+        """Stop recording in a forked process, where locks of other threads would stay locked."""
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()
@@ -87,7 +87,7 @@ class Dispatcher:
 
     @property
     def is_running(self) -> bool:
-        """Return whether a call is running in this thread."""
+        """Return whether a public function is running in this thread."""
         return self._running is not None
 
     @property
@@ -96,7 +96,7 @@ class Dispatcher:
 
 
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return the public name of a call. The body of a method `clip_` is `_clip_`, that of `__call__` is `_call`."""
+    """Return the public name of a call, from the function that implements it."""
     kind = getattr(args[0], "recorded_as", None) if args else None
     if kind is None:
         return body.__name__

@@ -24,7 +24,7 @@ NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 
 @dataclass(frozen=True)
 class Divergence:
-    """A value that differs between two runs."""
+    """A value that differs between two runs, at a step and a stage."""
 
     step: int
     stage: Stage
@@ -43,7 +43,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """The agreement of two runs at one stage."""
+    """How closely two runs agree at one stage, over all steps."""
 
     stage: Stage
     compared: int
@@ -56,7 +56,7 @@ class StageAgreement:
 
 @dataclass(frozen=True)
 class DivergencePoint:
-    """A divergence, and where it is in two runs."""
+    """A divergence, with both runs and its place in them."""
 
     a: RecordedRun
     b: RecordedRun
@@ -71,7 +71,7 @@ class DivergencePoint:
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return the name of each gradient, and its norm in both runs."""
+        """Return (name, norm in run a, norm in run b) for each gradient."""
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
         if not norms and pair.a.rule == "each":
@@ -79,18 +79,18 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
     def cause(self, kind: str, sentence: str, run: RecordedRun | None = None) -> Cause:
-        """Return a cause for which `run`, by default the second, differs from the other run."""
+        """Return a cause with a sentence about how `run`, by default the second, differs from the other run."""
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
 
 
 def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
-    """Return a call of a run; None outside of it."""
+    """Return the call at an index of a run; None if the run has no such call."""
     return run.lines[index] if 0 <= index < len(run.lines) else None
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """Yield the divergences of each pair, causes before their consequences."""
+    """Yield the list of divergences of each pair of calls, causes before their consequences."""
     weights: dict[str | None, float] = {}
     for pair in pairs:
         for name, a, b in numbers(pair, "weight"):
@@ -108,14 +108,14 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
-    """Return how closely all pairs agree at a stage."""
+    """Return how closely all pairs of calls agree at a stage."""
     distances = [(distance(a, b), pair.a.step) for pair in pairs for _, a, b in numbers(pair, stage)]
     first = next((step for each, step in distances if each.ulps > max_ulp), None)
     return StageAgreement(stage, len(distances), first, *max((each for each, _ in distances), default=(0.0, 0.0)))
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
-    """Yield the numbers of both calls at a stage, with the parameter. Where one call is in float64, both as float32."""
+    """Yield (parameter, number of a, number of b) at a stage. If one call is in float64, both become float32."""
     for name, a, b in _numbers(pair, stage):
         yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, single(a), single(b))
 
@@ -147,7 +147,7 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, 
 
 
 def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
-    """Return the threshold as float32, unless the norm is float64: a float32 tensor and a number then compare equal."""
+    """Return the threshold, rounded to float32 unless the norm is float64: it may come from a float32 tensor."""
     if line.threshold is None or line.dtype == "float64":
         return line.threshold
     return tuple(map(single, line.threshold)) if isinstance(line.threshold, tuple) else single(line.threshold)
@@ -173,7 +173,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield divergences other than numbers at a stage: names, counts, and whether gradients were changed."""
+    """Yield divergences at a stage that are no numbers: names, counts, and whether gradients were clipped."""
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))
@@ -188,7 +188,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether a norm exceeds the threshold; None if that is unknown, or within rounding."""
+    """Return whether a norm exceeds the threshold; None if that is unknown or within rounding."""
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
         return None
@@ -197,7 +197,7 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether the coefficients change gradients; None if that is unknown, or within rounding."""
+    """Return whether a coefficient is not 1; None if that is unknown or within rounding."""
     if not line.coefs() or any(map(math.isnan, line.coefs())):
         return None
     least = min(line.coefs())

@@ -44,7 +44,7 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that the numbers confirm, or else grown rounding if it fits."""
+    """Return every cause that the numbers confirm. If there is none: any other known cause, or grown rounding."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
         cause = sequence.twice(point) or sequence.per_tensor(point) or sequence.one_is_shorter(point)
@@ -85,7 +85,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find missing, swapped or scaled gradients in the second run, or else in the first."""
+    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs."""
     name_in_a = {b: a for a, b in pair.names.items()}
     of_a = {name: each.norm for name, each in pair.a.parameters.items()}
     of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}
@@ -106,7 +106,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
-    """Find missing, swapped or scaled gradients. Norms that are near count as equal."""
+    """Return a cause if these norms of gradients are missing, swapped or scaled. Norms that are near count as equal."""
     ordered = sorted(norm for norm in due.values() if not math.isnan(norm))
     norms = [_nearest(ordered, norm) for norm in observed]
     before, after = _stand_ins(due.values()), _stand_ins(norms)
@@ -119,13 +119,13 @@ def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause
 
 
 def _nearest(ordered: Sequence[float], norm: float) -> float:
-    """Replace a norm by one that is near, if a sorted list has one."""
+    """Return the number of a sorted list that is near this norm; the norm itself if there is none."""
     index = bisect.bisect(ordered, norm)
     return next((each for each in ordered[max(0, index - 1) : index + 1] if is_near(each, norm)), norm)
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """Return single-number gradients with these norms, in place of gradients that were not recorded."""
+    """Return gradients of one element with these norms, in place of gradients that were not recorded."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 
@@ -140,7 +140,7 @@ def _rule(point: DivergencePoint) -> Cause | None:
 
 
 def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
-    """Yield the thresholds, norm types and eps that differ, if they explain the numbers."""
+    """Yield a cause for each of threshold, norm_type and eps that differs and explains the numbers."""
     a, b = pair.a, pair.b
     old, new, follow = a.threshold, b.threshold, _is_by_formula(a) and _is_by_formula(b)
     is_shown = follow or a.rule == "value" or old != old or new != new  # nothing follows from NaN
@@ -159,7 +159,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have these two norms of different orders."""
+    """Return whether the same gradients can have both total norms, of different norm types."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -171,7 +171,7 @@ def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find a run that does not clip norms above the threshold, or clips norms below it."""
+    """Return a cause if only one run clips, although the norms of both are above, or below, the threshold."""
     if point.first.stage != "clipped":
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
@@ -186,7 +186,7 @@ def _norms_are_equal(pair: CallPair) -> bool:
 
 
 def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
-    """Return whether the coefficients follow from the norms and the settings, by default up to their rounding."""
+    """Return whether the coefficients follow from the norms and the settings, up to a relative error."""
     if not isinstance(line.threshold, float) or not line.coefs():
         return False
     relative = relative or (ROUNDED if line.watched else EXACT)
@@ -200,7 +200,7 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find the cause in one run's coefficients, if those of the other run match its settings."""
+    """Return the known cause that explains one run's coefficients, if those of the other follow its settings."""
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
         return None
@@ -216,7 +216,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return an observation of a call, with the reference as the correct call."""
+    """Return an observation of the call `line`, with `reference` as the correct call."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
@@ -246,7 +246,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 
 
 def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find two coefficients of the same formula, one of which a framework's own function rounds."""
+    """Return a cause if both coefficients follow the same formula, and a framework's function rounds one of them."""
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _norms_are_equal(pair):
         return None
@@ -274,7 +274,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
-    """Find a difference above rounding and less than `GROWTH` times an earlier one."""
+    """Return a cause if a difference is above rounding, but less than GROWTH times an earlier one."""
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":
         return None

@@ -1,4 +1,4 @@
-"""Pair the calls and the parameters of two recorded runs."""
+"""Match the calls and the parameters of two recorded runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True)
 class CallPair:
-    """A call of each run, of the same step and at the same position in it."""
+    """The calls of both runs at the same step and at the same position in it."""
 
     a: RecordedCall
     b: RecordedCall
@@ -30,7 +30,7 @@ class CallPair:
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
-    """Pair the calls of two runs in order, up to the first two whose steps differ.
+    """Return the calls of two runs in pairs, up to the first two whose steps differ.
 
     names: Parameter names, from either run to the other. `match_parameters` matches the remaining ones.
 
@@ -43,7 +43,7 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
 
 
 def read_names(path: Path) -> Names:
-    """Read a TOML file of `"name in one run" = "name in the other"`. RunError: it is invalid, or has a name twice."""
+    """Return the entries `"name in one run" = "name in the other"` of a TOML file. RunError: invalid or repeated."""
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -64,7 +64,7 @@ def read_names(path: Path) -> Names:
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Match the parameters of two calls: by `names`, else by equal names, else by shape in their order."""
+    """Return the parameters of call b by those of call a: by `names`, else by equal names, else by shape in order."""
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
     common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}
@@ -79,12 +79,12 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """Return the shape without the order of its axes: some frameworks store weights transposed."""
+    """Return the lengths of a shape in sorted order: some frameworks store weights transposed."""
     return tuple(sorted(map(str, shape)))
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` from the names of run a to those of run b; None if other names occur."""
+    """Return `names` from run a to run b, turned around if needed; None if they have other names."""
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
@@ -104,7 +104,7 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Merge the per-gradient calls of each run, where the other run has one call for all gradients of a step.
+    """Merge calls for single gradients, where the other run has one call for all gradients of a step.
 
     If a run counted every call as a step, and its calls are as many as the other run's gradients, it gets the steps of
     the other run.
@@ -130,7 +130,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Merge the per-gradient calls of one step of both runs."""
+    """Yield the calls of one step of both runs in lists, each of which is to be merged into one call."""
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -151,12 +151,12 @@ def _tensor_count(line: RecordedCall) -> int:
 
 
 def _is_single(line: RecordedCall) -> bool:
-    """Return whether a call clips one gradient, as far as is known."""
+    """Return whether a call is known to clip exactly one gradient."""
     return _tensor_count(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Count the first calls that clip one gradient each, none twice, with the same settings."""
+    """Return how many calls, from the first, clip one gradient each with the same settings, and none twice."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
@@ -171,7 +171,7 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
 
 
 def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
-    """Merge several calls that `count_mergeable` counts into one."""
+    """Merge these calls, which clip one gradient each, into one call: see `count_mergeable`."""
     if len(lines) == 1:
         return lines[0]
     parameters = {

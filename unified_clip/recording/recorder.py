@@ -72,7 +72,7 @@ def record(
 
 
 class Recording:
-    """The recording of a run, made by `record`."""
+    """A recording of clip calls, made by `record`."""
 
     def __init__(self, path: Path, norms: bool, gradients_every: int | None, names: Any) -> None:
         if gradients_every is not None:
@@ -97,7 +97,7 @@ class Recording:
 
     @property
     def step(self) -> int:
-        """The step of the last call, or the one that you set; 0 before the first."""
+        """The step of the last call, or the one that you set; 0 before the first call."""
         return self._step
 
     @step.setter
@@ -114,11 +114,11 @@ class Recording:
         self._step, self._by_calls = step, False
 
     def next_step(self) -> None:
-        """Begin a step, to which the next calls belong. Without it, each call is a step."""
+        """Begin the next step. Without any call of this method, each clip call is a step."""
         self.step = self._step + 1
 
     def _take_step(self) -> int:
-        """Return the step of a new call."""
+        """Return the step of a new clip call, and count it."""
         with self._lock:
             self._step = max(self._step + self._by_calls, 1)
             return self._step
@@ -155,7 +155,7 @@ class Recording:
             )
 
     def after_fork(self) -> None:
-        """Reset in a forked process: the file and pending lines belong to its parent."""
+        """Close the recording in a forked process: the file and pending lines belong to the parent."""
         self._make_locks()
         self._pending.clear()
         self._waits.clear()
@@ -174,7 +174,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a watched call, and store its gradients by name, as dtypes and arrays."""
+        """Write a line for a call of a framework's function. Store `before` and `after`: (dtype, array) by name."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
@@ -182,7 +182,7 @@ class Recording:
             self._write({"step": step}, [fields], {})
 
     def on_unrecordable_graph(self, framework: str) -> None:
-        """Warn once that a call is not recorded."""
+        """Warn once that calls in this framework's graph cannot be recorded."""
         self._is_empty = False  # this warning replaces that of an empty recording
         self._warn(
             f"a clip call inside a graph of {framework} is not recorded, since that graph cannot report values; "
@@ -190,7 +190,7 @@ class Recording:
         )
 
     def _add(self, call: CallRecorder) -> None:
-        """Write a call's lines, now or when its deferred numbers arrive."""
+        """Write the lines of a call, at once or when its deferred numbers arrive."""
         with self._flushing:
             self._flush()
             if self._pending or any(event.deferred for event in call.events):
@@ -199,14 +199,14 @@ class Recording:
                 self._write(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
-        """Write pending calls, up to the first with deferred numbers."""
+        """Write pending calls in order, up to the first whose numbers have not arrived. `wait`: write all of them."""
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
         ):
             self._write(*self._pending.popleft().parts())
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
-        """Write a call's lines whenever its graph runs."""
+        """Write the lines of a traced call whenever its graph runs."""
         callbacks = [each.path.graph_callback() for each in events if each.path is not None]
         callback = callbacks[0]
         if callback is None or None in callbacks:
@@ -227,14 +227,14 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def _wait_for_graphs(self) -> None:
-        """Wait for the reports of graphs. Hold no lock: the reports take one."""
+        """Wait until running graphs have reported their calls. The caller must not hold the lock, which they take."""
         for wait in tuple(self._waits):
             wait()
 
     # -- writing
 
     def _write(self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
-        """Write the lines of a call, which may have clipped several groups or none."""
+        """Write a line for each group that a call clipped, or a single one. `head` and `tail` are in each line."""
         with self._lock:
             self._is_empty = False
             if self._file is None:
@@ -247,7 +247,7 @@ class Recording:
                 self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
-        """Write gradients to a new file. Return its name, or None if they could not be written."""
+        """Write gradients to a new file. Return its name; None if they could not be written."""
         with self._lock:
             number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
@@ -276,7 +276,7 @@ def _write_line(file: FileIO, line: dict[str, Any]) -> None:
 
 
 class CallRecorder:
-    """Record one call in one recording."""
+    """The recorder of one call, for one recording."""
 
     def __init__(self, recording: Recording, call: str) -> None:
         self._recording, self._call = recording, call
@@ -293,7 +293,7 @@ class CallRecorder:
         return self._step
 
     def on_clip(self, clip: Clip) -> None:
-        """Receive a clip of the call. A call may have none, one, or one for each group."""
+        """Record a clip. A call may have none, one, or one for each group."""
         recording = self._recording
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
@@ -311,7 +311,7 @@ class CallRecorder:
             self._gradients.update(copy_gradients(clip, names))
 
     def end(self, seconds: float, error: BaseException | None) -> None:
-        """Receive the exception of the call, and its duration without the recording."""
+        """Record the duration of the call, without that of the recording, and its exception. Then write it."""
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
@@ -324,7 +324,7 @@ class CallRecorder:
         self._recording._add(self)
 
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        """Return the fields at the start of each line, those of each group, and those at the end of each line."""
+        """Return the fields of the call as (start of each line, fields of each group, end of each line)."""
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
         return {"step": self.step, "call": self._call}, groups, self._tail
 

@@ -1,4 +1,4 @@
-"""The result of comparing two runs, as JSON and on the terminal."""
+"""Show the result of comparing two runs, as JSON and on the terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def as_data(comparison: RecordingComparison) -> dict[str, Any]:
 
 
 def show(comparison: RecordingComparison) -> None:
-    """Print the result."""
+    """Print the result of a comparison to the terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -47,7 +47,7 @@ def show(comparison: RecordingComparison) -> None:
 
 
 def lines(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each run, and the result."""
+    """Return a sentence about each run, followed by the sentences of `result`."""
     return [*map(_about, (comparison.a, comparison.b)), *result(comparison)]
 
 
@@ -59,7 +59,7 @@ def _about(run: RecordedRun) -> str:
 
 
 def result(comparison: RecordingComparison) -> list[str]:
-    """Return sentences: where the runs differ, why, and how closely each stage agrees."""
+    """Return sentences about where the runs differ, why, and how closely each stage agrees."""
     if comparison.first is None:
         same = f"The runs are the same: {_calls(len(comparison.pairs))}{_allowed(comparison)}."
         return [same, *_unknown_thresholds(comparison)]

@@ -1,4 +1,4 @@
-"""The distance of two recorded numbers, and bounds on rounding."""
+"""Measure the distance of two recorded numbers, with bounds on rounding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GREATEST = float(np.finfo(np.float32).max)
 
 
 class Distance(NamedTuple):
-    """The distance of two numbers."""
+    """The distance of two numbers, in ULP and relative."""
 
     ulps: float
     """ULP of float32, or of float64 if either number needs it; inf if only one is finite."""
@@ -33,7 +33,7 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance of two numbers, 0 for two NaN."""
+    """Return the distance of two numbers; 0 if both are NaN."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -44,7 +44,7 @@ def distance(a: float, b: float) -> Distance:
 
 
 def is_near(a: float, b: float) -> bool:
-    """Return whether two norms differ relatively by at most `NEAR`."""
+    """Return whether two norms differ by at most NEAR."""
     return distance(a, b).ulps <= NEAR
 
 
@@ -58,7 +58,7 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers in ULP of `scale`, the size of the terms of which they are sums."""
+    """Return the difference of two numbers in ULP of `scale`, such as the norm that they contribute to."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
     unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest that it can be, relatively
@@ -66,7 +66,7 @@ def ulps_at(scale: float, a: float, b: float) -> float:
 
 
 def single(value: float) -> float:
-    """Return the nearest float32, or the number itself beyond the range of float32."""
+    """Return the nearest float32. A number beyond the range of float32 is returned unchanged."""
     return float(np.float32(value)) if abs(value) <= GREATEST else value
 
 
@@ -75,6 +75,6 @@ def needs_float64(*values: float) -> bool:
 
 
 def _place(value: float, wide: bool) -> int:
-    """Return the index of a number among all numbers of its format, 0 for 0."""
+    """Return the position of a number among all float32 numbers (`wide`: float64), with 0 at 0."""
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

@@ -13,7 +13,7 @@ from .recorder import NO_CALLS, SCHEMA
 
 
 class RunError(Exception):
-    """A file is no valid recording, or two recordings cannot be compared."""
+    """The error for a file that is no valid recording, or for recordings that cannot be compared."""
 
 
 class Table(BaseModel):
@@ -21,7 +21,7 @@ class Table(BaseModel):
 
 
 class Parameter(Table):
-    """A gradient before clipping, and its weight at that time."""
+    """The recorded norm and shape of a gradient before clipping, and the norm of its weight."""
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Real
@@ -36,7 +36,7 @@ NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": lis
 
 
 class RecordedCall(Table):
-    """A clip call, or one of the groups that a call clips separately."""
+    """A line of a recording: a clip call, or one of the groups that it clips separately."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
@@ -104,14 +104,14 @@ class RecordedCall(Table):
 
     @property
     def order(self) -> float:
-        """The order of the parameters' norms."""
+        """The norm_type of the norms; 2 if none was recorded."""
         return 2.0 if self.norm_type is None else self.norm_type
 
     def norms(self) -> list[float]:
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms, or those of the parameters if there are none."""
+        """Return the norms by which the call clips; without any, the norms of the parameters."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def coefs(self) -> list[float]:
@@ -126,7 +126,7 @@ class Header(Table):
 
 
 class RecordedRun(Table):
-    """A recorded run: `header` has time and version, `lines` the clip calls in order."""
+    """A recording that was read: `header` has time and version, `lines` the clip calls in order."""
 
     path: Path
     header: Header
@@ -142,7 +142,7 @@ class RecordedRun(Table):
 
 
 def read(path: str | Path, name: str | None = None) -> RecordedRun:
-    """Read a run. `name` is its name in sentences; None: that of the file. RunError: the file is no valid recording."""
+    """Read a recording. `name`: the run's name in sentences; None: the file's. RunError: no valid recording."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -164,7 +164,7 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Raise RunError if no call of a run clipped a gradient: it has nothing to compare or plot."""
+    """Raise RunError if no call of a run clipped a gradient, so that it has nothing to compare or plot."""
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:

@@ -1,4 +1,4 @@
-"""Causes in the sequence of calls: clipping after the step, clipping twice, ending early, one call per gradient."""
+"""Find causes in the sequence of calls: clipping after the step, clipping twice, one call per gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DESCENT = 0.1
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Find equal gradients where one run's weights have already been updated."""
+    """Return a cause if the gradients are equal, but one run's weights have already been updated."""
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()
@@ -41,7 +41,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its step, if the next step of the other run proves it."""
+    """Return the run that clips after its optimizer step; None if the weights do not prove it for exactly one run."""
     # The late run has stepped by its gradients, and the other steps by clipped ones. Plain descent by both fits one of
     # the two only. After other optimizers, all weights have to move the same way.
     if point.index + 1 >= len(point.pairs) or len(pair.a.coefs()) != 1 or len(pair.b.coefs()) != 1:
@@ -60,7 +60,7 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether SGD with the gradients explains the weights, and with clipped gradients the next ones."""
+    """Return whether SGD explains the weights: by unclipped gradients in the late run, by clipped ones in the other."""
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
     # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
     multiples = [(after**2 - now**2 - coef * (moved**2 - now**2)) / square for now, moved, after, square in moves]
@@ -80,7 +80,7 @@ def twice(point: DivergencePoint) -> Cause | None:
 
 
 def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | None:
-    """Return the previous norm and coefficient and this norm, if the call clips the previous call's results."""
+    """Return (norm of the previous call, its coefficient, norm of this call) if the call clips its results again."""
     line, before = call_at(run, index), call_at(run, index - 1)
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None
@@ -105,7 +105,7 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 
 
 def per_tensor(point: DivergencePoint) -> Cause | None:
-    """Find a run with a total norm, and another whose norms per tensor or group combine to it."""
+    """Return a cause if one run clips by a total norm, and the other by norms of parts that combine to it."""
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), other.lines[point.index :]
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
@@ -125,7 +125,7 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return the norms of consecutive calls until they combine to `total`, and the number of these calls."""
+    """Return the norms of the next calls, until they combine to `total`, and the number of these calls."""
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

@@ -1,1 +1,1 @@
-"""Tensors without a framework: exact arithmetic, ULP distances, files, and conversion from and to every framework."""
+"""Tensors without a framework: exact arithmetic, ULP distances, files, and conversion to and from each framework."""

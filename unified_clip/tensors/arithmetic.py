@@ -1,4 +1,4 @@
-"""Exact arithmetic for the oracle, in integers and fractions.
+"""Compute sums, roots and roundings exactly, in integers and fractions, to check the library's results.
 
 It shares no code with the arithmetic that it checks: `unified_clip._core.exact` rounds with sticky bits, this module
 compares with the halfway points.
@@ -19,7 +19,7 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Format(NamedTuple):
-    """A binary floating-point format: significant bits, exponents of its smallest and largest normals, bytes."""
+    """The parameters of a binary floating-point format: precision, exponents of its normal numbers, bytes."""
 
     precision: int
     min_exponent: int
@@ -39,7 +39,7 @@ FORMATS = {
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return the number of `dtype` nearest to the root of a fraction of 0 or more (degree 1 or 2), ties to even."""
+    """Return the number of `dtype` nearest to the root (degree 1 or 2) of a fraction of 0 or more, ties to even."""
     if square == 0:
         return 0.0
     target = FORMATS[dtype]
@@ -55,26 +55,26 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """Return the number of `dtype` nearest to a fraction, ties to even. Zero has no sign."""
+    """Return the number of `dtype` nearest to a fraction, ties to even. Zero is never negative."""
     magnitude = nearest_root(abs(value), 1, dtype)
     return -magnitude if value < 0 else magnitude
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """Round a float once to `dtype`. Keep NaN, infinities and the sign of zero."""
+    """Return a float rounded once to `dtype`. NaN, infinities and the sign of zero remain."""
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)
 
 
 def _exponent(value: Fraction) -> int:
-    """Return the e with 2**e <= value < 2**(e + 1)."""
+    """Return the exponent e with 2**e <= value < 2**(e + 1)."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if Fraction(2) ** guess <= value else guess - 1
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
-    """Round every element once to `dtype`, ties to even. Return float64."""
+    """Return every element rounded once to `dtype`, ties to even, as float64."""
     target = FORMATS[dtype]
     if target.size == 8:
         return values
@@ -90,7 +90,7 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 
 
 def power_sum(values: Float64s, p: float) -> Fraction:
-    """Return the sum of |x|**p of finite values: exact for p = 1 and p = 2, to 60 digits for others."""
+    """Return the sum of |x|**p of finite values: exact for p = 1 and p = 2, otherwise to 60 digits."""
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
         return _sum_to_60_digits(flat, p)
@@ -106,7 +106,7 @@ CHUNK = 1 << 15
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
-    """Add the limbs of all numbers with the same exponent together."""
+    """Return the exact sum of |x|**p for p = 1 or 2, in at most CHUNK elements."""
     fractions, exponents = np.frexp(magnitudes)
     first, rest = _split(fractions)
     second, rest = _split(rest)
@@ -122,14 +122,14 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Return the first bits of numbers below 1 as whole numbers, and the other bits as numbers below 1."""
+    """Split numbers below 1: return their first LIMB bits as whole numbers, and the rest as numbers below 1."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """Return the number of `dtype` nearest to total**(1 / p), ties to even. If p is not 1 or 2, from 60 digits."""
+    """Return the number of `dtype` nearest to total**(1 / p), ties to even; from 60 digits if p is not 1 or 2."""
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)
     with _sixty_digits():
@@ -150,7 +150,7 @@ def _sixty_digits() -> AbstractContextManager[Context]:
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:
-    """Sum over the first axis exactly, and round once to `dtype`. NaN and infinities follow IEEE 754."""
+    """Return the sums over the first axis, exact and rounded once to `dtype`. NaN and infinities follow IEEE 754."""
     total, inexact = np.zeros(values.shape[1:]), np.zeros(values.shape[1:], bool)
     with np.errstate(all="ignore"):
         for row in values:

@@ -1,4 +1,4 @@
-"""Describe the differences of two lists of gradients: tensor, index, both numbers, and their distance in ULP."""
+"""Describe the differences of two lists of gradients: tensor, index, both numbers, and the distance in ULP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_TENSORS = 5
 
 
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """Return the differences of more than `max_ulp` between gradients, by name; '' if there are none.
+    """Return a text about the gradients that differ by more than `max_ulp`; '' if none does.
 
     Sparse gradients are compared by the dense ones that they stand for.
     """
@@ -33,7 +33,7 @@ def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides:
 
 
 def hexadecimal(value: float) -> str:
-    """Format as `float.hex` does, without trailing zeros."""
+    """Return a number as `float.hex` does, without trailing zeros."""
     return re.sub(r"\.?0+p", "p", value.hex())
 
 
@@ -76,7 +76,7 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
 
 
 def _number(tensor: Dense, position: int) -> str:
-    """Format in decimal, in the fewest digits that are unique in the dtype, and in hexadecimal."""
+    """Return an element as text: the shortest decimal that rounds to it, and hexadecimal for finite floats."""
     if tensor.dtype == "int64":
         return str(tensor.array.reshape(-1)[position])
     value = float(tensor.values().reshape(-1)[position])

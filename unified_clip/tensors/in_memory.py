@@ -1,4 +1,4 @@
-"""Read the gradients in a container in memory, of any framework, as plain bytes."""
+"""Read the gradients in a container of any framework as plain bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_container(container: Any) -> dict[str, Gradient]:
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
-    """Return a name for each leaf. The second of two equal names gets a (2)."""
+    """Return a name for each gradient. The second of two equal names gets a (2)."""
     names: dict[str, None] = {}
     for leaf in leaves:
         name = leaf.name or f"gradient {leaf.position}"

@@ -31,12 +31,12 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 
 class UnreadableError(Exception):
-    """A file is damaged, or has an unexpected content."""
+    """The error for a file that is damaged, or whose content is not supported."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A tensor: a dtype's name, and its memory as an array; complex numbers as two real ones along a last axis."""
+    """A dense tensor: the name of its dtype, and its memory as an array. A last axis of 2 splits complex numbers."""
 
     dtype: str
     array: npt.NDArray[Any]
@@ -46,13 +46,13 @@ class Dense:
         return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
-        """Return the numbers in float64, which is exact for all dtypes."""
+        """Return the elements in float64, which is exact for all dtypes."""
         if self.dtype != "bfloat16":
             return self.array.astype(np.float64)
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns as unsigned integers. All NaN get one pattern, whatever the framework."""
+        """Return the bit patterns of the elements as unsigned integers. All NaN get the same pattern."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -77,7 +77,7 @@ Gradient = Dense | Sparse | None
 
 
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
-    """Return a new array in NumPy's dtype, or in that of ml_dtypes for bfloat16."""
+    """Return a new NumPy array with these elements. Its dtype for bfloat16 is that of ml_dtypes."""
     if tensor.dtype in PARTS:
         return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
     if tensor.dtype != "bfloat16":
@@ -88,7 +88,7 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """Return an array as a tensor in new memory. The array may have either byte order."""
+    """Return a copy of an array as a tensor. The array may have either byte order."""
     name = name_of(array.dtype)
     if name == "bfloat16":
         return Dense(name, np.array(array.view(np.uint16)))
@@ -97,12 +97,12 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype. np.savez and HDF5 store the bfloat16 of ml_dtypes as two untyped bytes."""
+    """Return the name of a dtype. Two untyped bytes are bfloat16: np.savez and HDF5 store it so."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
 def form(tensor: Dense | None) -> str:
-    """Return the dtype and the shape as text."""
+    """Return the dtype and the shape of a tensor as text."""
     return "None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
 
 
@@ -115,12 +115,12 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return a dense gradient: sum repeated rows, round each sum once, and fill absent rows with zeros."""
+    """Return a gradient as a dense one. Repeated rows are summed exactly and rounded once; absent rows are zeros."""
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
 
 def clear_cache() -> None:
-    """Clear the cache of densified gradients."""
+    """Clear the cache of `densify`."""
     _densified.cache_clear()
 
 
@@ -137,7 +137,7 @@ def _densified(gradient: Sparse) -> Dense:
 
 
 def digest(tensors: Iterable[Dense | None]) -> str:
-    """Return the SHA-256 of dtypes, shapes and bits."""
+    """Return the SHA-256 of the dtypes, shapes and bits of tensors."""
     sha256 = hashlib.sha256()
     for tensor in tensors:
         sha256.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
@@ -146,7 +146,7 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 
 class Lazily(Sequence[Dense | None]):
-    """A sequence that makes a tensor at each access: all at once may not fit into memory."""
+    """A sequence that makes a tensor at each access, because all at once may not fit into memory."""
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:
         self._make, self._count = make, count

@@ -15,14 +15,14 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
-    """Return the greatest distance in ULP between two lists of tensors of the same shapes: see `differences`."""
+    """Return the largest distance in ULP between two lists of tensors of the same shapes."""
     pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
     return max((float(each.max(initial=0.0)) for each in distances), default=0.0)
 
 
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
-    """Return the indices of numbers that differ, in memory order, and their distances in ULP.
+    """Return the indices of elements that differ, in memory order, and their distances in ULP.
 
     NaN equals NaN, and its distance from a number is inf. The distance of 0 and -0 is 1.
     """
@@ -38,6 +38,6 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Map bit patterns to integers in the order of the numbers. `whole`: the dtype is an integer."""
+    """Return bit patterns as integers in the order of the numbers. `whole`: the dtype is an integer."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

@@ -1,4 +1,4 @@
-"""A user's gradients, from files and functions, as tensors that stay in files until they are used.
+"""Read a user's gradients from files and functions, as tensors that stay in files until they are used.
 
     read(Path("gradients.pt"), scratch)                     every gradient in a file
     read(Path("run/ckpt-9"), scratch, only=["model/*"])     those of a checkpoint whose names match
@@ -72,7 +72,7 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] = {},
 ) -> dict[str, Gradient]:
-    """Return the gradients in a file by name, in its order; those of TensorFlow and Keras are sorted.
+    """Return the gradients in a file by name, in the file's order; those of TensorFlow and Keras are sorted.
 
     Their arrays are read-only `np.memmap`s (plain where there are no elements), contiguous, but not always aligned.
 
@@ -102,7 +102,7 @@ def read(
 
 
 def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
-    """Call a Python function that returns or yields tensors of any framework, (name, tensor) pairs, or dicts of them.
+    """Call a function in a Python file, and return its tensors by name, from any framework.
 
     spec: a file, relative to `directory`, and the name of a function without parameters: `grads.py:gradients`.
     python: the interpreter that runs it, in a process of its own, on the CPU. The rest as for `read`.
@@ -121,7 +121,7 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
 
 
 def _kind(path: Path) -> tuple[Path, str]:
-    """Return the file to read and its kind: a suffix of READ_HERE, or a kind of `convert_worker`."""
+    """Return the path to read, and its kind: a suffix of READ_HERE, or a kind of `convert_worker`. UnreadableError."""
     if path.is_dir():
         if not (path / "checkpoint").is_file():
             raise UnreadableError("a directory without a TensorFlow checkpoint. Pass a file")
@@ -142,7 +142,7 @@ def _kind(path: Path) -> tuple[Path, str]:
 
 
 def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
-    """Convert a source in a process of its own, and map the tensors that it wrote."""
+    """Convert a file or a function's result in a process of its own, and return the gradients that it wrote, mapped."""
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     remedy = (

@@ -1,4 +1,4 @@
-"""Convert a file that only its framework can read.
+"""Convert a file that only its framework can read, in a process of its own.
 
     python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _size(source: Path) -> int:
-    """Return the bytes of a file, or of all files of a TensorFlow checkpoint."""
+    """Return the size in bytes of a file, or of all files of a TensorFlow checkpoint."""
     if source.is_file():
         return source.stat().st_size
     paths = source.iterdir() if source.is_dir() else source.parent.glob(f"{glob.escape(source.name)}.*")
@@ -129,7 +129,7 @@ def from_keras(source: str, out: Path) -> Iterator[Item]:
 
 
 def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
-    """Yield the datasets below an HDF5 group and their names, each once. Reject links to other files."""
+    """Yield (name, dataset) for each dataset below an HDF5 group, once. UnreadableError: a link to another file."""
     for key in group:
         name = f"{prefix}{key}"
         tree.enter(name, depth)
@@ -150,7 +150,7 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
 
 def _extract(source: str, out: Path) -> Path:
-    """Extract the HDF5 file from a `.keras` zip. Keras stores it uncompressed, so it cannot be longer than the zip."""
+    """Extract the HDF5 file from a `.keras` zip, and return its path. UnreadableError: it is missing or compressed."""
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             raise UnreadableError(f"{WEIGHTS} is missing or compressed. Save it with model.save")
@@ -169,7 +169,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Reject a dataset with missing chunks, or with one that expands beyond its size: HDF5 expands without a limit."""
+    """Reject a dataset with missing chunks, or with a chunk that expands beyond its size: HDF5 would not stop."""
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
     codes = [code for code, *_ in filters]
@@ -197,7 +197,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:
-    """Call `source`, written as FILE:FUNCTION, and yield its tensors."""
+    """Call the function of `source`, written as FILE:FUNCTION, and yield its tensors."""
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
@@ -205,7 +205,7 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a function by name. An error names the line that raised it."""
+    """Call a function, and yield (name, tensor) for its tensors. UnreadableError: it raised; with the line."""
     try:
         returned = function_in(path, name)()
         if _is_tensor(returned) or isinstance(returned, Mapping):
@@ -238,7 +238,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """Return the bytes of a tensor of any framework. UnreadableError: it cannot be read."""
+    """Return a tensor of any framework as plain bytes. UnreadableError: it cannot be read."""
     framework = adapter_of(type(tensor))
     try:
         assert framework is not None

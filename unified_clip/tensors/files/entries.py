@@ -1,4 +1,4 @@
-"""List the tensors in a file, and choose the gradients among them."""
+"""List the tensors in a file, and select the gradients among them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 
 
 class Item(NamedTuple):
-    """A tensor in a file, before it is read."""
+    """A tensor in a file that is read when `get` is called."""
 
     name: str
     dtype: str
@@ -30,12 +30,12 @@ class Item(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the tensor in memory; of a sparse one, after it is made dense."""
+        """The bytes of the tensor in memory. For a sparse tensor: as a dense one."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
-    """Yield the gradients among the tensors whose names match one of the patterns `only`, or all without patterns.
+    """Yield (name, gradient) for the tensors that match one of the patterns `only`; all without patterns.
 
     Integers and text are left out, unless `only` has their full name.
 
@@ -84,7 +84,7 @@ def twice(name: str) -> UnreadableError:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Reject a sparse tensor that does not have one row of values for each row index."""
+    """Reject a sparse tensor without one row of values for each row index, or with an index outside its shape."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
@@ -98,7 +98,7 @@ def _check_rows(name: str, gradient: Sparse) -> None:
 def flatten(
     value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None, depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors in nested dicts and lists: `a.b` for `{"a": {"b": ...}}`, `gradient 0` for the first of a list.
+    """Yield (name, tensor) for nested dicts and lists, with names such as `a.b` for `{"a": {"b": ...}}`.
 
     Anything else, None too, is left out. LimitError: the nesting, the entries or the names exceed the bounds of `tree`.
     """

@@ -1,4 +1,4 @@
-"""Tensors that stay in their files, by memory map: a file of 10 GB takes no memory until its tensors are used.
+"""Map tensors in their files: a file of 10 GB takes no memory until its tensors are used.
 
 A tensor that cannot be mapped in its file is written into a scratch directory, and mapped there.
 """
@@ -34,17 +34,17 @@ SMALL = 1 << 25
 
 
 def open_map(path: Path) -> Raw:
-    """Map a whole file once, since each map keeps a file descriptor open. NumPy cannot map an empty file."""
+    """Return a file as a memory-mapped array of bytes. Map a file only once: each map keeps a file descriptor open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def read_or_map(path: Path) -> Raw:
-    """Read a small file, and map a large one."""
+    """Return a file as an array of bytes: read if it is small, else mapped."""
     return np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that begins at a byte of a mapped file. The array has `filename` and `offset`."""
+    """Return the tensor that starts at this byte of a mapped file. The array has `filename` and `offset`."""
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
     array = raw[start : start + size].view(STORAGE[dtype]).reshape(whole)
@@ -54,7 +54,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
-    """Write a gradient, and return its entry for `at`. A tensor that is mapped already stays in its own file."""
+    """Write a gradient, and return its entry for `at`. A tensor that is mapped already is not copied."""
     if gradient is None:
         return None
     if isinstance(gradient, Sparse):
@@ -87,21 +87,21 @@ _shared_map = cache(open_map)
 
 
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
-    """Write gradients into a directory as they come, so that one at a time is in memory; the index last."""
+    """Write gradients into a directory one by one, so that only one is in memory, and an index at the end."""
     with (directory / TENSORS).open("wb") as file:
         index = {name: append(file, gradient) for name, gradient in gradients}
     (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def load(directory: Path) -> dict[str, Gradient]:
-    """Map the gradients that were written into a directory."""
+    """Return the gradients that `write` stored in a directory, mapped, by name."""
     index: Mapping[str, Entry] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
     raw = open_map(directory / TENSORS)
     return {name: at(raw, entry) for name, entry in index.items()}
 
 
 def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Return gradients by name, all of them mapped. Write those that are in memory into the directory first."""
+    """Return all gradients by name, mapped. Write those that are in memory into the directory first."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:

@@ -44,7 +44,7 @@ SLICED = "UnpackBigParamInfor@@"
 
 
 class Dtype:
-    """Stand-in for np.dtype. Paddle has no uint16: these are the bits of bfloat16."""
+    """Stand-in for np.dtype. The name uint16 stands for bfloat16, as Paddle has no uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -59,7 +59,7 @@ class Array:
     """Stand-in for np.ndarray."""
 
     def __init__(self, *empty: Any) -> None:
-        """Make an empty array. A later opcode sets its state."""
+        """Make an empty array. `__setstate__` fills it."""
 
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
@@ -76,7 +76,7 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Stand-in for `eval`, which Paddle calls with a name and a dict for a dense tensor."""
+    """Stand-in for `eval`, which Paddle calls for a dense tensor: return the value of a name in a dict."""
     if not isinstance(name, str):
         raise TypeError("it calls eval with an argument that is no name")
     return values[name]
@@ -104,13 +104,13 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class Whole:
-    """Stand-in for a file. It reads all the requested bytes or none."""
+    """Stand-in for a file, of which the unpickler reads either all requested bytes or none."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """Read up to the end of the file: a wrong length reserves no memory."""
+        """Read `count` bytes. EOFError: the file has fewer, which is found before any memory is reserved."""
         if count > self.size - self.file.tell():
             raise EOFError("it ends early")
         return self.file.read(count)
@@ -120,7 +120,7 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Wrap an opcode's function: first check the dict keys at these places of the stack."""
+    """Return an opcode's function that first rejects unusual dict keys. `keys`: their places on the stack."""
 
     def load_checked(unpickler: Any) -> None:
         for key in unpickler.stack[keys]:
@@ -132,7 +132,7 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """Unpickler that calls only the stand-ins, and leaves long bytes in the file."""
+    """An unpickler that calls only the stand-ins, and leaves long bytes in the file."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(Whole(file, len(raw)))
@@ -149,7 +149,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             ) from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Load bytes that follow their length, a number of `width` bytes. Long ones are outside of frames."""
+        """Load bytes after their length, a number of `width` bytes. Long bytes are mapped instead of read."""
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))
@@ -161,14 +161,14 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Call a stand-in. Reject a file that passes more bytes to calls than it has: it repeats the same data."""
+        """Call a stand-in. Reject a file that passes the same data to calls many times."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("it copies the same data many times")
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Set the state of an array or a dtype. Attributes of dicts are left out."""
+        """Set the state of an array or a dtype. Attributes of dicts are ignored."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
@@ -200,7 +200,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays in a file, in its order."""
+    """Yield the arrays in a pickle, in its order."""
     raw = open_map(path)
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Read safetensors files: eight bytes with the length of a JSON header, the header, and tensors, which are mapped.
+"""Read safetensors files: eight bytes with the length of a JSON header, the header, and the tensors, which are mapped.
 
 `parity/data/README.md` describes the format of sparse gradients.
 """
@@ -32,7 +32,7 @@ DTYPES = {
 
 
 class Entry(NamedTuple):
-    """The entry of a tensor in the header."""
+    """A tensor's dtype, shape and place in the file, from the header."""
 
     dtype: str
     shape: Sequence[int]
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the gradients of a file, in the order of its header."""
+    """Yield the gradients of a safetensors file, in the order of its header."""
     raw = open_map(path)
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))
@@ -65,7 +65,7 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors of a file by name."""
+    """Return the tensors of a safetensors file by name."""
     try:
         raw = read_or_map(path)
         header, start = _header(raw)
@@ -79,7 +79,7 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return the header, and the byte where the tensors begin."""
+    """Return the header, and the position of the first byte after it."""
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
@@ -105,7 +105,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return the shapes of sparse gradients by name."""
+    """Return the shapes of sparse gradients by name, from the header's metadata."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):
@@ -116,7 +116,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
-    """Return the entries of the header. Check that they cover the rest of a file of this size, each byte once."""
+    """Return the entries of the header by name. Reject entries that overlap, leave gaps, or exceed the file's size."""
     entries = {name: _entry(name, entry, first) for name, entry in header.items()}
     end = first
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):

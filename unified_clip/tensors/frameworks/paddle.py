@@ -17,7 +17,7 @@ class Converter(TensorConverter):
         return paddle.to_tensor(array, place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return SelectedRows, which only the derivative of an embedding creates."""
+        """Return SelectedRows with these rows, made by the derivative of an embedding: nothing else creates them."""
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
         rows = paddle.nn.functional.embedding(paddle.to_tensor(np.array(tensor.rows)), weight, sparse=True)
