@@ -131,10 +131,10 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 def _run_cases(suite: Suite) -> int:
     """Run the cases that `--case` chose, and print every result. Return the exit status."""
-    from .report import case
+    from .report import terminal_case
 
     report = _run(suite)
-    for line in [*case.lines(report), *report.notes, report.verdict]:
+    for line in [*terminal_case.lines(report), *report.notes, report.verdict]:
         print(safe(line))
     return report.exit_code
 
@@ -148,7 +148,7 @@ def _run(suite: Suite) -> ParityReport:
 
 def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run a suite, write its report, and print a summary. Return the exit status."""
-    from .report import baseline, build, markdown, write
+    from .report import baseline, build, terminal, write
 
     out = OUT if options.out is None else options.out
     earlier = None
@@ -169,7 +169,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
     except OSError as error:
         return refuse(write_error(out, error))
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
-        markdown.show(report, out)
+        terminal.show(report, out)
     if options.accept and suite.known_file:
         return _accept(report, suite.known_file)
     return report.exit_code

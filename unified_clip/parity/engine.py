@@ -9,12 +9,13 @@ from typing import Any
 
 from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
 from .judge.oracle import Expected
+from .judge.verdict import NativeVerdict
 from .known import match
-from .known.entries import Judgement, NativeDeviation
+from .known.entries import NativeDeviation
 from .known.match import Place
 from .modes import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, STATIC
 from .report import build
-from .report.case import command
+from .report.terminal_case import command
 from .results import CaseResult, FrameworkResult, KnownDifferenceResult, ParityReport, differing_stages
 from .suite.cases import Case
 from .suite.load import Suite
@@ -102,7 +103,7 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
-) -> tuple[Mapping[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
+) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Return the judgement and problem of each deviation, and the known differences of complete frameworks."""
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)
@@ -126,7 +127,7 @@ def _case_result(
     case: Case,
     expected: Expected,
     results: Mapping[str, WorkerResults],
-    judgements: Mapping[Place, tuple[Judgement, str]],
+    judgements: Mapping[Place, tuple[NativeVerdict, str]],
 ) -> CaseResult:
     frameworks = {}
     for framework, each in results.items():

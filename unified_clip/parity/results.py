@@ -16,8 +16,8 @@ from pydantic import Field, InstanceOf, computed_field, create_model
 from .._display import safe
 from .._report_model import Real, ReportModel, json_schema
 from ..tensors.types import Stage
-from .judge.verdict import AGREEING, STAGES, Kind
-from .known.entries import DifferenceKind, Judgement, KnownDifference
+from .judge.verdict import AGREEING, STAGES, NativeVerdict, VerdictKind
+from .known.entries import DifferenceKind, KnownDifference
 from .modes import UNIFIED_CLIP_MODES
 
 SCHEMA: Final = 2
@@ -100,7 +100,7 @@ class WorstElement(ReportModel):
 class Result(ReportModel):
     """The verdict on one case, on one framework and in one mode."""
 
-    verdict: Kind | Judgement
+    verdict: VerdictKind | NativeVerdict
     detail: str
     details: WorstElement | None
     """null if nothing differs, or there is nothing to compare."""

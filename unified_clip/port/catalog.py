@@ -50,6 +50,9 @@ HOOK = "register_hook"
 ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
 """Methods of engines that clip the engine's own parameters."""
 
+ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
+"""Packages with engines that clip, and packages used together with them."""
+
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
 
@@ -78,8 +81,8 @@ NO_FUNCTION = ClipFunction("", "", "")
 
 
 @dataclass(frozen=True, eq=False)
-class Engine:
-    """An optimizer or engine that tests for Paddle's own clip classes; `catalog.toml` explains the fields."""
+class ClassCheck:
+    """Optimizers or engines that test for Paddle's own clip classes; `catalog.toml` explains the fields."""
 
     names: Sequence[str]
     why_not: str
@@ -89,7 +92,7 @@ class Engine:
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:
-        """Return whether a full name belongs to the engine."""
+        """Return whether a full name belongs to them."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
 
 
@@ -129,9 +132,9 @@ def clip_functions() -> dict[str, ClipFunction]:
 
 
 @functools.cache
-def engines() -> tuple[Engine, ...]:
+def class_checks() -> tuple[ClassCheck, ...]:
     """Return the engines that test for Paddle's own clip classes."""
-    return tuple(Engine(**table) for table in _tables()["engine"])
+    return tuple(ClassCheck(**table) for table in _tables()["class_check"])
 
 
 def clip_function(full_name: str) -> ClipFunction | None:

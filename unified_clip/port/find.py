@@ -11,6 +11,7 @@ from . import possible_clips, trainer_arguments
 from .catalog import (
     CLIP_NAME,
     ENGINE_METHODS,
+    ENGINE_PACKAGES,
     KERAS_OPTIMIZER,
     KERAS_RULES,
     ClipFunction,
@@ -23,9 +24,6 @@ from .source.module import Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
 CHECKS = ("isinstance", "issubclass")
-ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""Packages with engines that clip, and packages used together with them."""
-
 PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cst.AssignTarget, cst.FunctionDef)
 
 

@@ -123,7 +123,7 @@ def compare_steps(
     if finding is None and not clips.findings:
         finding = _grown_rounding(rows, clips, max_ulp)
     if finding is None and rounding:
-        finding = _other_update(rows, pairing, max(max_ulp, ROUNDING))
+        finding = _cause_of_update(rows, pairing, max(max_ulp, ROUNDING))
     not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
 
@@ -220,7 +220,7 @@ def _clip_alike(pair: CallPair) -> bool:
     return a.rule == b.rule and a.norm_type == b.norm_type and same_threshold
 
 
-def _other_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
+def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
     """Explain the first step that differs, if only its updates differ."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unified_clip.parity.judge.verdict import Kind
-from unified_clip.parity.known.entries import Judgement
+from unified_clip.parity.judge.verdict import NativeVerdict, VerdictKind
 from unified_clip.parity.report import build
 from unified_clip.parity.results import (
     CaseResult,
@@ -22,7 +21,11 @@ EXACT = "a"
 
 
 def clip_result(
-    verdict: Kind = "equal", ulps: float = 0.0, sha256: str | None = EXACT, detail: str = "", seconds: float = 0.0
+    verdict: VerdictKind = "equal",
+    ulps: float = 0.0,
+    sha256: str | None = EXACT,
+    detail: str = "",
+    seconds: float = 0.0,
 ) -> UnifiedClipResult:
     return UnifiedClipResult(
         verdict=verdict,
@@ -38,7 +41,7 @@ def clip_result(
 
 
 def native(
-    verdict: Kind | Judgement = "known",
+    verdict: VerdictKind | NativeVerdict = "known",
     norm: float | None = 0.01,
     kind: Any = "value",
     problem: str = "",

@@ -15,7 +15,7 @@ from support.parity.runs import CASES, FRAMEWORKS, NORM_OFF, as_it_should_be, ru
 
 from unified_clip import cli
 from unified_clip.parity.modes import HOST, NATIVE
-from unified_clip.parity.report import case
+from unified_clip.parity.report import terminal_case
 from unified_clip.parity.workers import pool
 
 NUMPY = "[frameworks.numpy]\nmodes = ['host']"
@@ -144,8 +144,8 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
 
 def test_the_command_names_a_suite_elsewhere_and_quotes_every_name() -> None:
     name = "it's: a case"
-    assert case.command("parity", name, "jax").startswith("unified-clip parity --case ")
-    command = case.command("my suite", name, "jax")
+    assert terminal_case.command("parity", name, "jax").startswith("unified-clip parity --case ")
+    command = terminal_case.command("my suite", name, "jax")
     expected = ["unified-clip", "parity", "--suite", "my suite", "--case", name, "--frameworks", "jax"]
     assert shlex.split(command) == expected
     assert HOST not in command

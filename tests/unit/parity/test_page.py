@@ -14,8 +14,7 @@ import pytest
 from support.parity.reports import known
 from support.parity.runs import NORM_OFF, run, wrong
 
-from unified_clip.parity.judge.verdict import Kind
-from unified_clip.parity.known.entries import Judgement
+from unified_clip.parity.judge.verdict import VERDICTS, NativeVerdict, VerdictKind
 from unified_clip.parity.report import page, recorded_plot, write
 from unified_clip.parity.results import ParityReport
 from unified_clip.recording.runs import RecordedCall
@@ -122,9 +121,17 @@ def test_of_results_that_are_equal_there_is_nothing_to_open(failed: Any, html: s
 
 
 def test_every_verdict_has_a_meaning_and_a_colour() -> None:
-    assert set(page.VERDICTS) == {*get_args(Kind), *get_args(Judgement)}
+    assert set(VERDICTS) == {*get_args(VerdictKind), *get_args(NativeVerdict)}
     style = (Path(page.__file__).parent / "web" / "page.css").read_text(encoding="utf-8")
-    assert [name for name in page.VERDICTS if f"\n.{name.replace(' ', '-')} {{" not in style] == []
+    assert [name for name in VERDICTS if f"\n.{name.replace(' ', '-')} {{" not in style] == []
+
+
+def test_a_verdict_without_a_meaning_is_an_error(failed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {verdict for kinds in failed["summary"]["host"].values() for verdict in kinds}
+    assert "different" in counts
+    monkeypatch.delitem(VERDICTS, "different")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'different' is not in list"):
+        rendered(failed)
 
 
 def test_a_page_of_thousands_of_results_stays_small(failed: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.port.snippets import ported
 
-from unified_clip.port.catalog import engines
+from unified_clip.port.catalog import class_checks
 
 OTHER = "paddle.optimizer.SGD(0.1, parameters=net.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))"
 MODEL = f"import paddle\nmodel = paddle.Model(net)\nmodel.prepare({OTHER}, loss, None{{}})\n"
@@ -88,7 +88,7 @@ def test_an_optimizer_that_takes_any_clip_gets_unified_clips() -> None:
 
 
 def test_an_engine_is_a_full_name_and_all_below_it() -> None:
-    fleet = next(engine for engine in engines() if "paddle.distributed.fleet" in engine.names)
+    fleet = next(engine for engine in class_checks() if "paddle.distributed.fleet" in engine.names)
     assert fleet.has("paddle.distributed.fleet")
     assert fleet.has("paddle.distributed.fleet.init")
     assert not fleet.has("paddle.distributed.fleet_executor")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...tensors.types import Stage
 from ..known import measure
-from ..known.entries import Judgement, KnownDifference, NativeDeviation
+from ..known.entries import KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..outcome import CallOutcome, Failure
 from ..results import NativeResult, UnifiedClipResult, WorstElement
@@ -20,7 +20,7 @@ from ..workers.pool import WorkItem
 from . import oracle, worst_element
 from .diagnose import diagnose
 from .oracle import Expected
-from .verdict import Verdict, compare_with_exact
+from .verdict import NativeVerdict, Verdict, compare_with_exact
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def report_result(
     judged: JudgedResult,
     details: WorstElement | None,
     command: str,
-    judgement: tuple[Judgement, str] | None,
+    judgement: tuple[NativeVerdict, str] | None,
 ) -> UnifiedClipResult | NativeResult | None:
     """Return a result as a model of the report. None if the framework has no function for this case."""
     verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")

@@ -28,9 +28,28 @@ from .oracle import Expected
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
 """Allowed error on the device path: of a float32 norm in ULP, of a float64 norm relatively."""
 
-Kind = Literal[
+VerdictKind = Literal[
     "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
 ]
+"""The verdicts on unified_clip."""
+
+NativeVerdict = Literal["equal", "close", "known", "different"]
+"""The verdicts on a framework's function."""
+
+VERDICTS: Mapping[str, str] = {
+    "equal": "the same bits as exact arithmetic; for a framework's function the same numbers",
+    "close": "within the contract's bound; for a framework's function within rounding",
+    "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
+    "known": "a difference of a framework's function that the suite lists",
+    "different": "an unexpected difference; for a framework's function one that the suite does not "
+    "list, or lists with another size",
+    "crashed": "the worker ended without a result",
+    "timed out": "the worker gave no result in time",
+    "out of memory": "the worker had too little memory",
+    "unreadable": "the worker's result cannot be read",
+    "missing": "the framework is not installed",
+}
+"""The verdicts from best to worst, and their meanings."""
 
 AGREEING = ("equal", "close", "flushed")
 """The verdicts on results that are as the contract promises."""
@@ -44,7 +63,7 @@ after a step with them."""
 class Verdict:
     """The comparison of a result with the exact one: its kind, the distance, and a description."""
 
-    kind: Kind
+    kind: VerdictKind
     ulps: float = 0.0
     """The largest distance of a number from the exact one."""
 

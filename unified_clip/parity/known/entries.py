@@ -30,8 +30,6 @@ KINDS: Mapping[str, str] = {
 SIZED = ("value", "touched")
 WITHIN = 1.1
 
-Judgement = Literal["equal", "close", "known", "different"]
-
 
 @dataclass(frozen=True)
 class NativeDeviation:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult
-from .entries import KINDS, SIZED, Judgement, KnownDifference, NativeDeviation
+from .entries import KINDS, SIZED, KnownDifference, NativeDeviation
 
 Place = tuple[str, str]
 """Framework and case."""
@@ -15,13 +16,13 @@ def match_deviations(
     known: Sequence[KnownDifference] | None,
     deviations: Mapping[Place, NativeDeviation],
     versions: Mapping[str, Mapping[str, str]],
-) -> tuple[dict[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
+) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Return the judgement and problem ('' if none) of each deviation, and each entry with the cases that it covers.
 
     known: The list. None: the suite has no list, and no deviation is a problem.
     versions: By framework, the versions of its packages, as its worker reported them.
     """
-    judgements: dict[Place, tuple[Judgement, str]] = {}
+    judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     sizes_by_entry: list[tuple[KnownDifference, dict[str, float]]] = [
         (entry, {}) for entry in known or [] if entry.applies(versions[entry.framework])
     ]
@@ -32,7 +33,7 @@ def match_deviations(
                 entries.append(entry)
                 sizes[case] = deviation.size
         problem = _problem(entries, deviation)
-        judgement: Judgement = (
+        judgement: NativeVerdict = (
             "different" if problem else "known" if entries else "close" if deviation.differs else "equal"
         )
         judgements[framework, case] = judgement, "" if known is None else problem

@@ -1,13 +1,11 @@
-"""Show the report as Markdown, for the summary of a CI job, and as tables on the terminal."""
+"""Show the report as Markdown, for the summary of a CI job. `terminal.py` prints the same rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from ... import _markdown
-from ..._display import cell
 from ..known.entries import KINDS
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import Counts, FrameworkResult, ParityReport, UnifiedClipResult
@@ -121,9 +119,6 @@ def size(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
-# -- Markdown
-
-
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
     """Return the report in at most `most` bytes. It names the tables that were left out."""
     report = report.safe()
@@ -156,36 +151,3 @@ def _fitting(lines: Sequence[str], room: int) -> Iterator[str]:
         if room < 0:
             return
         yield line
-
-
-# -- the terminal
-
-
-def show(report: ParityReport, out: Path) -> None:
-    """Print the report to the terminal: tables (with a baseline only changes), problems, summary and its path."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200
-    header = ["case", *report.frameworks]
-    tables = [
-        (LEGEND, header, rows(report, unified_clip)),
-        (NATIVE_LEGEND, header, rows(report, native)),
-        (KNOWN_LEGEND, KNOWN_HEADER, known_rows(report)),
-    ]
-    if report.baseline is not None:
-        tables = [("Since the baseline.", baseline.HEADER, baseline.rows(report.baseline))]
-    for legend, columns, lines in tables:
-        if lines:
-            table = Table(caption=legend, caption_justify="left")
-            for title in columns:
-                table.add_column(cell(title))
-            for line in lines:
-                table.add_row(*map(cell, line))
-            console.print(table)
-    where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
-    problems = problem_lines(report) if report.exit_code else []  # the report has those that a baseline excuses
-    for text in [*problems, *headline(report), where]:
-        console.print(cell(text), soft_wrap=True)

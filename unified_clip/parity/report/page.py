@@ -14,26 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ...recording.runs import RecordedCall
+from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import SIDES, CaseResult, FrameworkResult, ParityReport, Problem, Result
 from . import baseline, by_rule, plots, recorded_plot
 from .markdown import size
-
-VERDICTS = {
-    "equal": "the same bits as exact arithmetic; for a framework's function the same numbers",
-    "close": "within the contract's bound; for a framework's function within rounding",
-    "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
-    "known": "a difference of a framework's function that the suite lists",
-    "different": "an unexpected difference; for a framework's function one that the suite does not "
-    "list, or lists with another size",
-    "crashed": "the worker ended without a result",
-    "timed out": "the worker gave no result in time",
-    "out of memory": "the worker had too little memory",
-    "unreadable": "the worker's result cannot be read",
-    "missing": "the framework is not installed",
-}
-"""The verdicts from best to worst, and their meanings."""
 
 
 class Column(NamedTuple):
@@ -89,7 +75,7 @@ class View:
     def verdicts(self) -> list[str]:
         """The verdicts that occur in the table, from best to worst."""
         occurring = {cell.verdict for row in self.rows for cell in row.cells if cell}
-        return [verdict for verdict in VERDICTS if verdict in occurring]
+        return sorted(occurring, key=list(VERDICTS).index)
 
     def modes(self, framework: str) -> list[str]:
         return [column.mode for column in self.columns if column.framework == framework]
@@ -98,7 +84,7 @@ class View:
         """Return (verdict, count) for each verdict in a column, from best to worst."""
         number = self.columns.index(column)
         verdicts = Counter[str](cell.verdict for row in self.rows if (cell := row.cells[number]))
-        return [(verdict, verdicts[verdict]) for verdict in VERDICTS if verdicts[verdict]]
+        return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
 
     @cached_property
     def natives(self) -> list[str]:

@@ -141,7 +141,7 @@ class CasesFile(Table):
     cases: list[CasesTable] = []
 
 
-Kind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
+CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 
 class Framework(Table):
@@ -153,11 +153,11 @@ class Framework(Table):
 
     missing: Literal["allowed"] | None = None
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
-    left_out: dict[OnRequest, list[Kind]] = {}
+    left_out: dict[OnRequest, list[CaseKind]] = {}
     flushes: bool = False
     tolerance: Tolerance = TOLERANCE
 
-    def leaves_out(self, mode: str) -> Sequence[Kind]:
+    def leaves_out(self, mode: str) -> Sequence[CaseKind]:
         """Return the kinds of cases that the suite leaves out of a mode."""
         return next((kinds for each, kinds in self.left_out.items() if each == mode), ())
 

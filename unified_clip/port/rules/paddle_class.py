@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..catalog import Engine, engines
+from ..catalog import ClassCheck, class_checks
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.module import Module
@@ -26,25 +26,25 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
     """Rename a class, unless the file uses an engine that tests for Paddle's own."""
-    used = [engine for engine in engines() if any(map(engine.has, file.module.used_names))]
-    if reasons := [engine.why_not for engine in used if _is_tested(file.module, engine)]:
+    used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
+    if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
         file.flag(clip, reasons[0])
     else:
         file.rename(clip, clip.function.framework)
 
 
-def _is_tested(module: Module, engine: Engine) -> bool:
+def _is_tested(module: Module, check: ClassCheck) -> bool:
     """Return whether an engine that the file uses may test the class of a clip."""
-    values = (_passed(call, engine) for call in module.calls)
-    return not engine.argument or any(value and _constant(value) not in engine.harmless for value in values)
+    values = (_passed(call, check) for call in module.calls)
+    return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
 
-def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
-    """Return the value that a call passes as an engine's argument; None if it passes none."""
-    if argument := keywords_of(call).get(engine.argument):
+def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
+    """Return the value that a call passes as the argument of a check; None if it passes none."""
+    if argument := keywords_of(call).get(check.argument):
         return argument.value
-    values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == engine.position)
-    return next(values, None) if method_of(call) == engine.method else None
+    values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)
+    return next(values, None) if method_of(call) == check.method else None
 
 
 def _constant(node: cst.BaseExpression) -> str:
