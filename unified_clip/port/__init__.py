@@ -1,1 +1,1 @@
-"""Port gradient clipping in source to another framework. Imports no framework."""
+"""Rewrite gradient clipping in source code for another framework. Imports no framework."""

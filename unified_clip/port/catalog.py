@@ -1,4 +1,4 @@
-"""The functions, classes and settings that clip, from `catalog.toml`, and the names that find them."""
+"""Read `catalog.toml`: the functions, classes and settings that clip, and the names by which source refers to them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "glo
 
 @dataclass(frozen=True, eq=False)
 class ClipFunction:
-    """A function or a class that clips; `catalog.toml` explains the fields."""
+    """A function or class that clips, as an entry of `catalog.toml`, which explains the fields."""
 
     framework: str
     name: str
@@ -82,7 +82,7 @@ NO_FUNCTION = ClipFunction("", "", "")
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """Optimizers or engines that test for Paddle's own clip classes; `catalog.toml` explains the fields."""
+    """Engines that test for Paddle's own clip classes, as an entry of `catalog.toml`, which explains the fields."""
 
     names: Sequence[str]
     why_not: str
@@ -92,13 +92,13 @@ class ClassCheck:
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:
-        """Return whether a full name belongs to them."""
+        """Return whether a full name is one of `names`, or below one of them."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A limit of a trainer that clips by itself; `catalog.toml` explains the fields."""
+    """A trainer's argument that makes it clip, as an entry of `catalog.toml`, which explains the fields."""
 
     keyword: str
     why_not: str
@@ -120,13 +120,13 @@ def _tables() -> dict[str, Any]:
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return a list of the table `names` in `catalog.toml`."""
+    """Return the names under this key of the table `names` in `catalog.toml`."""
     return tuple(_tables()["names"][kind])
 
 
 @functools.cache
 def clip_functions() -> dict[str, ClipFunction]:
-    """Return functions and classes by every full name."""
+    """Return the functions and classes that clip, by each of their full names."""
     functions = [ClipFunction(**table) for table in _tables()["function"]]
     return {name: function for function in functions for name in (function.name, *function.aliases)}
 
@@ -138,7 +138,7 @@ def class_checks() -> tuple[ClassCheck, ...]:
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Return the function or class of a full name; None if it does not clip."""
+    """Return the function or class with this full name; None if it does not clip."""
     for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
@@ -148,19 +148,19 @@ def clip_function(full_name: str) -> ClipFunction | None:
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """Return the limits that trainers take."""
+    """Return the arguments of trainers that make them clip."""
     return tuple(Setting(**table) for table in _tables()["setting"])
 
 
 @functools.cache
 def setting_of(full_name: str) -> Setting | None:
-    """Return the setting that a class takes; None for anything else."""
+    """Return the clipping argument that a class or function with this full name takes; None if it takes none."""
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 
 
 @functools.cache
 def last_names() -> frozenset[str]:
-    """Return the last parts of all full names."""
+    """Return the last part of each full name of a function or class that clips."""
     return frozenset(name.rpartition(".")[2] for name in clip_functions())
 
 
@@ -173,14 +173,14 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return identifiers: every file with a clip has one of them, or a clamp, or a name like CLIP_NAME."""
+    """Return the identifiers that may show a clip. Names like CLIP_NAME and CLAMP_NAMES may show one as well."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 
 
 @functools.cache
 def clip_pattern() -> re.Pattern[bytes]:
-    """Return a pattern that matches in every file with a clip."""
+    """Return a pattern that matches in every file with a clip, and in some others."""
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
@@ -190,13 +190,13 @@ def clip_pattern() -> re.Pattern[bytes]:
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
-    """Return package and last part of every name that takes or reads a trainer's limit."""
+    """Return (package, last part) of every name that takes or reads a trainer's clipping argument."""
     names = [name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Return whether code with these names may clip."""
+    """Return whether code with these identifiers may clip."""
     if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
@@ -209,5 +209,5 @@ def may_clip(identifiers: set[str]) -> bool:
 
 
 def is_like_gradient(name: str) -> bool:
-    """Return whether a name is typical of gradients."""
+    """Return whether a name is typical of gradients, such as `grads`."""
     return GRADIENT_NAME.match(name) is not None and name not in SWITCH_NAMES

@@ -1,4 +1,4 @@
-"""`unified-clip port`."""
+"""The command `unified-clip port`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _misused(options: argparse.Namespace) -> str:
-    """Return why these options cannot be used together; '' if they can."""
+    """Return an error about options that cannot be used together; '' if there is none."""
     if options.verify and options.path is not None:
         return "--verify takes two steps and no PATH. Remove PATH, or remove --verify."
     if problem := misplaced(options, MODES, VERIFYING if options.verify else PORTING):
@@ -85,7 +85,7 @@ def _misused(options: argparse.Namespace) -> str:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Run `unified-clip verify`, and print how to type it."""
+    """Run the deprecated `port --verify` as `unified-clip verify`. Print the command to type instead."""
     options.old, options.new = options.verify
     command = ["unified-clip", "verify", options.old, options.new]
     for name in verify_cli.OPTIONS:
@@ -138,7 +138,7 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
 
 
 def _diff(ported: PortedFile) -> list[str]:
-    """Return the changes of a file, as git writes them."""
+    """Return the lines of a patch with the changes of a file, as git writes them."""
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):
         name = ported.path.resolve().as_posix().lstrip("/")

@@ -1,4 +1,4 @@
-"""Clips found in a file, arguments of calls, and imports."""
+"""Models of a clip in source: the clip as found, the arguments of its call, and the imports of its file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Arguments:
                     self.unknown.append(f"{name}=")
 
     def value(self, name: str) -> cst.BaseExpression | None:
-        """Return the value of an argument; None if it is not passed."""
+        """Return the expression that is passed as an argument; None if it is not passed."""
         return self.passed[name].value if name in self.passed else None
 
 
 @dataclass(frozen=True, eq=False)
 class FoundClip:
-    """A clip that was found in source, before any decision about it."""
+    """A clip that was found in source, before any rule decides about it."""
 
     node: cst.CSTNode
     """The name as a whole, an argument, or a call."""
@@ -63,22 +63,22 @@ class FoundClip:
 
     @property
     def kind(self) -> str:
-        """The kind of the function; '' if there is none."""
+        """The kind of the clip function; '' if the clip is no function or class of the catalog."""
         return self.function.kind
 
     @property
     def is_optimizer_argument(self) -> bool:
-        """Return whether it is an argument of an optimizer, as in Adam(clipnorm=1.0)."""
+        """Return whether the clip is an argument of an optimizer, as in Adam(clipnorm=1.0)."""
         return isinstance(self.node, cst.Arg) and self.function is NO_FUNCTION
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the function; none where it is only named."""
+        """The arguments of the clip's call; none if the function is only named."""
         return Arguments(self.call if self.function.name else None, self.function.parameters)
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The threshold or the bounds that the function takes; None where one is not passed."""
+        """The threshold or the bounds that the call passes; None for one that it does not pass."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
@@ -97,7 +97,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return the value that a dict entry or an assignment binds to a keyword; None for any other node."""
+    """Return the keyword and value that a dict entry or an assignment sets; None for any other node."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return Entry(node, str(key.evaluated_value), value)

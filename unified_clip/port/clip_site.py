@@ -1,4 +1,4 @@
-"""The results for a file: each clip, its meaning, and its replacement."""
+"""The result for a clip in a file: its meaning, verdict and replacement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Target = Literal["torch", "drop-in"]
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a clip, as a configuration."""
+    """The meaning of a clip as a clip configuration."""
 
     config: ClipConfig
     """The threshold is 1 if it is only known at run time."""
@@ -26,7 +26,7 @@ class Meaning:
 
 @dataclass
 class ClipSite:
-    """A clip in source: what it means, its verdict, and its replacement. Rules fill it in."""
+    """A clip in source, with its meaning, verdict and replacement. Rules fill in the fields."""
 
     line: int
     column: int
@@ -61,7 +61,7 @@ class ClipSite:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """A file that was read."""
+    """The result of porting a file: its content before and after, and its clips."""
 
     path: Path
     before: bytes
@@ -75,7 +75,7 @@ class PortedFile:
 
 @dataclass(frozen=True)
 class UnreadableFile:
-    """A file that could not be read, and why."""
+    """A file that could not be read, with the reason."""
 
     path: Path
     reason: str

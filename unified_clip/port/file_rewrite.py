@@ -1,4 +1,4 @@
-"""A file that is being rewritten: its clips, the decisions of rules about them, and the changes so far."""
+"""A file during its rewrite: its clips, the decisions of rules about them, and the edits so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .to_config import of_family
 
 
 class FileRewrite:
-    """The clips of a file, their verdicts, and the edits so far. Rules read and change it."""
+    """A file during its rewrite: clips, verdicts and edits. Rules read and change it."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target, native: bool) -> None:
         self.module, self.clips, self.target, self.native = module, clips, target, native
@@ -30,24 +30,24 @@ class FileRewrite:
         """The name of the rule that is applied."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in order; for None, the undecided ones."""
+        """Return the clips with this verdict, in order. None: the clips without a verdict."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
-        """Leave a clip to the user. `reason`: why it cannot be rewritten."""
+        """Give a clip the verdict "flagged": the user has to port it. `reason`: why it cannot be rewritten."""
         self._decide(clip, "flagged", reason)
 
     def leave(self, clip: FoundClip, reason: str) -> None:
-        """Leave a clip unchanged, because nothing has to be ported."""
+        """Give a clip the verdict "left": it stays unchanged, because nothing has to be ported."""
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
-        """Record the replacement of a clip, a full name, and the family of its rule; '' for the same family."""
+        """Give a clip the verdict "rewritten". `becomes`: the new full name; `family`: '' for an unchanged family."""
         site = self._decide(clip, "rewritten")
         site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
 
     def rename(self, clip: FoundClip, framework: str) -> None:
-        """Replace a function or class by the one of unified_clip, and rename its arguments."""
+        """Replace a function or class by unified_clip's, and rename its arguments."""
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
         for keyword, argument in keywords_of(clip.call).items() if clip.call is not None else ():
@@ -56,7 +56,7 @@ class FileRewrite:
         self.rewrite(clip, f"{module}.{name}")
 
     def check(self, clip: FoundClip, *checks: str) -> None:
-        """Add a check for the user, which applies if the clip is rewritten."""
+        """Add sentences about what the user should check if the clip is rewritten."""
         self.sites[clip].checks += checks
 
     def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:

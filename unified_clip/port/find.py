@@ -28,7 +28,7 @@ PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cs
 
 
 def find(module: Module) -> list[FoundClip]:
-    """Return all clips, in order."""
+    """Return all clips of a file, in order."""
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
@@ -37,7 +37,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the functions that the file replaces, such as torch.nn.utils.clip_grad_norm_ = mine."""
+    """Yield the functions to which the file assigns something else, as in torch.nn.utils.clip_grad_norm_ = mine."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -66,7 +66,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield parameter.need_clip = False, and limits of Keras: kwargs["clipnorm"] = 1.0, optimizer.clipnorm = 1.0."""
+    """Yield a clip for parameter.need_clip = False, kwargs["clipnorm"] = 1.0 or optimizer.clipnorm = 1.0."""
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
@@ -104,7 +104,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a function that clips only if an argument is passed, in a call or in functools.partial."""
+    """Yield a clip for a function that clips only if an argument is passed, by a call or functools.partial."""
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -117,7 +117,7 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
 
 
 def _is_read(module: Module, node: Target) -> bool:
-    """Return whether a name is read as a whole: not part of a longer name, no keyword, no target."""
+    """Return whether a node reads a whole name: it is no part of a longer name, no keyword and no target."""
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
         return parent.attr is not node
@@ -129,7 +129,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _used_as(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return why a function or class that is not called here cannot be ported; '' if it can."""
+    """Return why a function or class that is named without a call cannot be ported; '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
@@ -141,7 +141,7 @@ def _used_as(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
 
 
 def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield clips that are an argument of an optimizer."""
+    """Yield a clip for each argument of an optimizer or layer that clips, such as clipnorm= or need_clip=False."""
     passed = keywords_of(call)
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
@@ -155,7 +155,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield methods of engines that clip, and methods that clamp a tensor: p.grad.clamp_(-1, 1)."""
+    """Yield a clip for a method that clips: of an engine, or of a tensor, as in p.grad.clamp_(-1, 1)."""
     function = clip_function(f"Tensor.{method_of(call)}")
     is_of_engine = method_of(call) in ENGINE_METHODS and imports.packages & ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):

@@ -1,4 +1,4 @@
-"""Find names that may refer to a clip: from `import *`, from `getattr`, and from unknown packages."""
+"""Find names that may refer to a clip, by `import *`, by `getattr`, or in an unknown package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER_NAMES = re.compile(
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip for a name that may refer to one."""
+    """Yield a clip if a name may refer to one that the imports do not show."""
     call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
@@ -66,7 +66,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip of a module that is imported at run time, as in import_module("paddle.nn").ClipGradByNorm(1.0)."""
+    """Yield a clip if its module is imported at run time, as in import_module("paddle.nn").ClipGradByNorm(1.0)."""
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in ENGINE_METHODS:
         return
     owner, last = module.code(node.value), node.attr.value
@@ -78,7 +78,7 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield getattr(paddle.nn, name), unless the name cannot be that of a clip."""
+    """Yield a clip for getattr(paddle.nn, name) if the name may be that of a clip."""
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -114,14 +114,14 @@ def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:
-    """Return whether a clip accepts these arguments. Every clip takes at least one."""
+    """Return whether a clip can be called with these arguments, at least one of them."""
     names = {*function.parameters, *function.renamed}
     is_short = not function.parameters or len(call.args) <= len(names)
     return bool(call.args) and keywords_of(call).keys() <= names and is_short
 
 
 def _is_in_layer(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is inside a layer of Paddle, which creates no optimizer."""
+    """Return whether a call is inside a layer of Paddle, where no optimizer is created."""
     outer = module.enclosing(call, cst.ClassDef)
     return outer is not None and any(module.code(base.value).endswith("Layer") for base in outer.bases)
 
@@ -150,7 +150,7 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def _words_around(module: Module, call: cst.Call) -> str:
-    """Return the words near a call of getattr: arguments, assigned names and enclosing functions."""
+    """Return the words around a call of getattr: its arguments, assigned names and enclosing functions."""
     words = [module.code(argument) for argument in call.args[1:]]
     for outer in module.ancestors(call):
         match outer:

@@ -1,4 +1,4 @@
-"""Port one file: find its clips, apply the rules, and describe the result."""
+"""Port one file: find its clips, apply the rules, and return the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .to_config import UnsureError, meaning
 
 
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
-    """Port the clips in a file. Raises UnreadableError.
+    """Return a file with its clips ported. Raises UnreadableError.
 
     Args:
         path: Its path.
@@ -43,7 +43,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _read_thresholds(file: FileRewrite) -> None:
-    """Express each clip as a configuration, and flag clips that cannot be rewritten with certainty."""
+    """Set the meaning of each clip, and flag clips that cannot be rewritten with certainty."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
         reason = "In this file, unified_clip is the name of something else. Rename that." if is_taken else clip.why_not
@@ -56,7 +56,7 @@ def _read_thresholds(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Return the site of a clip with suggestions and checks."""
+    """Return the site of a clip, with suggested lines if it is flagged, and checks if it is rewritten."""
     site = file.sites[clip]
     if site.verdict == "flagged":
         site.suggestion = suggest.lines(file.module, clip, file.target)

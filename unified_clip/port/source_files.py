@@ -31,11 +31,11 @@ Work = Callable[[Path], Result]
 
 
 class PortError(Exception):
-    """Files cannot be ported or written. The message says why, and what to do."""
+    """The error for files that cannot be ported or written. The message says why, and what to do."""
 
 
 def sources(path: Path) -> list[Path]:
-    """Return a file, or all Python files below a directory except virtual environments. Raises PortError."""
+    """Return the file itself, or the Python files below a directory, except virtual environments. Raises PortError."""
     if path.suffix == ".ipynb" and path.is_file():
         raise PortError(f"{path}: notebooks are not supported. Convert it: jupyter nbconvert --to script {path.name}")
     if path.is_file():
@@ -63,11 +63,11 @@ def _is_skipped(folder: Path) -> bool:
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Return the ported files and the unreadable ones, in order. Files without a clip come without their content."""
+    """Return the ported files and the unreadable ones, in order. A file without clips comes without its content."""
     results = {path: _without_clip(path) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
-    with closing(_mapped(partial(_port_one, target=target, native=native), candidates)) as ported:
+    with closing(_results(partial(_port_one, target=target, native=native), candidates)) as ported:
         for path, result in zip(candidates, ported, strict=True):
             results[path] = result
             advance(1)
@@ -78,26 +78,26 @@ def port_all(
 
 
 def _without_clip(path: Path) -> Result | None:
-    """Return the result of a file that contains no clip; None for a file to port."""
+    """Return the result for a file without clips; None for a file that has to be ported."""
     with suppress(OSError):  # `_port_one` reports it
         return None if clip_pattern().search(path.read_bytes()) else PortedFile(path, b"", b"")
     return None
 
 
-def _mapped(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield all results. If a process crashes, port its files one by one to find the one that crashes."""
+def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
+    """Yield the result of each file, in order. If a process crashes, find the file that crashes it."""
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
     with ExitStack() as pools:
         pool = pools.enter_context(_processes(os.cpu_count()))
-        futures = [_submitted(pool, work, path) for path in paths]
+        futures = [_submit(pool, work, path) for path in paths]
         single = None
         for path, future in zip(paths, futures, strict=True):
             result = _result(future)
             if result is None:
                 single = single or pools.enter_context(_processes(1))
-                result = _result(_submitted(single, work, path))
+                result = _result(_submit(single, work, path))
             if result is None:
                 single, result = None, UnreadableFile(path, "Reading it crashes the process.")
             yield result
@@ -105,7 +105,7 @@ def _mapped(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
 
 @contextmanager
 def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool. If the block raises, for instance at Ctrl-C, end the workers at once, before queued files."""
+    """Yield a pool of processes. If the block raises, end them at once: queued files are not ported."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -121,7 +121,7 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Ignore SIGINT in processes that start in this block, and delay it here: this process ends them."""
+    """Keep SIGINT from processes that start in this block, and delay it in this one, which ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -132,8 +132,8 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _submitted(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result] | None:
-    """Let a pool port a file; None if one of its processes has crashed."""
+def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result] | None:
+    """Submit a file to a pool; None if a process of the pool has crashed."""
     try:
         with _without_interrupts():
             return pool.submit(work, path)
@@ -142,7 +142,7 @@ def _submitted(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Resu
 
 
 def _result(future: Future[Result] | None) -> Result | None:
-    """Return the result of a file; None if its process crashed."""
+    """Return the result of a file; None if its process has crashed."""
     try:
         return future.result() if future is not None else None
     except BrokenProcessPool:
@@ -165,7 +165,7 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Check that git can restore these files: each one matches the last commit. Raises PortError."""
+    """Raise PortError unless git can restore these files: each must match the last commit."""
     git = shutil.which("git")
     if git is None:
         raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.")
@@ -182,7 +182,7 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the files in a directory that match the last commit. Raises PortError with `path` in its message."""
+    """Return the names of the files in a directory that match the last commit. Raises PortError about `path`."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         english = {**os.environ, "LC_ALL": "C"}
@@ -212,18 +212,18 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
 
 
 def _commit(folder: Path, names: str) -> str:
-    """Return advice with the command that commits files of a directory."""
+    """Return the advice to commit files of a directory, with the command."""
     git = _git(folder)
     return f"Commit your files, or add --force: {git} add {names} && {git} commit -m 'Before porting'"
 
 
 def _git(folder: Path) -> str:
-    """Return the beginning of a git command for a directory."""
+    """Return the start of a git command for a directory."""
     return "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, or none, and return their paths. Raises PortError if nothing was changed."""
+    """Write all changed files, or none, and return their paths. PortError: nothing was changed."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     copies: dict[Path, Path] = {}
     replaced: list[tuple[Path, PortedFile]] = []
@@ -231,7 +231,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
         for path, file in changed:
             if path.read_bytes() != file.before:
                 raise PortError(f"{file.path}: another program changed it. Run the command again.")
-            copies[path] = _beside(path, file.after)
+            copies[path] = _write_beside(path, file.after)
         for path, file in changed:
             replaced.append((path, file))
             copies[path].replace(path)
@@ -239,7 +239,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
     except BaseException as error:
         for path, file in replaced:
             if path.read_bytes() != file.before:
-                _beside(path, file.before).replace(path)
+                _write_beside(path, file.before).replace(path)
         if isinstance(error, OSError):
             raise PortError(f"{error.filename}: it cannot be written: {error.strerror}. Nothing was changed.") from None
         raise
@@ -250,12 +250,12 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
 
 
 def is_written(ported: PortedFile) -> bool:
-    """Return whether a file holds its ported content."""
+    """Return whether a file on disk has its ported content."""
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 
-def _beside(path: Path, content: bytes) -> Path:
-    """Create a file with this content and the same mode in the same directory."""
+def _write_beside(path: Path, content: bytes) -> Path:
+    """Create a temporary file with this content and the mode of `path` in its directory. Return its path."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         copy = Path(file.name)
         try:

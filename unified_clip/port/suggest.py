@@ -1,4 +1,4 @@
-"""Suggest lines for clips that are flagged."""
+"""Suggest code that the user can write in place of a flagged clip."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return lines with the effect of a clip; none if there are none."""
+    """Return lines of code with the effect of a clip; [] if there is no suggestion."""
     if clip.setting is not None:
         value = trainer_arguments.limit(clip)
         code = module.code(value) if value is not None else clip.setting.default or "threshold"
@@ -46,7 +46,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the loss scale in clip_norm *= loss_scale; '' if there is none."""
+    """Return the code of the loss scale in clip_norm *= loss_scale; '' if there is none."""
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
@@ -81,7 +81,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _selected(module: Module, clip: FoundClip) -> str:
-    """Return the parameters that set_gradient_clip(clip, param_list=) receives; '' for all."""
+    """Return the code of param_list in set_gradient_clip(clip, param_list); '' for all parameters."""
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None

@@ -1,4 +1,4 @@
-"""Express a clip in source as a configuration."""
+"""Express a clip in source as a clip configuration."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OLD_ARGUMENTS = {"lr", "decay"}
 
 
 class UnsureError(Exception):
-    """A clip cannot be rewritten for certain. The message says why."""
+    """The error for a clip that cannot be rewritten with certainty. The message says why."""
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
-    """Return rule, family and limits of a clip. The rule is '' if no configuration has the same effect."""
+    """Return (rule, family, limits) of a clip. The rule is '' if no configuration has the same effect."""
     if clip.setting is not None:
         limit = trainer_arguments.limit(clip)
         if limit is None and clip.setting.default and isinstance(clip.node, cst.Name | cst.Attribute):
@@ -44,7 +44,7 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return rule and family of an optimizer's limit; '' if the version of Keras is unknown."""
+    """Return (rule, family) of an optimizer's limit. Both are '' if the version of Keras is unknown."""
     if not is_standalone_clipnorm(module, clip):
         return KERAS_RULES.get(keyword, ""), "tensorflow"
     has_old_argument = clip.call is not None and keywords_of(clip.call).keys() & OLD_ARGUMENTS
@@ -53,7 +53,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return the meaning of a clip; None if it is unknown. Raises UnsureError if the threshold is invalid."""
+    """Return the meaning of a clip; None if it is unknown. UnsureError: its threshold is invalid."""
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.arguments.value("axes") is not None:
         return None
@@ -78,7 +78,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return a configuration with another family; '' keeps its own."""
+    """Return the meaning with another family, if it depends on the family. '' changes nothing."""
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

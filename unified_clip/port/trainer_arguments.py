@@ -1,4 +1,4 @@
-"""Find limits of trainers that clip by themselves: `max_grad_norm=`, `gradient_clip_val=`."""
+"""Find arguments that make trainers clip, such as `max_grad_norm=` and `gradient_clip_val=`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield the limit that a call passes, or the default of the trainer."""
+    """Yield a clip for the clipping argument that a call passes, or for the trainer's default."""
     if method_of(call) in ENGINE_METHODS:
         return  # found as a method
     name = module.full_name(call.func)
@@ -27,14 +27,14 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     if known is None or known.keyword in passed:
         yield from _parsed(module, call)
     elif name in known.elsewhere or name not in known.classes or any(argument.star for argument in call.args):
-        yield _unseen(call.func, name, known, call)
+        yield _with_unknown_value(call.func, name, known, call)
     elif known.default:
         why_not = f"{known.keyword}= is not passed, so its default of {known.default} applies. {known.why_not}"
         yield FoundClip(call.func, f"{name}({known.keyword}=)", call=call, why_not=why_not, setting=known)
 
 
-def _unseen(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
-    """Return a limit whose value is not in the file."""
+def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
+    """Return a clip for a trainer's argument whose value is not in the file."""
     sources = "a file, the command line, or arguments that cannot be inferred"
     why_not = f"{setting.keyword}= may be set by {sources}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
@@ -49,7 +49,7 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield the setting of HfArgumentParser((ModelArguments, TrainingArguments))."""
+    """Yield a clip for HfArgumentParser((ModelArguments, TrainingArguments)), which sets values at run time."""
     if not module.code(call.func).endswith("ArgumentParser"):
         return
     for argument in call.args:
@@ -57,37 +57,37 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
         for element in elements:
             name = module.full_name(element.value)
             if (setting := setting_of(name)) is not None:
-                yield _unseen(element.value, name, setting, call)
+                yield _with_unknown_value(element.value, name, setting, call)
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield the setting of class Arguments(TrainingArguments), whose values a parser sets."""
+    """Yield a clip for class Arguments(TrainingArguments), whose values a parser sets."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and setting.default:
-            yield _unseen(base.value, name, setting)
+            yield _with_unknown_value(base.value, name, setting)
 
 
 def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield {"gradient_clip_val": 0.5}, config["gradient_clipping"] = 1.0, and training_args.max_grad_norm = 1.0."""
+    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or a dict's entry."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
         yield FoundClip(entry.node, entry.name, why_not=setting.why_not, setting=setting)
 
 
 def limit(clip: FoundClip) -> cst.BaseExpression | None:
-    """Return the expression of a limit; None if it is not passed."""
+    """Return the expression of a clip's limit; None if it is not in the file."""
     return clip.node.value if isinstance(clip.node, cst.Arg | cst.DictElement) else None
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether a setting switches clipping off: None or 0."""
+    """Return whether the limit of a clip is None or 0, which switch clipping off."""
     value = limit(clip)
     return value is not None and (module.code(value) == "None" or module.number(value) == 0)
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting of a keyword in this file."""
+    """Return the setting with this keyword of a trainer that the file may use; None if there is none."""
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]
@@ -98,6 +98,6 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setti
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is of a function or method of the file, whose own clips are found."""
+    """Return whether a call is of a function or method of this file, whose own clips are found."""
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

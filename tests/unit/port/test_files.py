@@ -114,7 +114,7 @@ def test_too_many_texts_in_a_row_are_reported(tmp_path: Path) -> None:
 def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:03}.py" for number in range(source_files.FEW + 5)]
     paths[3] = tmp_path / "kills.py"
-    results = list(source_files._mapped(port_faults.unless_it_kills, paths))
+    results = list(source_files._results(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
     assert [each for each in results if isinstance(each, UnreadableFile)] == [
         UnreadableFile(paths[3], "Reading it crashes the process.")
@@ -172,14 +172,14 @@ def test_nothing_is_written_when_a_directory_cannot_be(project: Path) -> None:
 
 def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ported, _ = source_files.port_all(source_files.sources(project))
-    beside = source_files._beside
+    beside = source_files._write_beside
 
     def fail(path: Path, content: bytes) -> Path:
         if path.name == "train.py":
             raise OSError(28, "No space left on device", str(path))
         return beside(path, content)
 
-    monkeypatch.setattr(source_files, "_beside", fail)
+    monkeypatch.setattr(source_files, "_write_beside", fail)
     with pytest.raises(PortError, match=r"train.py: it cannot be written: No space left on device. Nothing"):
         source_files.write(ported)
     assert (project / "models/net.py").read_text() == CLIPS
@@ -265,14 +265,14 @@ def test_an_interrupt_before_anything_is_replaced_leaves_nothing_behind(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ported, _ = source_files.port_all(source_files.sources(project))
-    beside = source_files._beside
+    beside = source_files._write_beside
 
     def fail(path: Path, content: bytes) -> Path:
         if path.name == "train.py":
             raise KeyboardInterrupt
         return beside(path, content)
 
-    monkeypatch.setattr(source_files, "_beside", fail)
+    monkeypatch.setattr(source_files, "_write_beside", fail)
     with pytest.raises(KeyboardInterrupt):
         source_files.write(ported)
     assert not list(project.rglob(".*.py.*"))

@@ -1,1 +1,1 @@
-"""A report of ported code: JSON, page and terminal."""
+"""The report of `unified-clip port` as JSON, text and HTML."""

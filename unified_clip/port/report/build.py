@@ -18,7 +18,7 @@ from .model import Report
 
 
 class ReportError(ValueError):
-    """A report cannot be written or read. The message says why, and what to do."""
+    """The error for a report that cannot be written or read. The message says why, and what to do."""
 
 
 def build_report(
@@ -29,7 +29,7 @@ def build_report(
     *,
     written: bool = False,
 ) -> Report:
-    """Return the report. `written`: whether the files were changed."""
+    """Return the report of ported files. `written`: whether the files were changed."""
     tables = _Tables()
     verdicts = [site.verdict for file in ported for site in file.sites]
     counts = model.Counts(
@@ -60,7 +60,7 @@ def build_report(
 
 
 def writer(path: Path) -> Callable[[Report], str]:
-    """Return the function that formats a report for a file, by suffix. Raises ReportError before any other work."""
+    """Return the function that formats a report for this file, by suffix. ReportError: an unknown suffix."""
     if path.suffix.lower() not in WRITERS:
         raise ReportError(f"{path}: a report ends in {', '.join(WRITERS)}. Rename it.")
     if path.is_dir() or not path.parent.is_dir():
@@ -70,7 +70,7 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report atomically: .txt, .json or .html. Raises ReportError."""
+    """Write a report to a .txt, .json or .html file, atomically. Raises ReportError."""
     text = writer(path)(report)
     new = path.resolve().with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -83,7 +83,7 @@ def write(path: Path, report: Report) -> None:
 
 
 def read(path: Path) -> Report:
-    """Read a report that was written as JSON. Raises ReportError."""
+    """Return a report that was written as JSON. Raises ReportError."""
     try:
         return Report.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -112,7 +112,7 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The entries that several clips share: clips refer to them by number."""
+    """The tables of entries that several clips share. Clips refer to an entry by its number."""
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}
@@ -142,7 +142,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning; None for none."""
+        """Return the number of a meaning's entry, which is added if it is new; None for None."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -158,7 +158,7 @@ class _Tables:
         return self.meanings[key].number
 
     def _comparison(self, before: Meaning, after: Meaning) -> tuple[int, str]:
-        """Return the number of a comparison of two meanings, and the difference in words."""
+        """Return the number of a comparison's entry, and the difference of both meanings in words."""
         key = (self._meaning(before), self._meaning(after))
         if key not in self.comparisons:
             data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
@@ -175,7 +175,7 @@ class _Tables:
         return comparison.number, f"The threshold was {limits[0]}, and is {limits[1]}. {comparison.summary}"
 
     def _known(self, function: str) -> list[int]:
-        """Return the numbers of the known differences of a measured function; none for ''."""
+        """Return the numbers of the entries for a measured function's known differences; [] for ''."""
         numbers = []
         for entry in differences.of(function) if function else ():
             if entry.number not in self.known:
@@ -210,7 +210,7 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str]) -> s
 
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
-    """Return the frameworks, other than the target, of the code around the clips that are rewritten."""
+    """Return the frameworks of rewritten clips whose other code the user still has to port."""
     sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
     frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
     return sorted(frameworks - {"PyTorch"})

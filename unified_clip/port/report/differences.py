@@ -1,4 +1,4 @@
-"""Known differences of the frameworks' own functions, measured by the parity suite.
+"""Read the known differences of the frameworks' own functions, which the parity suite measured.
 
 The suite's list is not installed. `python tools/port_differences.py` writes `differences.json` from it.
 """
@@ -31,7 +31,7 @@ COMPUTED_BY = (
 
 
 def measured_as(name: str) -> str:
-    """Return the function whose measurements apply to this one; '' if none was measured."""
+    """Return the measured function that computes the same as this one; '' if none was measured."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)
@@ -42,20 +42,20 @@ def measured_as(name: str) -> str:
 
 
 def framework_of(function: str) -> str:
-    """Return the framework of a measured function."""
+    """Return the framework of a measured function by its package."""
     package = function.partition(".")[0]
     return FRAMEWORKS.get(package, package)
 
 
 def of(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function by their numbers in the file, those with a size first."""
+    """Return the known differences of a measured function, those with a size first. `number`: the place in the file."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)
 
 
 def rounding() -> float:
-    """Return the relative size below which a difference counts as rounding and is not listed."""
+    """Return the relative size up to which a difference counts as rounding, and is not listed."""
     return _read()[0]
 
 

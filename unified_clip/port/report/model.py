@@ -1,4 +1,4 @@
-"""The report of `unified-clip port`. JSON, HTML and the terminal are views of these models.
+"""The models of the report of `unified-clip port`. JSON, HTML and the terminal are views of them.
 
 python -m unified_clip.port.report.model > docs/port.schema.json
 """
@@ -37,14 +37,14 @@ class WorkedExample(ReportModel):
 
     @property
     def result(self) -> str:
-        """The outcome in a few words."""
+        """The outcome in a few words, such as "the total norm becomes 1"."""
         if self.norm_clipped is None or self.outcome == "unchanged":
             return self.outcome
         return f"the total norm becomes {describe.measured(self.norm_clipped)}"
 
 
 class ClipMeaning(ReportModel):
-    """The meaning of clips, in words and with example gradients."""
+    """A meaning that one or more clips have, in words and with example gradients."""
 
     number: int
     """From 1; clips refer to it."""
@@ -80,7 +80,7 @@ class ComparedExample(ReportModel):
 
 
 class MeaningComparison(ReportModel):
-    """The meanings of a clip and of its replacement, if they differ."""
+    """The comparison of a clip's meaning with its replacement's, if they differ."""
 
     number: int
     """From 1; clips refer to it."""
@@ -120,12 +120,12 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The function, or all functions of the framework."""
+        """The function as text, or "all of" the framework's functions."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
 class ReportedClip(ReportModel):
-    """A clip in a file."""
+    """A clip in a file, with its verdict and replacement."""
 
     line: int
     column: int
@@ -174,7 +174,7 @@ class ReportedClip(ReportModel):
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Functions with known differences, and the numbers of these as spans."""
+        """(function, spans of the numbers of its known differences), for the clip and for its replacement."""
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
             yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
@@ -200,7 +200,7 @@ class UnreadFile(ReportModel):
 
 
 class Counts(ReportModel):
-    """Counts of files and clips."""
+    """Counts of files and of clips by verdict."""
 
     files: int
     """Files that were read."""
@@ -217,7 +217,7 @@ class Counts(ReportModel):
 
 
 class Report(ReportModel):
-    """The result of `unified-clip port`."""
+    """The report of `unified-clip port`."""
 
     version: Literal[1]
     """The version of this format. It changes if a key is removed or changes its meaning, not if a key is added."""
@@ -247,19 +247,19 @@ class Report(ReportModel):
 
     @property
     def legend(self) -> str:
-        """The legend for the sizes of known differences."""
+        """A sentence that explains the sizes of known differences."""
         return (
             "Sizes are relative: the error of the norm, or the largest error of an element divided by the largest "
             f"exact element. Errors below {self.rounding:g} are rounding, and are not listed."
         )
 
     def escaped(self) -> Self:
-        """Return the report with control characters escaped, for display."""
+        """Return the report with control characters escaped, to be shown."""
         return self.model_validate(safe(self.model_dump(), code=("text", "suggestion")))
 
 
 def spans(numbers: Sequence[int]) -> list[str]:
-    """Return 1, 2, 3 and 7 as '1-3' and '7'."""
+    """Return numbers as spans: ['1-3', '7'] for 1, 2, 3 and 7."""
     groups = itertools.groupby(enumerate(sorted(numbers)), key=lambda item: item[1] - item[0])
     runs = [[number for _, number in group] for _, group in groups]
     return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]

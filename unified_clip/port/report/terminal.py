@@ -1,4 +1,4 @@
-"""Print a report of ported code, in colour on a terminal. Repeated long text becomes a reference."""
+"""Print a report of ported code, in colour on a terminal. Long text is printed once, then referred to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
 
 class Line(NamedTuple):
-    """A line. A terminal may break it, unless it is code."""
+    """A line of the report. A terminal may wrap it, unless it is code."""
 
     indent: int
     text: Text
@@ -30,12 +30,12 @@ class Line(NamedTuple):
 
 
 def show(report: Report) -> None:
-    """Print a report."""
+    """Print a report to the terminal."""
     _print(report, Console(highlight=False))
 
 
 def as_text(report: Report) -> str:
-    """Return a report without colours."""
+    """Return a report as text without colours."""
     file = io.StringIO()
     _print(report, Console(file=file, highlight=False, force_terminal=False, no_color=True))
     return file.getvalue()
@@ -68,7 +68,7 @@ def _lines(report: Report) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
-    """Yield one line for all unchanged clips with the same reason."""
+    """Yield a line for each reason to leave clips unchanged, with the line numbers of those clips."""
     lines: dict[str, list[str]] = {}
     for clip in clips:
         if clip.verdict == "left":
@@ -80,7 +80,7 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
     def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
-        """Yield a text in full the first time, and then, if it is long, a reference to it."""
+        """Yield a text in full the first time. Later, if it is long, refer to the place of the first."""
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
         text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"

@@ -1,1 +1,1 @@
-"""Rewriting rules: one module per kind of clip."""
+"""Rules that rewrite clips: one module per kind of clip."""

@@ -27,14 +27,14 @@ def is_need_clip(clip: FoundClip) -> bool:
 
 @register(RuleOrder.OFF, matches=lambda clip: clip.setting is not None)
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave settings of None and 0 unchanged. `find` flags the others."""
+    """Leave a trainer's argument unchanged if it is None or 0, which switch clipping off."""
     if trainer_arguments.is_off(file.module, clip):
         file.leave(clip, "None and 0 switch clipping off.")
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit whose meaning depends on the version, and leave None unchanged."""
+    """Flag an optimizer's limit whose meaning depends on the version. Leave None unchanged."""
     assert isinstance(clip.node, cst.Arg)
     if is_standalone_clipnorm(file.module, clip):
         file.flag(clip, VERSIONS_DIFFER)

@@ -27,7 +27,7 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a clip without a replacement in unified_clip, or with unknown arguments."""
+    """Flag a function or class that has no replacement in unified_clip, or is called with unknown arguments."""
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -40,7 +40,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave a clamp of other tensors unchanged, and flag one that may clip a gradient."""
+    """Leave a clamp of a tensor unchanged if the tensor is no gradient. Flag it if it may be one."""
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.parameters[0])
     if clip.call is None:

@@ -24,7 +24,7 @@ WriteClip = Callable[[str, str], list[str]]
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function by PyTorch's, if both take the same arguments."""
+    """Replace a function by PyTorch's, if both take the same arguments. Otherwise flag it."""
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "It is already PyTorch's own function.")
@@ -37,12 +37,12 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def torch_function(rule: str) -> str:
-    """Return PyTorch's function for a rule. The rule `norm` needs a call for each tensor."""
+    """Return the full name of PyTorch's function for a rule. For the rule `norm`, call it for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 
 def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
-    """Return the code that calls PyTorch's function. For the rule `norm`, it loops over `variables` with `name`."""
+    """Return the code that calls PyTorch's function. For the rule `norm`, the code loops over `variables`."""
     if rule != "norm":
         return f"{torch_function(rule)}({variables}, {limit})"
     name = module.unused_name(name)
@@ -50,7 +50,7 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
 
 
 def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.Assign, str, str]:
-    """Return the statement of a clip, and the function and the line that replace it. Raises UnsureError."""
+    """Return (statement of the clip, full name of PyTorch's function, line that replaces it). Raises UnsureError."""
     outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
@@ -79,7 +79,7 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return the names of the clipped list and of the result, and the assignment of the norm."""
+    """Return (name of the clipped list, name of the result, "norm = " or ''). Raises UnsureError."""
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
         case cst.Tuple(elements=[result, norm]), cst.Call() if value is call and call.args:
@@ -97,7 +97,7 @@ def _parts(
 
 
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
-    """Return the expression of the threshold. Raises UnsureError if there are other arguments."""
+    """Return the expression of the threshold. Raises UnsureError for other arguments, or two different bounds."""
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.parameters[0], *function.limits, "name"}
     if not limits or limits[0] is None or others:
@@ -109,7 +109,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def of_class(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that writes the lines in place of a Paddle clip. Raises UnsureError."""
+    """Return a function that returns the lines to write in place of a Paddle clip. Raises UnsureError."""
     if source.may_be_none or len(source.clips) != 1:
         raise UnsureError("It may be None, or one of several clips.")
     (clip,) = source.clips

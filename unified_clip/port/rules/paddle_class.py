@@ -25,7 +25,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    """Rename a class, unless the file uses an engine that tests for Paddle's own."""
+    """Rename a class to unified_clip's. Flag it if the file uses an engine that tests for Paddle's own classes."""
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
         file.flag(clip, reasons[0])
@@ -40,7 +40,7 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the value that a call passes as the argument of a check; None if it passes none."""
+    """Return the expression that a call passes as the check's `argument`; None if it passes none."""
     if argument := keywords_of(call).get(check.argument):
         return argument.value
     values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)

@@ -1,4 +1,4 @@
-"""Rules for clips in Paddle's optimizers: `Adam(grad_clip=clip)`. In PyTorch, the clip stands before each step."""
+"""Rules for clips in Paddle's optimizers, as in `Adam(grad_clip=clip)`. For PyTorch, they move before each step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that optimizers take, and rename the classes in type annotations."""
+    """Rewrite the clips that optimizers take as grad_clip=, and rename the classes in type annotations."""
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
         for clip in created:
@@ -70,7 +70,7 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert a clip before each step of its optimizers. Raises UnsureError before any change."""
+    """Insert the clip before each step of these optimizers. UnsureError: nothing was changed."""
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError("The optimizer may have another clip, too.")
     for argument, optimizer in zip(source.uses, optimizers, strict=True):
@@ -92,7 +92,7 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the variable of the clip for use at the steps. A clip without one gets a new variable."""
+    """Return the name of the clip at the optimizer's steps. If none is visible there, assign the clip to a new name."""
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls
@@ -114,7 +114,7 @@ def _parameters(module: Module, step: OptimizerStep, optimizer: Optimizer) -> st
 
 
 def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
-    """Return whether the file may add parameters to the model, as attributes or layers."""
+    """Return whether the file may add parameters to the model later, as attributes or layers."""
     model = module.code(parameters).removesuffix(".parameters()")
     targets: list[cst.CSTNode] = [node.target for node in module.nodes if isinstance(node, cst.AssignTarget)]
     targets += [call.func for call in module.calls if method_of(call) in NEW_PARTS]
@@ -123,7 +123,7 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return the line scaler.unscale_(optimizer) for a step by a scaler, unless it is already there."""
+    """Return ["scaler.unscale_(optimizer)"] for a step by a scaler, unless that line is already there; else []."""
     if step.kind != "scaler":
         return []
     name = optimizer.binding.text
@@ -133,7 +133,7 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
 
 
 def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
-    """Return whether the line `code` is between a step and the previous one, which `ends` matches."""
+    """Return whether the line `code` stands before a statement, after the previous line that `ends` matches."""
     inner = module.parents[statement]
     for block in module.ancestors(inner):
         if isinstance(block, cst.IndentedBlock | cst.Module):
@@ -151,7 +151,7 @@ def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.P
 
 
 def _block(header: str, lines: Sequence[str]) -> list[str]:
-    """Build a compound statement."""
+    """Return an indented block below a header such as "if x", as one compound statement."""
     return ["\n".join([f"{header}:", indent("\n".join(lines), "    ")])]
 
 

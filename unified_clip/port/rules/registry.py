@@ -26,7 +26,7 @@ from ..file_rewrite import FileRewrite
 
 
 class RuleOrder(IntEnum):
-    """The order of rules. Rules of the same order match different clips, so that none depends on another."""
+    """The order in which rules apply. Rules of the same order match different clips."""
 
     OFF = 0
     """Leave trainer settings that switch clipping off."""
@@ -48,7 +48,7 @@ Apply = Callable[[FileRewrite, Any], None]
 
 @dataclass(frozen=True)
 class Rule:
-    """A function that decides about the undecided clips of a file that it matches."""
+    """A function that decides about the clips that it matches and no earlier rule has decided about."""
 
     order: RuleOrder
     matches: Matches
@@ -67,7 +67,7 @@ _rules: list[Rule] = []
 def register(
     order: RuleOrder, *, matches: Matches, target: Target | None = None, native: bool | None = None
 ) -> Callable[[Apply], Apply]:
-    """Register a rule. `target` and `native`: the only options that it applies to; None for all."""
+    """Register the decorated function as a rule. `target`, `native`: the options that it is for; None for any."""
 
     def decorate(apply: Apply) -> Apply:
         _rules.append(Rule(order, matches, apply, target, native))
@@ -78,7 +78,7 @@ def register(
 
 @cache
 def rules() -> Sequence[Rule]:
-    """Import all modules of this package, and return their rules in order."""
+    """Import all modules of this package, and return the registered rules in order."""
     package = __name__.rpartition(".")[0]
     for module in sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)):
         importlib.import_module(f"{package}.{module}")
@@ -86,7 +86,7 @@ def rules() -> Sequence[Rule]:
 
 
 def apply(file: FileRewrite, *orders: RuleOrder) -> None:
-    """Apply the rules of these orders to a file."""
+    """Apply the rules of these orders to the clips of a file that have no verdict."""
     for rule in rules():
         is_for = rule.target in (None, file.target) and rule.native in (None, file.native)
         clips = list(filter(rule.matches, file.with_verdict(None))) if rule.order in orders and is_for else []

@@ -41,7 +41,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite whole steps, with the limits of Keras optimizers. The rule for functions renames the clips in them."""
+    """Rewrite steps with a gradient tape, and limits of their Keras optimizers. Functions have a rule of their own."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -54,10 +54,10 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 
 
 class TapeRewrite:
-    """The steps of a file that clip, and the changes of those that can be rewritten."""
+    """The training steps of a file that contain clips, and the changes of those that can be rewritten."""
 
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-        """Find the steps. `clips`: those of TensorFlow and of Keras optimizers."""
+        """Find the training steps. `clips`: the clips of TensorFlow and of Keras optimizers."""
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
         self._ranges: dict[FoundClip, Sequence[StepRange]] = {}
@@ -69,18 +69,18 @@ class TapeRewrite:
                 self.why_not[clip] = str(error)
         flagged = [*file.with_verdict("flagged"), *self.why_not]
         excluded = {self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)}
-        self._exclude(excluded | self._of_several_lists())
+        self._exclude(excluded | self._with_several_lists())
 
     def _exclude(self, excluded: set[StepRange | None]) -> None:
-        """Exclude the clips of these steps. Then exclude all other steps of those clips, and so on."""
+        """Exclude these steps and their clips from the rewrite, then the other steps of these clips, and so on."""
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
             self.why_not |= dict.fromkeys(incomplete, "Another clip of this step cannot be ported.")
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
-    def _of_several_lists(self) -> set[StepRange | None]:
-        """Return the steps whose optimizer steps other variables elsewhere. In PyTorch it would step all variables."""
+    def _with_several_lists(self) -> set[StepRange | None]:
+        """Return the steps whose optimizer also steps other variables: PyTorch's would step all of them each time."""
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)
@@ -88,11 +88,11 @@ class TapeRewrite:
         return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
-        """Return a key that identifies the optimizer."""
+        """Return a key that is equal for steps of the same optimizer."""
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
-        """Record the changes."""
+        """Record the edits of all steps that can be rewritten, and the verdicts on their clips."""
         file = self._file
         lines: dict[TapeStep, list[str]] = {}
         for clip, ranges in self._ranges.items():
@@ -116,7 +116,7 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
-        """Return the steps that contain a clip. Raises UnsureError."""
+        """Return the training steps that contain a clip. UnsureError: there is none, or one cannot be rewritten."""
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:
@@ -156,7 +156,7 @@ class TapeRewrite:
         return ranges
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
-        """Return the function that replaces an optimizer's limit, and the line that calls it."""
+        """Return (full name of the function that replaces an optimizer's limit, line that calls it)."""
         rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
         if self._file.native:
             line = native_function.call_lines(self._module, rule, step.variables, limit)
@@ -166,7 +166,7 @@ class TapeRewrite:
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
-    """Record the changes of a step. `clips`: the lines before optimizer.step()."""
+    """Record the edits of a training step. `clips`: the lines to insert before optimizer.step()."""
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = module.code(step.loss)

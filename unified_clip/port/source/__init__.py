@@ -1,1 +1,1 @@
-"""Read Python source: tree, names, and flow of gradients. Edit it."""
+"""Read and edit Python source: syntax tree, names, and flow of gradients."""

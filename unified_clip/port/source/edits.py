@@ -1,4 +1,4 @@
-"""Collect changes to a file, and apply them at once. Everything else keeps its formatting.
+"""Collect edits of a file, and apply all at once. Unchanged code keeps its formatting.
 
 LibCST's AddImportsVisitor takes 20 times as long, and moves imports that have to come first.
 """
@@ -31,7 +31,7 @@ DOCSTRING = m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString()), m.ZeroOr
 
 @dataclass
 class LineEdit:
-    """The changes of a statement that has a line of its own."""
+    """The edits of a statement that has a line of its own."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
     """Names that get the values of removed arguments, before the statement."""
@@ -42,7 +42,7 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """The changes to a file."""
+    """The edits of a file."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -63,19 +63,19 @@ class Edits(cst.CSTTransformer):
     # -- collecting
 
     def replace(self, node: cst.BaseExpression, code: str) -> None:
-        """Replace an expression, and keep its parentheses."""
+        """Replace an expression by code, within its parentheses."""
         self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
     def remove_argument(self, argument: cst.Arg) -> None:
         self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
-        """Insert lines before a statement, each once."""
+        """Insert lines before a statement, without lines that were already inserted there."""
         before = self._lines[statement].before
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """Assign the value of a removed argument to a name, before its statement."""
+        """Assign the value of a removed argument to a name, before the statement of the argument."""
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
@@ -83,11 +83,11 @@ class Edits(cst.CSTTransformer):
         self._lines[statement].replacement = lines
 
     def needs_import(self, module: str) -> None:
-        """Import a module at the top of the file: 'unified_clip.torch'."""
+        """Import a module such as 'unified_clip.torch' at the top of the file."""
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
-        """Import a module right after another import, which may be conditional."""
+        """Import a module right after the import `statement`, which may be conditional."""
         after = self._lines[statement].after
         if f"import {module}" not in after:
             after.append(f"import {module}")
@@ -95,7 +95,7 @@ class Edits(cst.CSTTransformer):
     # -- applying
 
     def to_bytes(self) -> bytes:
-        """Return the file with all changes."""
+        """Return the content of the file with all edits applied."""
         if not (self._replaced or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
         for node in (*self._replaced, *self._removed, *self._lines):
@@ -119,22 +119,22 @@ class Edits(cst.CSTTransformer):
         if isinstance(original_node, cst.SimpleStatementLine) and original_node in self._changed:
             return self._line(original_node, updated_node)
         if isinstance(updated_node, cst.IndentedBlock | cst.Module):
-            updated_node = _without(updated_node, self._gaps)
+            updated_node = _without_gaps(updated_node, self._gaps)
         if isinstance(original_node, cst.BaseCompoundStatement) and original_node in self._changed:
-            return _with_comments(updated_node, _lost(original_node, [updated_node]))
+            return _with_comments(updated_node, _lost_comments(original_node, [updated_node]))
         return updated_node
 
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        """Return the lines that replace a line, with its comments."""
+        """Return the statements that replace a line, with the comments of the line."""
         lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:
             gap = _gap(original)
             self._gaps.add(gap)
             return gap
-        return cst.FlattenSentinel([_with_comments(lines[0], _lost(original, lines)), *lines[1:]])
+        return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the lines that replace a line with one statement."""
+        """Return the statements that replace a line with a single statement, without lost comments."""
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
@@ -154,17 +154,17 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return the new last argument, with the ending of the removed one and the comments between both."""
+    """Return `argument` as the new last one, with the ending of the removed argument and the comments between."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
-    end = ended(between, end)
+    end = end_with_comments(between, end)
     if isinstance(removed.comma, cst.Comma):
         return argument.with_changes(comma=removed.comma.with_changes(whitespace_after=end))
     return argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=end)
 
 
-def ended(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket, with the comments after the new last element."""
+def end_with_comments(between: Any, end: Any) -> Any:
+    """Return the white space before a closing bracket, with the comments behind the last element that remains."""
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
         last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
         if isinstance(end, cst.ParenthesizedWhitespace):
@@ -175,8 +175,8 @@ def ended(between: Any, end: Any) -> Any:
     return end
 
 
-def _lost(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
-    """Return the comments of a statement that its replacement lacks."""
+def _lost_comments(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
+    """Return the comments of a statement that its replacement does not have."""
     left = Counter(comment.value for line in after for comment in _comments(line))
     lost = []
     for comment in _comments(original):
@@ -187,21 +187,21 @@ def _lost(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
 
 
 def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
-    """Return a statement with comments above it."""
+    """Return a statement with these comments added above."""
     lines = [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments]
     return statement.with_changes(leading_lines=[*statement.leading_lines, *lines])
 
 
 def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-    """Return a placeholder for a removed line, which keeps its comments until they are moved."""
+    """Return a placeholder for a removed line. It keeps the line's comments until `_without_gaps` moves them."""
     comments = [comment.value for comment in _comments(line)]
     above = sum(len(_comments(empty_line)) for empty_line in line.leading_lines)
     gap = cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines if comments else ())
     return cast(cst.SimpleStatementLine, _with_comments(gap, comments[above:]))
 
 
-def _without(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Remove placeholders, and move their comments above the next statement or to the end of the block."""
+def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
+    """Return a block without placeholders. Their comments move above the next statement, or to the block's end."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:
@@ -217,7 +217,7 @@ def _without(block: Any, gaps: set[cst.CSTNode]) -> Any:
 
 
 def _with_import(tree: cst.Module, name: str) -> cst.Module:
-    """Return the tree with `import name` after the imports that precede its first use."""
+    """Return the tree with `import name` after the imports that precede the first use of the package."""
     code = f"import {name}"
     body = list(tree.body)
     if any(tree.code_for_node(statement).strip() == code for statement in body):
@@ -232,7 +232,7 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
-    """Return the position after the docstring, and after the imports that precede the first use of a module."""
+    """Return the index in `body` after the docstring and the imports that precede the first use of a package."""
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):

@@ -18,14 +18,14 @@ from .syntax_tree import method_of, sorted_nodes
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list, or another iterable, whose elements are of one kind."""
+    """The kind of a list or another iterable: the kind of its elements."""
 
     item: Kind
 
 
 @dataclass(frozen=True)
 class TupleOf:
-    """A tuple."""
+    """The kind of a tuple: the kind of each element."""
 
     parts: tuple[Kind, ...]
 
@@ -36,7 +36,7 @@ PAIRS = ListOf(TupleOf(("gradient", None)))
 
 
 class Gradients:
-    """The gradients in a file."""
+    """The expressions of a file that are gradients."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -44,14 +44,14 @@ class Gradients:
         self._in_progress: set[object] = set()
 
     def is_gradient(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a gradient, or a list of them."""
+        """Return whether an expression is a gradient, or a list of gradients."""
         kind = self.kind(node)
         while isinstance(kind, ListOf):
             kind = kind.item
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression has the name of a gradient, or iterates over something with such a name."""
+        """Return whether an expression has a name typical of gradients, or loops over something with such a name."""
         match node:
             case cst.Attribute(value=inner, attr=attribute):
                 return is_like_gradient(attribute.value) or self.has_gradient_name(inner)
@@ -65,7 +65,7 @@ class Gradients:
         return False
 
     def _is_hook_parameter(self, node: cst.Name) -> bool:
-        """Return whether a name is the parameter of a hook: p.register_hook(lambda x: ...)."""
+        """Return whether a name is the parameter of a gradient hook, as in p.register_hook(lambda x: ...)."""
         function = self._module.enclosing_function(node)
         if function is None:
             return False
@@ -76,13 +76,13 @@ class Gradients:
 
     @cached_property
     def _hooks(self) -> list[object]:
-        """The lambdas, and names of functions, that are registered as hooks of tensors."""
+        """The lambdas, and the names of functions, that are registered as hooks of tensors."""
         calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
-        """Return whether an expression contains a gradient, directly or by a name's value. `visited`: names to skip."""
+        """Return whether an expression, or a variable in it, contains a gradient. `visited`: names to skip."""
         visited = set() if visited is None else visited
         return any(
             (isinstance(inner, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(inner)))
@@ -92,13 +92,13 @@ class Gradients:
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
-        """Return whether a function of the file, or a method of that name, returns gradients."""
+        """Return whether a call is of a function or method in the file that returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """The values that functions return and yield, by name of the function."""
+        """The expressions that functions return or yield, by the function's name."""
         values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
@@ -117,7 +117,7 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return the arguments that may become a parameter: in calls of its function, or beside its lambda."""
+        """Return the arguments that may be the value of a parameter, in calls of its function or beside its lambda."""
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
             calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
@@ -128,7 +128,7 @@ class Gradients:
         return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """Return the kind of an expression: a gradient, a list or a tuple; None for anything else."""
+        """Return the kind of an expression: "gradient", or a list or tuple of kinds; None for anything else."""
         match node:
             case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
                 return None if self._module.full_name(node) in names("gradient_sources") else "gradient"
@@ -210,7 +210,7 @@ class Gradients:
         return ListOf(TupleOf(tuple(element(self.kind(argument), None) for argument in arguments)))
 
     def _is_tape(self, method: cst.BaseExpression) -> bool:
-        """Return whether a method is one of a gradient tape."""
+        """Return whether the owner of a method is a gradient tape."""
         owner = method.value if isinstance(method, cst.Attribute) else method
         is_named = isinstance(owner, cst.Name | cst.Attribute)
         values = [bound.value for bound in self._module.binding(owner).bounds] if is_named else [owner]
@@ -220,7 +220,7 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of the element at a position of a tuple, or of any element of a list."""
+    """Return the kind of a tuple's element at `place`, or of any element of a list (`place` None)."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

@@ -1,4 +1,4 @@
-"""A file of Python: the full names and the values of its names."""
+"""A Python file with resolved names: full names by imports, and the values of variables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROJECT_DEPTH = 6
 
 @dataclass(frozen=True)
 class BoundValue:
-    """A value that a statement binds to a name."""
+    """A value that a statement binds to a name, whole or in part."""
 
     value: cst.BaseExpression | None
     """None where it is not an expression, as for a parameter or a definition."""
@@ -39,7 +39,7 @@ class BoundValue:
 
 @dataclass(frozen=True)
 class Binding:
-    """A name in its scope, or an attribute of self in its class, with all bound values and all reads."""
+    """A variable in its scope, or an attribute of self in its class, with all bound values and all reads."""
 
     text: str
     bounds: Sequence[BoundValue]
@@ -59,12 +59,12 @@ UNBOUND = Binding("", (), ())
 
 
 class Module(SyntaxTree):
-    """A file whose names are resolved."""
+    """A Python file whose names are resolved."""
 
     # -- names
 
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
-        """Return the full names that a dotted name may have by imports; '' for anything else."""
+        """Return the full names that a dotted name may have by imports. '' stands for any other value."""
         rest: list[str] = []
         while isinstance(node, cst.Attribute):
             rest.insert(0, node.attr.value)
@@ -91,7 +91,7 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return the full name of a dotted name; '' if it is unknown or ambiguous."""
+        """Return the full name of a dotted name by imports; '' if it is unknown or ambiguous."""
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
@@ -102,7 +102,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _captured(self) -> set[str]:
-        """The names that `case` binds, which LibCST's scopes lack."""
+        """The names that `case` patterns bind, which LibCST's scopes lack."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
@@ -113,7 +113,7 @@ class Module(SyntaxTree):
         return first is not None and scope is not None and not scope[first.value]
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a module is another file of the same project."""
+        """Return whether a package or its parent is a file of the same project."""
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
@@ -123,7 +123,7 @@ class Module(SyntaxTree):
     # -- bindings
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of a name, or of an attribute of self; UNBOUND for anything else."""
+        """Return the binding of a variable, or of an attribute of self; UNBOUND for any other expression."""
         if isinstance(node, cst.Name):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
@@ -134,7 +134,7 @@ class Module(SyntaxTree):
         return UNBOUND
 
     def assigned(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of the first target that an expression is assigned to; UNBOUND for none."""
+        """Return the binding of the first target to which an expression is assigned; UNBOUND without a target."""
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
 
@@ -150,7 +150,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.CSTNode, str], list[cst.CSTNode]]:
-        """The attributes of self, by class and name."""
+        """The nodes of each attribute of self, by (class, attribute name)."""
         attributes: dict[tuple[cst.CSTNode, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
@@ -163,11 +163,11 @@ class Module(SyntaxTree):
         return attributes
 
     def is_target(self, node: cst.CSTNode) -> bool:
-        """Return whether a statement binds something to a node."""
+        """Return whether a statement binds a value to this node."""
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that is bound to a target, whole or in part."""
+        """Return the value that is bound to a target, with the part of it that the target gets."""
         path: list[int | None] = []
         inner = node
         for outer in self.ancestors(node):
@@ -193,7 +193,7 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression has the same value elsewhere: its names are visible there and bound once."""
+        """Return whether an expression has the same value at `place`: its names are visible there and bound once."""
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):
@@ -206,7 +206,7 @@ class Module(SyntaxTree):
         return not uses_self or (owners[0] is owners[1] and there is not None and any(there[name] for name in SELF))
 
     def _names_read(self, node: cst.CSTNode) -> list[str]:
-        """Return the names that an expression reads, without self."""
+        """Return the names that an expression reads, except self."""
         names = []
         for inner in sorted_nodes(node):
             if isinstance(inner, cst.Name) and inner.value not in SELF:
@@ -217,7 +217,7 @@ class Module(SyntaxTree):
         return names
 
     def _is_constant(self, assignments: set[BaseAssignment], node: cst.CSTNode) -> bool:
-        """Return whether a name keeps the value that it has where an expression stands."""
+        """Return whether a name keeps the value that it has at `node`, even in loops."""
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         if not nodes:
             return True  # imported, or a builtin
@@ -227,7 +227,7 @@ class Module(SyntaxTree):
         return not isinstance(loop, cst.For | cst.While) or self._block(node) in (self._block(nodes[0]), loop.body)
 
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """Return the block of lines that a statement belongs to."""
+        """Return the block of lines, or the file, that contains a statement."""
         return self.enclosing(node, cst.IndentedBlock, cst.SimpleStatementSuite, cst.Module)
 
     # -- the same attribute on other objects
@@ -249,7 +249,7 @@ class Module(SyntaxTree):
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
-        """Return whether it is an attribute of self in an unrelated class, which binds its own."""
+        """Return whether a node is an attribute of self in an unrelated class, which binds one of this name."""
         other = self.enclosing(node, cst.ClassDef)
         if other is None or not _is_of_self(node):
             return False
@@ -260,7 +260,7 @@ class Module(SyntaxTree):
     # -- numbers
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return a number, or the value of a name that is bound to one once; None if it is only known at run time."""
+        """Return the value of a number, or of a name that is bound to a number once; None if it is unknown."""
         try:
             value = self._value(node, 0)
             return float(value) if is_number(value) else None

@@ -35,11 +35,11 @@ TOKENS = re.compile(
 
 
 class UnreadableError(Exception):
-    """A file is not Python source that can be parsed. The message says why."""
+    """The error for a file that cannot be parsed as Python. The message says why."""
 
 
 def identifiers(content: bytes) -> set[str] | None:
-    """Return names, keywords and short texts in source; None if Python cannot parse it. Raises UnreadableError.
+    """Return names, keywords and short strings in source; None if Python cannot parse it. Raises UnreadableError.
 
     This takes a tenth of the time of a `Module`. It also rejects nesting that would crash LibCST's parser.
     """
@@ -58,7 +58,7 @@ def identifiers(content: bytes) -> set[str] | None:
 
 
 def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
-    """Return why LibCST rejects a file."""
+    """Return the reason why LibCST rejects a file, in a sentence."""
     if _is_too_deep(content):
         return TOO_DEEP
     line = error.raw_line
@@ -68,7 +68,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether getattr looks up a computed name in a possible module. A parameter is no module."""
+    """Return whether getattr looks up a computed name in an imported module. A parameter is no module."""
     modules: set[str] = set()
     owners: set[str] = set()
     for node in nodes:
@@ -98,7 +98,7 @@ def _names_in(node: ast.AST) -> Sequence[str]:
 
 
 def _is_too_deep(content: bytes) -> bool:
-    """Return whether brackets, or operators, calls or texts in a row, exceed what a parser supports."""
+    """Return whether brackets, or operators, calls or strings in a row, exceed what a parser supports."""
     links = [0]
     for token in TOKENS.finditer(codecs.decode(content, "utf-8", "replace")):
         kind = token.lastgroup

@@ -1,4 +1,4 @@
-"""Rename imported functions: in the imports where that is possible, else at each use."""
+"""Rename imported functions: in the import if that is possible, else at each use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import BaseAssignment, ImportAssignment
 
-from .edits import Edits, ended
+from .edits import Edits, end_with_comments
 from .module import Module
 from .syntax_tree import Target, first_name
 
 
 class Renames:
-    """The names of a file that are replaced."""
+    """The replacements of names in a file."""
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
@@ -57,7 +57,7 @@ class Renames:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the only import of a name, if it can be changed; else None."""
+        """Return the only import that binds a name, if it can be edited; else None."""
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None
         if not isinstance(only, ImportAssignment) or not self._is_own(only):
@@ -66,7 +66,7 @@ class Renames:
         return only if not is_guarded and self._module.has_own_line(only.node) else None
 
     def _assignments(self, node: cst.CSTNode) -> list[BaseAssignment]:
-        """Return the assignments that bind the first part of a dotted name."""
+        """Return the assignments and imports that bind the first part of a dotted name."""
         scope, first = self._module.scope(node), first_name(node)
         return list(scope[first.value]) if scope is not None and first is not None else []
 
@@ -99,18 +99,18 @@ class Renames:
             self._beside += [(assignment.node, module) for assignment in imports]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
-        """Return whether an import binds its name in its scope, without `global` or `nonlocal`."""
+        """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
         return self._module.scope(assignment.node) is assignment.scope
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
-        """Return whether the replacement must be imported at the top of the file."""
+        """Return whether the replacement of an import has to be imported at the top of the file."""
         statement = assignment.node
         if not self._is_own(assignment) or not self._module.has_own_line(statement):
             return True
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
-        """Remove names from an import, and add an import of others after it."""
+        """Remove names from an import. `changed`: by removed name, the name to import instead; '' for none."""
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
         new = [f"from {self._modules[statement]} import {names}"] if names else []
@@ -122,31 +122,31 @@ class Renames:
 
 
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
-    """Return an import of fewer names with the same formatting."""
+    """Return an import statement with fewer names and the same formatting."""
     *others, last = names
     removed = statement.names[-1]
     if last.evaluated_name == removed.evaluated_name and last.evaluated_alias == removed.evaluated_alias:
         return cast(cst.CSTNode, statement.with_changes(names=names))
     between = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
     if isinstance(removed.comma, cst.Comma):
-        comma = removed.comma.with_changes(whitespace_after=ended(between, removed.comma.whitespace_after))
+        comma = removed.comma.with_changes(whitespace_after=end_with_comments(between, removed.comma.whitespace_after))
         return cast(cst.CSTNode, statement.with_changes(names=[*others, last.with_changes(comma=comma)]))
     changed = statement.with_changes(names=[*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
     if getattr(statement, "rpar", None) is not None:
-        end = ended(between, statement.rpar.whitespace_before)
+        end = end_with_comments(between, statement.rpar.whitespace_before)
         changed = changed.with_changes(rpar=statement.rpar.with_changes(whitespace_before=end))
     return cast(cst.CSTNode, changed)
 
 
 def is_name_taken(module: Module) -> bool:
-    """Return whether a file binds `unified_clip` to something else: a variable, a parameter, another import."""
+    """Return whether a file binds `unified_clip` to something else, such as a variable or a parameter."""
     names = (node for node in module.nodes if isinstance(node, cst.Name) and node.value == "unified_clip")
     scopes = (scope for name in names if (scope := module.scope(name)) is not None)
     return not all(_is_unified_clip(assignment) for scope in scopes for assignment in scope["unified_clip"])
 
 
 def _is_unified_clip(assignment: BaseAssignment) -> bool:
-    """Return whether an assignment binds the package."""
+    """Return whether an assignment is the import of `unified_clip`."""
     if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, cst.Import):
         return False
     aliases = [alias for alias in assignment.node.names if _bound_name(alias) == "unified_clip"]

@@ -13,14 +13,14 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """Check whether expressions contain all gradients of a call, in order, each with its variable."""
+    """A check that expressions contain all gradients of one call, in order, each with its variable."""
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
         self._module, self._source, self._variables = module, source, variables
         self._in_progress: set[object] = set()
 
     def is_applied(self, apply: cst.Call) -> bool:
-        """Return whether a call applies all gradients, each to its own variable."""
+        """Return whether apply_gradients() or a similar call applies all gradients, each to its own variable."""
         arguments = [argument.value for argument in apply.args]
         if len(arguments) == 2:
             return self._is_list(arguments[0]) and self._module.code(arguments[1]) == self._variables
@@ -59,7 +59,7 @@ class AppliedGradients:
         return False
 
     def _is_clipped(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is clip_by_global_norm of all gradients."""
+        """Return whether an expression is a call of clip_by_global_norm with all gradients."""
         if not isinstance(node, cst.Call):
             return False
         function = clip_function(self._module.full_name(node.func))
@@ -76,7 +76,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts all values of a name. Accept a name whose check is running."""
+        """Return whether `judge` accepts all values of a variable. One that is being checked counts as accepted."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False
@@ -93,5 +93,5 @@ class AppliedGradients:
 
 
 def _is_plain(loop: cst.CompFor) -> bool:
-    """Return whether a comprehension has one loop and no condition."""
+    """Return whether a comprehension has a single loop and no condition."""
     return not loop.ifs and loop.inner_for_in is None

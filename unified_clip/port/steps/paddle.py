@@ -1,4 +1,4 @@
-"""Find the optimizers of Paddle that take `grad_clip=`, and every statement in which they step."""
+"""Find Paddle's optimizers that take `grad_clip=`, and every statement in which they step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer that clips, and its steps."""
+    """An optimizer with a clip, and its steps."""
 
     binding: Binding
     arguments: Sequence[cst.Arg]
@@ -72,7 +72,7 @@ class Optimizer:
 
 
 class PaddleOptimizers:
-    """All optimizers of a file that clip, each with its clips."""
+    """The optimizers of a file that take clips."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
         self._module = module
@@ -94,7 +94,7 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Drop a source if one of its calls, or another clip of its optimizers, cannot be rewritten."""
+        """Return the sources of which all clips, and all other clips of their optimizers, can be rewritten."""
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
@@ -132,7 +132,7 @@ class PaddleOptimizers:
             raise UnsureError("The file builds static programs, which run later. PyTorch runs each step at once.")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable may contain."""
+        """Return the clips that a variable may contain. Raises UnsureError."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
@@ -157,7 +157,7 @@ class PaddleOptimizers:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether an attribute is set only in some cases, so that a base class may define it."""
+        """Return whether an attribute is only set inside `if`, so that a base class may set it, too."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -176,12 +176,12 @@ class PaddleOptimizers:
                 raise UnsureError(f"Line {self._module.position(read)[0]} uses {binding.text} in an unsupported way.")
 
     def _is_test(self, read: cst.CSTNode) -> bool:
-        """Return whether a name is only tested: `if clip:` or `clip is not None`."""
+        """Return whether a variable is only tested where it is read, as in `if clip:` or `clip is not None`."""
         parent = self._module.parents[read]
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
     def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the only target that an expression is assigned to; None without one, or with several."""
+        """Return the only target to which an expression is assigned; None without one, or with several."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
@@ -190,7 +190,7 @@ class PaddleOptimizers:
     # -- optimizers
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that takes an argument grad_clip=."""
+        """Return the optimizer that takes this grad_clip= argument. Raises UnsureError."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             return self._of_minimize(argument, call, call.func)
@@ -210,13 +210,13 @@ class PaddleOptimizers:
         return self._by_binding[binding.key]
 
     def _is_of_another_scope(self, target: cst.Name) -> bool:
-        """Return whether a function declares a name as global or nonlocal."""
+        """Return whether a function declares this name as global or nonlocal."""
         function = self._module.enclosing(target, cst.FunctionDef)
         items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
         return any(item.name.value == target.value for item in items)
 
     def _of_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
-        """Return the optimizer of minimize(loss, grad_clip=clip)."""
+        """Return the optimizer of a call minimize(loss, grad_clip=clip). Raises UnsureError."""
         line = self._module.position(call)[0]
         binding = self._module.binding(method.value)
         step = self._at(call, "minimize", line)
@@ -257,7 +257,7 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step that reads an optimizer; None if it does not step. Raises UnsureError if it may."""
+        """Return the step that a read of an optimizer makes; None if it makes none. UnsureError: it is unknown."""
         parent = self._module.parents[read]
         line = self._module.position(read)[0]
         if isinstance(parent, cst.Attribute):
@@ -307,14 +307,14 @@ class PaddleOptimizers:
         return any(map(STATIC.match, used)) or self._uses_default_program() or (in_fluid and not eager)
 
     def _uses_default_program(self) -> bool:
-        """Return whether a default program is used for more than its random_seed, which dynamic mode also has."""
+        """Return whether a default program is used for more than its random_seed, which dynamic mode has, too."""
         calls = [call for call in self._module.calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
         parents = [self._module.parents[call] for call in calls]
         return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether a name is only printed in a statement of its own, or in a type annotation."""
+    """Return whether a variable is only printed where it is read, or stands in a type annotation."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
@@ -323,5 +323,5 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
 
 
 def calls_parameters(node: cst.BaseExpression) -> bool:
-    """Return whether an expression is model.parameters(), which can be called again."""
+    """Return whether an expression is a call model.parameters(), which can be repeated elsewhere."""
     return isinstance(node, cst.Call) and method_of(node) == "parameters"

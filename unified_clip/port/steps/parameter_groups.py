@@ -1,4 +1,4 @@
-"""Detect parameter groups: `parameters=[{"params": ...}, ...]`. Paddle clips each group separately."""
+"""Detect parameter groups, as in `parameters=[{"params": ...}, ...]`. Paddle clips each group separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def has_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Return whether a list of parameters contains dicts. Raises UnsureError if that is unknown."""
+    """Return whether a list of parameters contains groups, which are dicts. UnsureError: it is unknown."""
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return any(_is_group(module, element, depth) for element in elements)
@@ -37,7 +37,7 @@ def has_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool
 
 
 def _is_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
-    """Return whether an element of a list of parameters is a dict, or contains dicts."""
+    """Return whether an element of a list of parameters is a group, or several. UnsureError: it is unknown."""
     match node:
         case cst.StarredElement(value=inner):
             return has_groups(module, inner, depth)
@@ -61,7 +61,7 @@ def _is_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _adds_group(module: Module, read: cst.CSTNode, depth: int) -> bool:
-    """Return whether a list is extended by dicts where it is read: groups.append({...})."""
+    """Return whether a group is added to a list where the list is read, as in groups.append({...})."""
     call = module.method_call(read)
     if call is None or not call.args:
         return False

@@ -1,4 +1,4 @@
-"""Find training steps of TensorFlow, from the gradient to `apply_gradients`."""
+"""Find TensorFlow's training steps, from the gradient to `apply_gradients`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ APPLY_METHODS = ("apply_gradients", "apply")
 
 @dataclass(frozen=True, eq=False)
 class TapeStep:
-    """A step in one block of lines, from the gradients to the call that applies them."""
+    """A training step in one block of lines, from the call that computes gradients to the call that applies them."""
 
     source: cst.Call
     source_statement: cst.BaseSmallStatement
@@ -39,7 +39,7 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a possible step."""
+    """The lines of a training step that may be ported, or the reason why it cannot be."""
 
     first: int
     last: int
@@ -49,7 +49,7 @@ class StepRange:
 
 
 class TapeSteps:
-    """The steps of a file."""
+    """The training steps of a file that compute gradients by a tape."""
 
     def __init__(self, module: Module, gradients: Gradients) -> None:
         self._module, self._gradients = module, gradients
@@ -59,26 +59,26 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the step around a clip; None if there is none."""
+        """Return the step whose lines contain a clip; None if there is none."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
     def all(self) -> list[TapeStep]:
-        """Return all steps that can be ported, with clips and without."""
+        """Return all steps that can be ported, with clips or without."""
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the steps in which an optimizer applies gradients."""
+        """Return the steps in which this optimizer applies gradients."""
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
 
     def _body(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Return the function around a node, or the file."""
+        """Return the function that contains a node, or the file."""
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield each gradient with the call that applies it. They must alternate: backward() adds up gradients."""
+        """Yield a step for each call that computes gradients and the call that applies them. They must alternate."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
@@ -140,12 +140,12 @@ class TapeSteps:
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _is_persistent(self, tape: cst.Call) -> bool:
-        """Return whether a tape can compute gradients more than once."""
+        """Return whether a tape is persistent, so that it can compute gradients more than once."""
         values = [argument.value for argument in tape.args if keyword_of(argument) in ("", "persistent")]
         return any(self._module.code(value) != "False" for value in values)
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
-        """Return the loss and the variables."""
+        """Return the expression of the loss, and the code of the variables. Raises UnsureError."""
         arguments = Arguments(source, ("target", "sources"))
         if arguments.unknown or len(arguments.passed) < 2:
             raise UnsureError("The gradient has other arguments than the loss and the variables.")
@@ -160,7 +160,7 @@ class TapeSteps:
             raise UnsureError(f"{method_of(apply)}() has other arguments than gradients and variables.")
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Raise UnsureError unless the same optimizer is zeroed before the gradient and steps after it."""
+        """Raise UnsureError unless a variable has the optimizer, which is assigned outside of the step."""
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it to one.")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
@@ -169,7 +169,7 @@ class TapeSteps:
             raise UnsureError("The optimizer is assigned after the gradient. Assign it before.")
 
     def _check_list(self, source: cst.Call) -> None:
-        """Raise UnsureError if the gradient is of one variable, not of a list."""
+        """Raise UnsureError if the gradient is of one variable instead of a list."""
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
