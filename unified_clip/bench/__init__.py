@@ -1,1 +1,1 @@
-"""`unified-clip bench`: compare the speed of unified_clip and of the frameworks' functions. See docs/performance.md."""
+"""Compare the speed of unified_clip with that of the frameworks' functions: `unified-clip bench`."""

@@ -13,7 +13,7 @@ Array = npt.NDArray[np.generic]
 
 
 def gpt2() -> list[Shape]:
-    """Return the shapes of the parameters of the smallest GPT-2."""
+    """Return the shapes of the parameters of GPT-2 small."""
     layer: list[Shape] = [
         (768,), (768,), (768, 2304), (2304,), (768, 768), (768,),
         (768,), (768,), (768, 3072), (3072,), (3072, 768), (768,),
@@ -66,7 +66,7 @@ def elements(shapes: Sequence[Shape]) -> int:
 
 
 def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return normally distributed numbers. One block is repeated, because new numbers take longer than clipping."""
+    """Return arrays of normally distributed numbers. One block is repeated, as fresh numbers take too long."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes
@@ -76,5 +76,5 @@ def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
 
 def rough_norm(arrays: Sequence[Array]) -> float:
-    """Return an approximate norm, to choose thresholds."""
+    """Return the approximate total norm, from which thresholds are chosen."""
     return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

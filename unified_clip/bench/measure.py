@@ -1,4 +1,4 @@
-"""Measure the time of a pair of calls, the memory of a call, and the limits of the machine."""
+"""Measure the time of two calls, the memory of a call, and the memory speed of the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Call = Callable[[Any], Any]
 
 
 class Pair(NamedTuple):
-    """The same work by unified_clip and by a framework's function. Both are called with the result of `prepare`."""
+    """The same work by unified_clip and by a framework's function. Both get the result of `prepare`."""
 
     native_name: str
     """The name of the framework's function; '' if it has none."""
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dict[str, Any]:
-    """Time both in turns. Return the quartiles of milliseconds and of the ratio; None without a second function."""
+    """Time both calls in turns. Return quartiles of milliseconds and of their ratio; None without a second call."""
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
@@ -72,7 +72,7 @@ def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """Return the quartiles with four digits. The median is the second."""
+    """Return the three quartiles with four digits. The median is the second."""
     return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
@@ -83,7 +83,7 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure how fast threads read the memory of gradients, and how fast they read and write it.
+    """Measure the time in which threads read the gradients' memory, and in which they read and write it.
 
     Tensors that cannot be written are copied. `prepare` is called before each repeat, as before a clip.
     """
@@ -107,7 +107,7 @@ def limits(
 
 
 def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
-    """Split flat arrays into `count` parts of equal length, up to one element."""
+    """Split flat arrays into `count` parts with equal numbers of elements, up to one."""
     total, start = sum(view.size for view in views), 0
     parts: list[list[Array]] = [[] for _ in range(count)]
     for view in views:
@@ -121,7 +121,7 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
 
 
 def extra_memory(call: Call, inputs: Any) -> int | None:
-    """Return the peak growth of the process during a call, in bytes. None if the system does not report it."""
+    """Return the peak memory growth of the process during a call, in bytes. None if the system does not report it."""
     if sys.platform != "linux":
         return None
     gc.collect()

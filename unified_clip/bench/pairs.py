@@ -1,4 +1,4 @@
-"""The functions to compare, for each framework. Each function here imports its own framework."""
+"""The functions to compare, for each framework, which is imported when its function is called."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class Pairs(NamedTuple):
 
 
 def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
-    """Return a function that clips gradients to a fixed threshold."""
+    """Return a function of gradients that calls `clip` with this threshold."""
     return lambda gradients: clip(gradients, threshold)
 
 
 def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place: bool = False) -> Pair:
-    """Return a pair. `calls`: unified_clip's function, and the framework's if it has one."""
+    """Return a pair of functions. `calls`: unified_clip's function, then the framework's if it has one."""
     unified, *natives = calls
     return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
 
 
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
-    """Return a pair that clips to a threshold. `clips`: unified_clip's function and the framework's."""
+    """Return a pair of functions that clip to a threshold. `clips`: unified_clip's function, then the framework's."""
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs for NumPy, which has no clipping function: they have plain NumPy code."""
+    """Return the pairs for NumPy. It has no clipping function, so unified_clip is compared with plain NumPy code."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -190,7 +190,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
-    """Return a function that runs a static program, which clips gradients in its scope.
+    """Return a function that runs a static program, which clips the gradients in its scope.
 
     Gradients and results stay in the scope: feeding and fetching would copy them.
     """
@@ -275,7 +275,7 @@ def _tensorflow_threads(threads: int) -> None:
 
 
 class Framework(NamedTuple):
-    """A framework to measure."""
+    """A framework to measure: packages, dtypes, and the function that returns its pairs."""
 
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]

@@ -1,4 +1,4 @@
-"""Draw the plots as SVG. Equal results give equal bytes."""
+"""Draw the plots of a benchmark as SVG. Equal results give equal bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Entry = Mapping[str, Any]
 
 
 def ratios(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the ratios of times: a panel for each dtype, a group of rows for each list."""
+    """Plot the ratios of times to a file: a panel for each dtype, a group of rows for each list."""
     entries = [entry for entry in data["results"] if entry["what"] != "norm alone" and entry["ratio"]]
     names, dtypes = _unique(entries, "list"), _unique(entries, "dtype")
     series = list(dict.fromkeys((entry["framework"], entry["native"]) for entry in entries))
@@ -73,7 +73,7 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], ser
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the time by the number of elements, and by the number of tensors."""
+    """Plot the time by number of elements, and by number of tensors, to a file."""
     titles = {"elements": "elements of one tensor", "tensors": "tensors of 100 elements"}
     frameworks = _unique(data["growth"], "framework")
     with mpl.rc_context(STYLE):

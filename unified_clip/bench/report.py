@@ -1,4 +1,4 @@
-"""Write and print the results of a run: JSON, tables and plots."""
+"""Write and print the results of a benchmark: JSON, tables and plots."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 
 def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
-    """Return the table of unified_clip and the functions of one framework."""
+    """Return the table that compares unified_clip with the functions of one framework."""
     header = ["list", "dtype", "", "native", "unified_clip, ms", "native, ms", "native / unified_clip"]
     return header, [
         [row["list"], row["dtype"], row["what"], row["native"] or NOTHING]
@@ -50,7 +50,7 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of unified_clip and of reading and writing the same bytes, in the same process."""
+    """Return the table that compares unified_clip with reading and writing the same bytes."""
     header = [*LABELS, "bytes", "read, ms", "read and write, ms", "norm / read", "clipped / (read + read and write)"]
     rows = []
     for row in data["limits"]:
@@ -62,7 +62,7 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 
 
 def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
-    """Return the smallest median of unified_clip on the same list: there may be several ways to clip."""
+    """Return the smallest median time of unified_clip for the same list, dtype and framework."""
     alike = [row for row in data["results"] if _labels(row) == _labels(like)]
     return min(float(row["ours_ms"][1]) for row in alike if row["what"] == what)
 
@@ -96,7 +96,7 @@ def spread(quartiles: Sequence[float] | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits, or with all digits before the point."""
+    """Return a number as text with three digits, or with all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
@@ -104,7 +104,7 @@ def number(value: float) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """Return a line for each framework that is missing or failed, or that ran without the compiled kernels."""
+    """Return a line for each framework that is missing, failed, or ran without the compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its worker ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
@@ -112,7 +112,7 @@ def problems(data: Mapping[str, Any]) -> list[str]:
 
 
 def show(data: Mapping[str, Any], out: Path) -> None:
-    """Print tables, problems, and the paths of the results."""
+    """Print tables, problems and the paths of the results."""
     from rich.console import Console
     from rich.table import Table as RichTable
 

@@ -20,12 +20,12 @@ from .pairs import FRAMEWORKS, THREADS
 
 
 class OptionsError(ValueError):
-    """An option has an invalid value."""
+    """The error for an option with an invalid value."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The measurements to make."""
+    """The measurements to make: frameworks, lists, dtypes, threads and time."""
 
     frameworks: Sequence[str] = tuple(FRAMEWORKS)
     lists: Sequence[str] = tuple(LISTS)
@@ -48,18 +48,18 @@ class Options:
             raise OptionsError(f"--seconds is {self.seconds}. Pass 0 or more.")
 
     def steps(self, framework: str) -> int:
-        """Return the number of results of a worker."""
+        """Return the number of results that a framework's worker prints."""
         dtypes = [dtype for dtype in FRAMEWORKS[framework].dtypes if dtype in self.dtypes]
         return len(self.lists) * len(dtypes) + self.growth * sum(map(len, GROWTH.values()))
 
 
 def command(framework: str) -> list[str]:
-    """Return the command line of a worker, without its job."""
+    """Return the command that starts a worker, to be followed by its job."""
     return [sys.executable, "-X", "faulthandler", "-m", "unified_clip.bench.worker", framework]
 
 
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
-    """Measure, and return bench.json as docs/performance.md describes it.
+    """Run all measurements. Return the content of bench.json, which docs/performance.md describes.
 
     progress: Called with a framework and the number of its new results.
     """
@@ -89,7 +89,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run a worker, and call `add` with each result that it prints. Return its failure; '' if there is none."""
+    """Run a worker, and call `add` with each result that it prints. Return the reason if it fails, else ''."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
 

@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the versions, then each measurement."""
+    """Yield the versions, then each measurement, as parts of bench.json."""
     framework = FRAMEWORKS[name]
     try:
         framework.use_threads(job["threads"])
@@ -61,7 +61,7 @@ def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels
 
 
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure one list in one dtype."""
+    """Measure one list of gradients in one dtype: times, memory and limits, as tables of bench.json."""
     gc.collect()  # of the previous list
     arrays = lists.arrays(shapes, dtype)
     norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
@@ -81,14 +81,14 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
 
 
 def _memory(pair: measure.Pair) -> dict[str, Any]:
-    """Measure the memory of first calls. Later calls may reuse memory that the process keeps."""
+    """Measure the memory of both functions at their first call. Later calls may reuse memory."""
     calls = {"ours_bytes": pair.unified, "native_bytes": pair.native}
     sizes = {key: call and measure.extra_memory(call, pair.prepare()) for key, call in calls.items()}
     return {"native": pair.native_name, **sizes}
 
 
 def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure the framework's most common function on one list."""
+    """Measure the framework's most common function on one list, as a row of the table `growth`."""
     arrays = lists.arrays(shapes, "float32")
     pairs: Pairs = framework.pairs(arrays)
     return {"growth": [measure.compare(pairs.clips(lists.rough_norm(arrays) / 2)[0], job["seconds"])]}

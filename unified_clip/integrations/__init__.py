@@ -1,1 +1,1 @@
-"""Clip in trainers and optimizers: one module for each, which imports it."""
+"""Clip in trainers and optimizers: one module per trainer or framework, which imports it."""

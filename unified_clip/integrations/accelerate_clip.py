@@ -1,4 +1,4 @@
-"""Accelerate: clip in place of `accelerator.clip_grad_norm_`."""
+"""Clip with Accelerate, in place of `accelerator.clip_grad_norm_`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def clip_(
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """Remove gradients inside the block. The parameters stay in the list, since names may go by position."""
+    """Remove the gradients of parameters inside the block. The list keeps its length, as names may go by position."""
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

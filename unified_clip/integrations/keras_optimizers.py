@@ -1,4 +1,4 @@
-"""Optimizers of Keras 3 that clip before every update, on TensorFlow, JAX and PyTorch: `ClipConfig.attach_to`."""
+"""Make optimizers of Keras 3 clip before every update, on TensorFlow, JAX and PyTorch: `ClipConfig.attach_to`."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["_backend_apply_gradients"](grads, variables)
 
     def _apply_or_skip(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Apply, and restore all variables if the step is skipped.
+        """Apply the gradients, and restore all variables if the step is skipped.
 
         Accumulated gradients begin anew, and the optimizer's count of steps goes on.
         """
@@ -183,7 +183,7 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether gradients only accumulate. On JAX Keras makes an update all the same, and discards it."""
+        """Return whether this update only accumulates gradients: Keras on JAX makes it and then discards it."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False

@@ -1,4 +1,4 @@
-"""Lightning: a callback that clips in place of `Trainer(gradient_clip_val=...)`."""
+"""Clip in Lightning by a callback, in place of `Trainer(gradient_clip_val=...)`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._clipper = self._config.clipper(self._names, **vars(self._spec))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without outcomes: a copy begins anew."""
+        """Return the state without outcomes, so that a copy has none."""
         return {key: value for key, value in vars(self).items() if key not in ("_clippers", "_steps", "_clipper")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -105,14 +105,14 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             pl_module.log_dict(monitor.metrics(clipper, prefix))
 
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
-        """Return the number of the optimizer's steps, this one included. Lightning counts those of all optimizers."""
+        """Return the number of this step of the optimizer, from 1: Lightning counts all optimizers together."""
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         return self._steps[optimizer]
 
     def _skips_step(self, trainer: Any, optimizer: Any) -> bool:
-        """Return whether the trainer's scaler, if it has one, skips the step."""
+        """Return whether the trainer's gradient scaler skips this step; False without a scaler."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is None:
             return False

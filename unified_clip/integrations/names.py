@@ -1,4 +1,4 @@
-"""Check parameter names that users pass to integrations: a model, or a dict of name to parameter."""
+"""Check the parameter names that users pass to integrations: a model, or a dict of name to parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient transformation of optax that `ClipConfig.as_optax()` returns, and its outcome."""
+"""The gradient transformation for optax that `ClipConfig.as_optax()` returns, and the outcome of its last step."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def rate(state: Any) -> float | None:
 
 
 def _clip_state(state: Any) -> ClipState:
-    """Return the only ClipState in a state, without the inner optimizer's, as NumPy arrays."""
+    """Return the only ClipState in a state as NumPy arrays, without the inner optimizer's state."""
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:

@@ -1,4 +1,4 @@
-"""The `grad_clip=` of Paddle's optimizers that `ClipConfig.as_paddle()` returns."""
+"""The clip for `grad_clip=` of Paddle's optimizers that `ClipConfig.as_paddle()` returns."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipper.step, self._clipped = step, set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Clip at every step of a program. Making the program is not a step."""
+        """Add a clip to a static program, which applies it at every run. Adding it counts as no step."""
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
             raise TypeError(
@@ -86,7 +86,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))  # 
 
 
 def _namer(names: Any) -> Namer:
-    """Return a function that names gradients by their parameters' own names: static programs replace the objects."""
+    """Return a function that returns a gradient's name by its parameter's own name, which static programs keep."""
     check_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())

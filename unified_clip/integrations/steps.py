@@ -1,4 +1,4 @@
-"""The outcome of a step as arrays, which integrations keep in an optimizer's state, in graphs too."""
+"""The outcome of a step as arrays, which integrations keep in an optimizer's state, also in graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = Any  # of any framework
 
 
 class LastStep(NamedTuple):
-    """The outcome of an optimizer's last step. A graph can keep these numbers of `ClipOutcome`."""
+    """The outcome of an optimizer's last step, with the numbers of `ClipOutcome` that a graph can keep."""
 
     step: int
     """The step for a schedule, counted from 0."""
@@ -35,7 +35,7 @@ class LastStep(NamedTuple):
 
 
 class OutcomeArrays(NamedTuple):
-    """The outcome of a step as arrays of a framework."""
+    """The outcome of a step as arrays of a framework, which its graphs can compute."""
 
     norm: Array
     norm_clipped: Array
@@ -53,7 +53,7 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that skips no steps: the integration skips them, since it has the optimizer's state."""
+    """Return a clipper that never skips a step: the integration does, as it has the optimizer's state."""
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
     return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))
@@ -96,7 +96,7 @@ def outcome_arrays(
 
 
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
-    """Read the numbers of `OutcomeArrays`. `steps`: the number of steps so far; `step`: the last one."""
+    """Return the outcome of a step from the numbers of `OutcomeArrays`. `steps`: the number of steps so far."""
     if steps == 0:
         raise RuntimeError("nothing has been clipped yet. Make a step first.")
     norm, norm_clipped, coef, clipped, skipped = map(float, numbers)
@@ -106,7 +106,7 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps that changed a gradient; None if it is unknown for all. `recent`: their `clipped`."""
+    """Return the share of steps that changed a gradient; None if unknown for all. `recent`: their `clipped`."""
     known = [int(clipped) for clipped in recent if clipped != UNKNOWN]
     return sum(known) / len(known) if known else None
 

@@ -1,4 +1,4 @@
-"""Reject engines whose gradients unified_clip cannot clip. Messages about clipping twice."""
+"""Reject engines whose gradients unified_clip cannot clip, and define the messages about clipping twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch that clip before every step: `ClipConfig.attach_to`."""
+"""Make optimizers of PyTorch clip before every step: `ClipConfig.attach_to`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
-        """Clip the gradients of the optimizer. A closure may do so several times in the same step."""
+        """Clip the gradients of the optimizer at this step. A closure may clip several times in a step."""
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
         if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
             return
@@ -118,7 +118,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
-        """Look up the names for patterns, at first and after `add_param_group`."""
+        """Store the names for patterns, at first and after `add_param_group`. ValueError: there are none."""
         parameters = parameters_of(optimizer)
         name_of = make_namer(_names_of(optimizer) if self._names is None else self._names)
         for index, parameter in enumerate(parameters if self._config.uses_names else []):

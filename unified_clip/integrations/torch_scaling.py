@@ -1,4 +1,4 @@
-"""Unscale gradients of a `torch.amp.GradScaler` before clipping, and find the steps that it skips."""
+"""Unscale the gradients of a `torch.amp.GradScaler` before clipping, and find the steps that it skips."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients, unless they already are. Return the scaler's `found_inf` flags by device."""
+    """Unscale the gradients, unless they already are. Return the scaler's `found_inf` flags, one per device."""
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())
 
 
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
-    """Unscale the gradients, and return whether the scaler skips the step.
+    """Unscale the gradients. Return whether the scaler skips the step.
 
     Waiting for the GPU costs nothing unless the optimizer is fused: `GradScaler.step` waits next.
     """
@@ -33,7 +33,7 @@ def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. `flags`: from `unscale`.
+    """Return whether the scaler skips the step. `flags`: the result of `unscale`.
 
     A flag on a GPU is read only if the scaler or the configuration waits for the GPU anyway.
     """
@@ -43,7 +43,7 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Unscale gradients in place, which a fused optimizer would do in its step.
+    """Unscale gradients in place for the block, which a fused optimizer would do in its step.
 
     An error restores the gradients, up to rounding, and the optimizer as it was before `GradScaler.step`.
     """

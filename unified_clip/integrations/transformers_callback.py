@@ -1,4 +1,4 @@
-"""Transformers: a callback of the `Trainer` that clips in place of `max_grad_norm`."""
+"""Clip in the `Trainer` of Transformers by a callback, in place of `max_grad_norm`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without outcomes: a copy begins anew."""
+        """Return the state without outcomes, so that a copy has none."""
         return {key: value for key, value in vars(self).items() if key not in ("_clipper", "_has_clipped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         logs: dict[str, Any],
         **kwargs: Any,
     ) -> None:
-        """Add metrics to the logs, and to the history, which copied the logs before."""
+        """Add `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs, and to their copy in the history."""
         if "loss" not in logs or not self._has_clipped:
             return
         logs.update(monitor.metrics(self) | logs)

@@ -1,1 +1,1 @@
-"""`unified-clip verify`: run two training steps on the same weights and batches, and compare them."""
+"""Run two training steps on the same weights and batches, and compare them: `unified-clip verify`."""

@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
-    """Add `OPTIONS` to a parser, if `hidden` without help."""
+    """Add the options of `unified-clip verify` to a parser. `hidden`: without their help."""
 
     def add(name: str, description: str, **settings: Any) -> None:
         parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)

@@ -1,4 +1,4 @@
-"""Compare two training steps: their clip calls, clipped gradients and updates, and why they differ."""
+"""Compare two training steps: their clip calls, clipped gradients and updates, and the cause of differences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_LISTED = 4
 
 @dataclass(frozen=True)
 class StepComparison:
-    """One step of both training steps."""
+    """The distances between both training steps at one step."""
 
     step: int
     old: Sequence[RecordedCall]
@@ -47,18 +47,18 @@ class StepComparison:
 
     @property
     def has_clip(self) -> bool:
-        """Return whether at least one side called a clip."""
+        """Return whether at least one training step called a clip at this step."""
         return bool(self.old or self.new)
 
     def distances(self) -> dict[Stage, Distance | MaxDistance | None]:
         return {stage: getattr(self, stage) for stage in get_args(Stage)}
 
     def greatest(self) -> float:
-        """Return the greatest distance in ULP."""
+        """Return the largest distance of all stages, in ULP."""
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
-        """Return the stages that differ."""
+        """Return the stages that differ by more than `max_ulp`; "clip" if the clip calls differ."""
         distances = self.distances().items()
         stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
@@ -66,7 +66,7 @@ class StepComparison:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of `compare_steps`."""
+    """The result of comparing two training steps."""
 
     old: ScriptRun
     new: ScriptRun
@@ -84,7 +84,7 @@ class Verification:
 
     @property
     def without_clip(self) -> list[int]:
-        """The steps at which neither side called a clip."""
+        """The steps at which neither training step called a clip."""
         return [row.step for row in self.rows if not row.has_clip]
 
     @property
@@ -95,7 +95,7 @@ class Verification:
 def compare_steps(
     old: ScriptRun, new: ScriptRun, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
 ) -> Verification:
-    """Compare two training steps, and write `old.jsonl` and `new.jsonl` to `out`. Raises VerifyError."""
+    """Compare two runs of training steps. Write `old.jsonl` and `new.jsonl` to `out`. Raises VerifyError."""
     for run in (old, new):
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
@@ -129,7 +129,7 @@ def compare_steps(
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    """Return `names` in the direction from old to new."""
+    """Return the names as old name to new name, turned around if needed. Raises VerifyError."""
     in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
@@ -221,7 +221,7 @@ def _clip_alike(pair: CallPair) -> bool:
 
 
 def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
-    """Explain the first step that differs, if only its updates differ."""
+    """Return the cause if only the updates differ at the first step that differs."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:
         return None
@@ -249,7 +249,7 @@ def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_u
 def _uncleared_gradients(
     clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Explain a step that adds its gradients to those of the previous step."""
+    """Return a cause if a training step adds its gradients to those of its previous step."""
     step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
     side = pairing.uncleared_side(step, recordings)
     if side is None:
@@ -262,7 +262,7 @@ def _uncleared_gradients(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Explain a difference by different dtypes, if their rounding covers the first step."""
+    """Return a cause if dtypes differ, and their rounding explains the difference at the first step."""
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
         return None
@@ -278,7 +278,7 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Explain a difference by rounding, if it is little larger than at earlier steps."""
+    """Return a cause if the first difference is at most GROWTH times the distance at earlier steps: rounding."""
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
         differences.append((clips.first.step, clips.first.ulps))
@@ -294,6 +294,6 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return the only coefficient of a step as a list; an empty list if it is 0, or there are others."""
+    """Return [coefficient] for a step with a single one that is not 0, else []."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return coefs if len(coefs) == 1 and coefs[0] else []

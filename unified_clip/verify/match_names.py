@@ -1,4 +1,4 @@
-"""Match the gradients of a clip call to the names that a training step yields.
+"""Find the names of the gradients of a clip call among the parameters that a training step yields.
 
 A recording often has positions only. A training step yields parameters and gradients by name. A clipped gradient is
 matched by its norm among the gradients, or by the norm of its weight among the weights.
@@ -27,7 +27,7 @@ Parameters = Mapping[str, Dense]
 
 
 class NameMatch(NamedTuple):
-    """Names of the gradients of a call."""
+    """The names that a training step yields for the gradients of a clip call."""
 
     names: Mapping[str, str]
     """From names in the recording to names that the training step yields."""
@@ -37,7 +37,7 @@ class NameMatch(NamedTuple):
 
 
 class NameMatcher:
-    """Match gradients to those that a training step yields after a step, and to the weights before it."""
+    """A search for the names of a call's gradients, in what a training step yields before and after one step."""
 
     def __init__(self, run: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
         now, before = run.output_at(step, steps), run.output_at(step - 1, steps)
@@ -47,7 +47,7 @@ class NameMatcher:
         self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
-        """Match the gradients of a call. Return None if it clipped a tensor that is no gradient."""
+        """Return the names for the gradients of a call. Return None if it clipped a tensor that is no gradient."""
         parameters = line.parameters
         if not parameters:
             return NameMatch({}, False)
@@ -66,14 +66,14 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether a single tensor may be a gradient, by its recorded origin or else by its shape."""
+        """Return whether the only tensor of a call may be a gradient, by its recorded origin or else by its shape."""
         if line.is_gradient is not None:
             return line.is_gradient
         (parameter,) = line.parameters.values()
         return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Match the remaining gradients whose shape only one parameter has."""
+        """Return names for the gradients that have none yet and whose shape only one parameter has."""
         candidates = list(self._shapes.values())
         parameter_of = {shape: name for name, shape in self._shapes.items() if candidates.count(shape) == 1}
         shapes = {own: sorted_shape(entry.shape) for own, entry in line.parameters.items() if own not in names}
@@ -87,7 +87,7 @@ class NameMatcher:
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
-    """Return the norm of each gradient after clipping, by its name in the recording; none if that is unknown."""
+    """Return the norm of each gradient after clipping by recorded name; {} if it is unknown."""
     if stored := clipped_gradients(line, directory):
         return {name: _norm(line, tensor) for name, tensor in stored.items()}
     pairs = zip(line.parameters.items(), _coefficients(line), strict=False)
@@ -97,7 +97,7 @@ def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
 def _matches(
     line: RecordedCall, source: Parameters, norms: Mapping[str, float], known: Mapping[str, str]
 ) -> dict[str, str]:
-    """Match names to tensors of `source` with these norms, each once: equal shapes first, then the nearest."""
+    """Return names of tensors in `source` with these norms, by recorded name. An equal shape counts more."""
     names: dict[str, str] = {}
     for _, own, name in sorted(_near(line, source, norms), key=lambda candidate: candidate[0]):
         if own not in {**known, **names} and name not in {*known.values(), *names.values()}:
@@ -131,7 +131,7 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call, by their names in the recording; none if they were not stored."""
+    """Return the gradients after a call by recorded name; {} if they were not stored."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -143,19 +143,19 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients before a call, by their names in the recording; none if they were not stored."""
+    """Return the gradients before a call by recorded name; {} if they were not stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return one coefficient per gradient of a call; an empty list for a clip by value or by slices."""
+    """Return the coefficient of each gradient of a call; [] for a clip by value or by slices."""
     count = len(line.parameters)
     coefs = line.coefs() * count if line.rule == "global" else line.coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Multiply as unified_clip does: in float32, except for float64."""
+    """Return a tensor times a coefficient, rounded as in unified_clip: in float32, except for float64."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

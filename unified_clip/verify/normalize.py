@@ -1,4 +1,4 @@
-"""Make the recordings of two training steps comparable: the same names, calls and steps."""
+"""Rewrite the recordings of two training steps to the same names, calls and steps, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BY_HAND = "by hand"
 
 @dataclass
 class NormalizedRecording:
-    """A recording with the names that the training step yields."""
+    """A recording in which gradients have the names that the training step yields."""
 
     run: ScriptRun
     path: Path
@@ -54,7 +54,7 @@ def normalize(
     common_names: Mapping[str, str],
     reference: NormalizedRecording | None = None,
 ) -> NormalizedRecording:
-    """Write a recording to `path` with the names that the training step yields.
+    """Write the recording of a run to `path`, with the names that the training step yields. Return it.
 
     `common_names`, from its names to those of both sides, sort lists. Calls get the order of `reference`.
     """
@@ -83,7 +83,7 @@ def normalize(
 
 
 def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Distribute calls evenly over the steps, if the training step yields only at the end."""
+    """Yield the calls, evenly distributed over the steps if the training step yields only at the end."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -92,7 +92,7 @@ def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int
 
 
 def _lines_of_own_clipping(run: ScriptRun) -> Iterator[RecordedCall]:
-    """Yield lines for gradients before and after the script's own clipping code: global if one coefficient fits all."""
+    """Yield lines about clipping in the script's own code: by the total norm if one coefficient explains all."""
     observed = []
     for step, output in enumerate(run.outputs, start=1):
         before, after = output.unclipped or {}, output.gradients or {}
@@ -110,7 +110,7 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 
 
 def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Merge consecutive calls that clip one gradient each in the same way."""
+    """Merge consecutive calls that clip one gradient each, with the same settings, into one."""
     groups: list[list[RecordedCall]] = []
     for line in lines:
         group = groups[-1] if groups else []
@@ -125,7 +125,7 @@ def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Reorder the calls of a step, if they share no parameter, so that the order has no effect."""
+    """Return the calls of a step in the `expected` order, unless they share parameters. `order`: their parameters."""
     are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
     if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:
         return lines
@@ -133,7 +133,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Sort lists of norms by name: frameworks list parameters in different orders."""
+    """Return a call with its norms sorted by name: frameworks list parameters in different orders."""
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

@@ -1,4 +1,4 @@
-"""The result of `unified-clip verify` as a table, sentences and JSON."""
+"""Show the result of `unified-clip verify` as a table, sentences and JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update":
 
 
 def show(result: Verification) -> None:
-    """Print the result."""
+    """Print the result to the terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -56,7 +56,7 @@ def show(result: Verification) -> None:
 
 
 def sentences(result: Verification) -> list[str]:
-    """Return sentences: what was compared, what differs, and why."""
+    """Return sentences about what was compared, what differs, and why."""
     lines = []
     for run, recording in ((result.old, result.clips.a), (result.new, result.clips.b)):
         calls = ", ".join(f"{call} ({n})" for call, n in Counter(line.call for line in recording.lines).items())
@@ -78,7 +78,7 @@ def sentences(result: Verification) -> list[str]:
 
 
 def _without_clip(result: Verification) -> list[str]:
-    """Report the steps without a clip call on either side."""
+    """Return a sentence about the steps without a clip call, as a list; [] if there are none."""
     steps = result.without_clip
     if not steps:
         return []
@@ -90,13 +90,13 @@ def _without_clip(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a phrase about stages that were compared at no step."""
+    """Return a phrase about the stages that were compared at no step; '' if there are none."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if all(getattr(row, stage) is None for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
 def _stages(result: Verification) -> list[str]:
-    """Report every stage. Begin with the stage that differs first, and the explanation."""
+    """Return sentences about every stage, starting with the stage that differs first and its cause."""
     why = [str(result.finding)] if result.finding else []
     clips = report.result(result.clips)
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
@@ -110,12 +110,12 @@ def _stages(result: Verification) -> list[str]:
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:
-    """Return the first step at which a stage differs; infinity if it never does."""
+    """Return the first step at which a stage differs; infinity if it differs at none."""
     return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
 
 
 def _another_eps(result: Verification) -> list[str]:
-    """Report different eps that --max-ulp hides."""
+    """Return a sentence about different eps that --max-ulp hides, as a list; [] if there is none."""
     both = [(pair.a.eps, pair.b.eps) for pair in result.clips.pairs]
     other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
     if not other or result.clips.first is not None:
@@ -144,7 +144,7 @@ def _format_stage(result: Verification, stage: Stage) -> str:
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print: all, or the first, those from the first difference, and the last. None: omitted rows."""
+    """Yield the rows to print: the first, those from the first difference, and the last. None: omitted rows."""
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}

@@ -29,11 +29,11 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class VerifyError(Exception):
-    """A file, a function or the command is invalid."""
+    """The error for an invalid file, function or option."""
 
 
 class WorkerError(Exception):
-    """A process crashed or hung."""
+    """The error for a process that crashed or hung."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields after a step; None for kinds that it does not yield."""
+    """The tensors that a training step yields after a step. None: it yields no gradients of this kind."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -63,7 +63,7 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """A script that has run: its outputs and its recording."""
+    """The run of a training step: what it yielded, and its recording."""
 
     script: Script
     outputs: Sequence[StepOutput]
@@ -75,17 +75,17 @@ class ScriptRun:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of its parameters."""
+        """The shapes of the parameters that the training step yields."""
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:
-        """Return the output after step `step` of `steps`. Return None if the training step yields nothing there."""
+        """Return what the training step yields after step `step` of `steps`; None if it yields nothing there."""
         index = step - 1 if self.yields else step - steps
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 
 
 def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
-    """Return the training step that `old.py:step` names on the command line. Raises VerifyError."""
+    """Return the training step of a command-line argument such as `old.py:step`. Raises VerifyError."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
         raise VerifyError(f"{text!r} names no file and function. Type it as {side}.py:step.")
@@ -100,7 +100,7 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
 
 
 def _imports(file: Path) -> set[str]:
-    """Return the packages that a file imports at its top level; none if it cannot be read."""
+    """Return the packages that a file imports at its top level; empty if the file cannot be parsed."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
@@ -111,7 +111,7 @@ def _imports(file: Path) -> set[str]:
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
-    """Read weights from any file of `docs/gradient_files.md`."""
+    """Return the arrays of a weights file, in any format of `docs/gradient_files.md`."""
     try:
         return {name: _array(name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
@@ -127,7 +127,7 @@ def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
 
 
 def read_batches(path: Path, steps: int | None) -> Arrays:
-    """Read arrays whose first axis is the step. Keep the first `steps` steps."""
+    """Return arrays whose first axis is the step, reduced to the first `steps` steps."""
     try:
         stored = np.load(path, allow_pickle=False)
         if isinstance(stored, np.ndarray):
@@ -147,7 +147,7 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
 
 
 def make_directory(path: Path) -> Path:
-    """Make the directory of --out. Raises VerifyError if it has files of an earlier run."""
+    """Create the directory of --out, and return it. VerifyError: it has files of an earlier run."""
     for name in ("old", "new", "old.jsonl", "new.jsonl"):
         if (path / name).exists():
             raise VerifyError(f"{path / name} exists already. Remove it, or pass another directory to --out.")
@@ -159,7 +159,7 @@ def make_directory(path: Path) -> Path:
 
 
 def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, timeout: float) -> list[ScriptRun]:
-    """Run both in parallel, each in its side's directory below `out`. Raises VerifyError or WorkerError."""
+    """Run both training steps in parallel, below `out`, and return the runs. Raises VerifyError or WorkerError."""
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
@@ -187,7 +187,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return advice to install a missing module for another interpreter; '' if none is missing."""
+    """Return advice on installing the missing module for another interpreter; '' if none is missing."""
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"

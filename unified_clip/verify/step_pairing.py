@@ -29,7 +29,7 @@ Values = Mapping[str, Float64s]
 
 
 class MaxDistance(NamedTuple):
-    """The greatest distance between paired tensors, and the parameter that has it."""
+    """The largest distance between paired tensors, with the name of the parameter."""
 
     ulps: float
     relative: float
@@ -37,7 +37,7 @@ class MaxDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """A tensor of both training steps. The new one has the axes in the order of the old one."""
+    """A tensor of both training steps. The axes of the new tensor are in the order of the old one's."""
 
     name: str
     old: Float64s
@@ -50,10 +50,10 @@ class TensorPair(NamedTuple):
 
 
 class StepPairing:
-    """Pairs of the tensors that two training steps yield."""
+    """The pairs of tensors that two training steps yield, by parameter."""
 
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """Pair the parameters. `names`: from old to new, where they differ."""
+        """Pair the parameters. `names`: old name to new name, where they differ."""
         self._runs, self._weights, self._steps = (old, new), weights, steps
         self._yields_each_step = all(run.yields for run in self._runs)
         first = 1 if self._yields_each_step else steps
@@ -67,7 +67,7 @@ class StepPairing:
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Pair the gradients after clipping, as the steps yield them, or else as the clip calls return them."""
+        """Yield the pairs of clipped gradients: as the training steps yield them, or else as the clip calls return."""
         sides, yielded = [], []
         for recording in recordings:
             output = recording.run.output_at(step, self._steps)
@@ -79,14 +79,14 @@ class StepPairing:
         return self._pair(sides, sides)
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """Add zeros for gradients that only one step yields: no gradient changes nothing."""
+        """Add zeros for the gradients that only one training step yields: they change nothing."""
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
         for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
             for name in names:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Pair the parameters' changes in a step, or in all steps if one side yields only once."""
+        """Yield the pairs of changes of the parameters in a step; in all steps if one side yields only at the end."""
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
         before = self._initial if is_first else [self._values(side, step - 1) for side in (0, 1)]
@@ -97,7 +97,7 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side whose gradients are the sum of the other side's and its own of the previous step."""
+        """Return the side whose gradients still include those of its previous step; None if neither's do."""
         now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
             pairs = self._pair_gradients([gradients.get(step - 1, {}) for gradients in earlier])
@@ -117,7 +117,7 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int) -> float | None:
-        """Return the factor by which every new update is larger than the old one; None if there is none."""
+        """Return the factor between every new update and the old one; None if there is no single factor."""
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):
@@ -131,7 +131,7 @@ class StepPairing:
         return _values(output.parameters) if output else {}
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weights under the step's names, in the layout of its parameters."""
+        """Return the initial weights by the names of these parameters, with axes in the same order."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -155,7 +155,7 @@ def _values(tensors: Parameters) -> dict[str, Float64s]:
 
 
 def _axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes in which the second tensor is closest to the first; None if no shape fits."""
+    """Return the order of axes in which `new` is closest to `old`; None if no order gives its shape."""
     orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
     return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)
 
@@ -165,13 +165,13 @@ def _close(old: Float64s, new: Float64s) -> bool:
 
 
 def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
-    """Return the greatest distance of the pairs; None if there are no pairs."""
+    """Return the largest distance of these pairs; None if there are no pairs."""
     distances = (MaxDistance(*tensor_distance(*pair[1:]), pair.name) for pair in pairs)
     return max(distances, key=lambda distance: distance[:2], default=None)
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return the greatest difference of two tensors, in ULP of float32 and relative to the greatest number.
+    """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
     The ULP is that of `scale`, because the rounding error of a sum depends on its greatest term. A difference above
     rounding is in ULP of the greatest number of both tensors. Otherwise, small updates would count as the same.
@@ -192,13 +192,13 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the narrowest of these dtypes, in ULP of float32. Integers are not rounded."""
+    """Return one ULP of the narrowest of these dtypes, in ULP of float32. Integers count as exact."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 
 
 def _unit(number: float) -> float:
-    """Return the ULP of a number in float32."""
+    """Return the size of one ULP of float32 at a number."""
     return float(np.spacing(np.float32(min(number, GREATEST))))
 
 

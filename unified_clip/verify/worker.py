@@ -55,7 +55,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class InvalidStepError(Exception):
-    """The function or its output does not have the form of `docs/verify.md`."""
+    """The error for a function or output without the form of `docs/verify.md`."""
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
-    """Return the number of outputs, and whether the function yields them."""
+    """Run and record the training step of a file. Return the number of outputs, and whether it yields them."""
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     observer = Observer(recording)
@@ -104,10 +104,10 @@ def _watch(observer: Observer, which: str, install: str) -> None:
 
 
 class AfterImport(MetaPathFinder):
-    """A finder at the start of sys.meta_path: it runs an action after a module is imported, and imports none itself."""
+    """An import hook that runs an action after a module was imported. It imports no module itself."""
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """Store the actions by the name of a module that is not yet imported."""
+        """Store the actions by module name. None of these modules may be imported yet."""
         self._actions = dict(actions)
         self._finding: set[str] = set()
 
@@ -117,7 +117,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec whose loader runs the action after the module. Some callers only need the spec."""
+        """Return a spec whose loader runs the action after the module; None for other modules."""
         if fullname not in self._actions or fullname in self._finding:
             return None
         self._finding.add(fullname)
@@ -165,7 +165,7 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
 
 
 def _yielded(generator: Iterator[Any], recording: Recording) -> Iterator[Any]:
-    """Yield the outputs of a generator, and begin a step of the recording for each."""
+    """Yield the outputs of a generator. Before each of them, begin a step of the recording."""
     recording.next_step()
     for output in generator:
         yield output
@@ -194,7 +194,7 @@ def _store(path: Path, step: int, output: Any) -> None:
 
 
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    """Return the dtype and the array of a tensor."""
+    """Return (dtype, array) of a tensor in the output. InvalidStepError: it is no tensor, or its name is no string."""
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:

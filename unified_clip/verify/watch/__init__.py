@@ -1,1 +1,1 @@
-"""Watch the frameworks' own clipping functions: one module per framework."""
+"""Record calls of the frameworks' own clipping functions: one module per framework."""

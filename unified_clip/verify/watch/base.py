@@ -40,7 +40,7 @@ ROUNDINGS = (0.5, 1.5, 2.5)
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A call of a framework's own function: its settings as documented."""
+    """A call of a framework's own clipping function, with its documented settings."""
 
     name: str
     framework: str
@@ -56,7 +56,7 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class ObservedTensors:
-    """The tensors that a call clipped. Entries that are None are left out."""
+    """The gradients before and after a call, with their weights. Gradients that are None are left out."""
 
     before: Sequence[Dense]
     after: Sequence[Dense]
@@ -71,13 +71,13 @@ class ObservedTensors:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], count: int, *more: Any) -> ObservedTensors:
-        """Build it from arrays: `count` gradients, their results, and their weights if there are any."""
+        """Return the tensors of a call from a flat list: `count` gradients, their results, then any weights."""
         dense = [from_numpy(np.array(each)) for each in arrays]
         return cls(dense[:count], dense[count : 2 * count], dense[2 * count :], *more)
 
 
 class Observer:
-    """Write the calls of frameworks' functions to a recording."""
+    """A recorder of calls of the frameworks' functions, which it writes to a recording."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -86,7 +86,7 @@ class Observer:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Enter a call. Yield whether it is outermost: calls inside a recorded call belong to it."""
+        """Enter a call, and yield whether it is the outermost one: calls inside it are part of it."""
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
             return
@@ -97,7 +97,7 @@ class Observer:
             self._thread.inside = False
 
     def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Return a wrapper of functions. Outermost calls run `watch(self, function, *args, **kwargs)` instead."""
+        """Return a decorator that replaces outermost calls by `watch(self, function, *args, **kwargs)`."""
 
         def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
@@ -109,7 +109,7 @@ class Observer:
         return wrapper
 
     def wait_with(self, wait: Callable[[], object]) -> None:
-        """Add a function that waits until started graphs have reported their calls."""
+        """Register a function that waits until started graphs have reported their calls."""
         if wait not in self._waits:
             self._waits.append(wait)
 
@@ -118,14 +118,14 @@ class Observer:
             wait()
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Record a call that got gradients."""
+        """Write a call to the recording, unless it got no gradients."""
         if observed.before:
             stored = (_stored(observed, tensors) for tensors in (observed.before, observed.after))
             self._recording.add(fields(call, observed), *stored)
 
 
 def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """Return the line of a recording for a call."""
+    """Return the fields of a call's line in the recording."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
@@ -166,24 +166,24 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def _stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """Return dtypes and arrays by name."""
+    """Return (dtype, array) of each tensor by gradient name."""
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 
 def exact_norm(tensors: Sequence[Dense], p: float) -> float:
-    """Return the correctly rounded norm."""
+    """Return the correctly rounded p-norm of tensors."""
     # NumPy lacks bfloat16, whose numbers float32 represents
     arrays = [each.values().astype(np.float32) if each.dtype == "bfloat16" else each.array for each in tensors]
     return float(unified_clip.get_total_norm(arrays, p))
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float:
-    """Return the coefficient of the function's formula for a norm."""
+    """Return the coefficient that the function's formula gives for a norm; NaN without a single threshold."""
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else math.nan
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
-    """Return the coefficient that turned `before` into `after`, in float32 unless they are float64.
+    """Return the coefficient that turned `before` into `after`; NaN if none explains every element.
 
     Each element bounds the coefficient: the interval of factors that round to the observed result. Return the nearest
     number to `formula` that is in all intervals, or NaN if there is none.
@@ -220,14 +220,14 @@ def wrap(homes: Sequence[tuple[Any, str]], wrapper: Callable[[Any], Any]) -> Non
 
 
 def read(tensor: Any) -> Dense:
-    """Copy a tensor of any framework."""
+    """Return a copy of a framework's tensor as a dense tensor."""
     dense = densify(read_tensor("a gradient", tensor))
     assert dense is not None
     return Dense(dense.dtype, np.array(dense.array))
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Remove the entries of all lists at which `before` has None. An empty list stays empty."""
+    """Return the lists without the entries at which `before` has None. An empty list stays empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 

@@ -1,4 +1,4 @@
-"""Report calls on JAX, at once or whenever a traced function runs."""
+"""Record calls on JAX, at once or whenever a traced function runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Report a call, which `describe` makes from the value of its threshold. No tensor may be None."""
+    """Record a call. `describe` returns its settings for the value of the threshold. No tensor may be None."""
     observer.wait_with(jax.effects_barrier)
 
     def receive(value: Any, *arrays: Any) -> None:

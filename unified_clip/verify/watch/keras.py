@@ -1,4 +1,4 @@
-"""Watch the clipping of Keras' own optimizers."""
+"""Record the clipping of Keras' own optimizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def install(observer: Observer) -> None:
 
 
 def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Clip as the optimizer does. Return gradients that, in a graph, depend on the report."""
+    """Run and record an optimizer's clipping. In a graph, the returned gradients depend on the recording."""
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)
@@ -40,7 +40,7 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
 
 
 def _describe_call(optimizer: Any) -> NativeCall | None:
-    """Return the clip that an optimizer applies; None if it has none."""
+    """Return the settings of an optimizer's own clipping; None if it has none."""
     kind = f"keras.optimizers.{type(optimizer).__name__}"
     backend = keras.backend.backend()
     if optimizer.clipnorm and optimizer.clipnorm > 0:

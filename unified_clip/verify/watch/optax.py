@@ -1,4 +1,4 @@
-"""Watch optax's own clipping transformations, compiled by JAX or not."""
+"""Record optax's own clipping transformations, compiled by JAX or not."""
 
 from __future__ import annotations
 

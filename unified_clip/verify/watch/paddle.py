@@ -1,4 +1,4 @@
-"""Watch Paddle's own clipping: its classes in dygraph and static programs, and its functions."""
+"""Record Paddle's own clipping: its functions, and its classes in dynamic mode and static programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import NativeCall, ObservedTensors, Observer, clip_parameters, read, 
 
 
 class InProgram(NamedTuple):
-    """A clip in a static program."""
+    """A clip in a static program, with the program's variables for the gradients before and after it."""
 
     call: NativeCall
     names: Sequence[str]
@@ -34,7 +34,7 @@ def install(observer: Observer) -> None:
 
 
 def install_unified_clip(observer: Observer) -> None:
-    """Watch unified_clip's classes in static programs, where `record` does not record them."""
+    """Record unified_clip's classes in static programs, where `record` does not record them."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -60,7 +60,7 @@ def _clip_by_unified_clip(_: Observer, function: Callable[..., Any], self: Any, 
 
 
 def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
-    """Add a clip to a program. Executors report it."""
+    """Add a clip to a static program, and store it for `_run` to record."""
     pairs = _clipped_pairs(params_grads)
     result = function(clip, params_grads)
     in_program = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _results(result, pairs))
@@ -69,12 +69,12 @@ def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Ca
 
 
 def _clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
-    """Return the parameters that a clip scales, with their gradients."""
+    """Return the (parameter, gradient) tuples that a clip scales."""
     return [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
 
 
 def _results(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """Return the clipped gradients of these parameters."""
+    """Return the clipped gradients of the parameters in these tuples."""
     clipped = {p.name: g for p, g in result}
     return [clipped[p.name] for p, _ in pairs]
 
@@ -86,7 +86,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 
 
 def _run(observer: Observer, function: Callable[..., Any]) -> Any:
-    """Run an executor, and also fetch the gradients before and after the clips of its program."""
+    """Return a replacement for Executor.run, which also fetches and records the gradients of the program's clips."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -107,6 +107,6 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
 
 
 def _weight(name: str) -> Dense | None:
-    """Return a parameter of a program before it runs."""
+    """Return the value of a static program's parameter before the program runs; None if it has none."""
     variable = paddle.static.global_scope().find_var(name)
     return None if variable is None else from_numpy(np.array(variable.get_tensor()))

@@ -1,4 +1,4 @@
-"""Watch TensorFlow's own clipping functions, eagerly and in graphs."""
+"""Record TensorFlow's own clipping functions, eagerly and in graphs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def install(observer: Observer) -> None:
 
 
 def _unconverted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
-    """Wrap a function. Keep AutoGraph from converting the wrapper."""
+    """Return a wrapper of a function that AutoGraph does not convert."""
     return tf.autograph.experimental.do_not_convert(wrapper(function))
 
 
 def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the tensors that a function returns as gradients."""
+    """Return a function that marks the tensors in its result as gradients."""
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
@@ -54,7 +54,7 @@ def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark the results of an eager operation on a gradient, such as `g / n`. Graphs keep their inputs anyway."""
+    """Mark the results of an eager operation on a gradient, such as `g / n`. In graphs, the inputs lead there."""
     if graph is None and any(map(_is_marked, inputs)):
         GRADIENTS.update((id(each), each) for each in outputs)
 
@@ -133,7 +133,7 @@ def report_call(
     names: Sequence[str] = (),
     is_gradient: Callable[[], bool | None] = lambda: True,
 ) -> list[Any]:
-    """Return `after`; in a graph, make it depend on the report. `is_gradient` is called at every run of the graph."""
+    """Record a call, and return `after`, which in a graph depends on the recording."""
     present = without_none(before, after, weights, names)
 
     def receive(*values: Any) -> None:

@@ -1,4 +1,4 @@
-"""Watch PyTorch's own clipping functions."""
+"""Record PyTorch's own clipping functions."""
 
 from __future__ import annotations
 
