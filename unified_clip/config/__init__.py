@@ -1,1 +1,1 @@
-"""One clip configuration for every framework and trainer: `unified_clip.ClipConfig` is in `clip_config.py`."""
+"""The clip configuration for every framework and trainer: `clip_config.py` has `unified_clip.ClipConfig`."""

@@ -1,4 +1,4 @@
-"""`unified-clip config import` and `unified-clip config export`."""
+"""The commands `unified-clip config import` and `unified-clip config export`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._display import safe
 
 
 def add_parsers(commands: Any) -> None:
-    """Add the `config` command to a parser. Its modules are imported when it runs."""
+    """Add the `config` commands to the command line. Their modules are imported when a command runs."""
     config = commands.add_parser(
         "config",
         help="import a trainer's clip settings, or export to them",

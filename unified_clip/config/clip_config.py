@@ -1,4 +1,4 @@
-"""`unified_clip.ClipConfig`."""
+"""The public class `unified_clip.ClipConfig`."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class ClipConfig(OutcomeProperties, Settings):
     __copy__ = __deepcopy__
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a changed copy, validated like any other."""
+        """Return a copy with these changes, validated like any other configuration."""
         return type(self)(**{**self.data(), **(update or {})})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a TOML, YAML or JSON file.
+        """Return the configuration in a TOML, YAML or JSON file.
 
         Raises:
             ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. For
@@ -95,7 +95,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
-        """Read a text. `kind`: toml, yaml or json."""
+        """Return the configuration in a text. `kind`: toml, yaml or json."""
         return cls(**settings_data(documents.parse(text, kind, "the text")))
 
     @classmethod
@@ -116,11 +116,11 @@ class ClipConfig(OutcomeProperties, Settings):
         return cls(**from_optimizer.data(optimizer))
 
     def dumps(self, kind: str = "toml") -> str:
-        """Return text that `loads` reads. `kind`: toml, yaml or json."""
+        """Return the configuration as text that `loads` reads. `kind`: toml, yaml or json."""
         return documents.dump({"version": self.version, **self.data()}, kind)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a TOML, YAML or JSON file."""
+        """Write the configuration to a TOML, YAML or JSON file."""
         path = Path(path)
         path.write_text(self.dumps(documents.kind_of(path)), encoding="utf-8")
 
@@ -188,7 +188,7 @@ class ClipConfig(OutcomeProperties, Settings):
         return self._clipper.clip_(parameters, step=step)
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients of (parameter, gradient) tuples. Return a list of tuples."""
+        """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list."""
         return self._clipper.pairs(params_grads, step=step)
 
     @property

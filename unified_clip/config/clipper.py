@@ -34,7 +34,7 @@ WINDOW = 100
 
 
 class Traced(NamedTuple):
-    """Clipped gradients, and the outcome as 0-d tensors of their framework."""
+    """Clipped gradients with the numbers of the outcome as 0-d tensors, which a graph can return."""
 
     gradients: Any
     norm: Tensor
@@ -46,7 +46,7 @@ class Traced(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The step of a call."""
+    """The step at which a call clips."""
 
     value: Any
     """A whole number, or a tensor of a compiled graph."""
@@ -169,7 +169,7 @@ class Clipper:
         return outcome.norm
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients of (parameter, gradient) tuples, as in optimizers."""
+        """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list."""
         return entry.run(Clipper._pairs, self, params_grads, step)
 
     def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
@@ -183,14 +183,14 @@ class Clipper:
 
     @property
     def last(self) -> ClipOutcome:
-        """Return the outcome of the last clip."""
+        """The outcome of the last clip."""
         if self._last is None:
             raise NothingClippedError("nothing has been clipped yet. Clip first.")
         return self._last
 
     @property
     def rate(self) -> float | None:
-        """Return the share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
+        """The share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -198,7 +198,7 @@ class Clipper:
 
     @property
     def step(self) -> int:
-        """Return the step of the next clip, counted from 0."""
+        """The step of the next clip, counted from 0."""
         return self._step
 
     @step.setter
@@ -208,7 +208,7 @@ class Clipper:
     # -- implementation
 
     def _is_simple(self, step: Step) -> bool:
-        """Return whether clipping needs no leaf of a single gradient except for its name."""
+        """Return whether gradients can be clipped as a list, without an object for each of them."""
         nonfinite, parts = self.settings.nonfinite, self.settings.parts
         needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
         return step.is_known and not self.details and not needs_leaves and nonfinite in ("family", "zero")
@@ -216,7 +216,7 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return gradients for clipping in place and the range of each part; None if that needs single leaves."""
+        """Return the gradients, their writer and the range of each part; None if each gradient needs an object."""
         on_parameters, distributed = backend.parameters, backend.distributed
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -240,7 +240,7 @@ class Clipper:
         return *from_whole(whole, InPlace(backend, parameters, (), {})), ranges
 
     def _resolve_step(self, backend: Backend, step: Any) -> Step:
-        """Return the step, as a number unless it is a tensor of a graph."""
+        """Return the step of a call as a number. A tensor of a graph is returned as it is."""
         entry.break_graph(
             "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
         )
@@ -257,7 +257,7 @@ class Clipper:
     def _clip_leaves(
         self, backend: Backend, leaves: Sequence[Leaf], step: Step, *, differentiable: bool
     ) -> tuple[list[Any], Outcome]:
-        """Return a result for each leaf, excluded ones too, and the outcome."""
+        """Return the result of each gradient, excluded ones too, and the outcome."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
@@ -295,18 +295,18 @@ class Clipper:
 
 
 class OutcomeProperties:
-    """Properties of an object with a clipper: the clipper's last outcome and rate."""
+    """The properties `last` and `rate` for an object with a clipper."""
 
     _clipper: Clipper
 
     @property
     def last(self) -> ClipOutcome:
-        """Return the outcome of the last clip."""
+        """The outcome of the last clip."""
         return self._clipper.last
 
     @property
     def rate(self) -> float | None:
-        """Return the share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
+        """The share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
         return self._clipper.rate
 
 
@@ -319,14 +319,14 @@ def _checked_step(step: Any) -> int:
 
 
 def _check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
-    """Raise TypeError for complex gradients that are clipped by value: they have no order."""
+    """Raise TypeError for complex gradients that would be clipped by value: complex numbers have no order."""
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
 
 
 def _threshold(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold at a step; for a step of a graph, a function that computes it there."""
+    """Return the threshold at a step. For a tensor of a graph: a function that computes the threshold there."""
     threshold = part.threshold
     if threshold is None:
         return float("inf")

@@ -1,4 +1,4 @@
-"""Read and write TOML, YAML and JSON, with the lines of keys for messages."""
+"""Read and write TOML, YAML and JSON. Find the lines of keys for error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = str | int
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file or text."""
+    """A parsed TOML, YAML or JSON file, or a trainer's file, with its text."""
 
     name: str
     """The name in messages."""
@@ -42,7 +42,7 @@ class Document:
     """Lines of keys, for other kinds than toml, yaml and json."""
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key, or else of its table; None if it is unknown."""
+        """Return the line of a key, or of the nearest table around it; None if both are unknown."""
         find = {"toml": _toml_line, "yaml": _yaml_line, "json": _yaml_line}.get(self.kind)
         for length in range(len(keys), 0, -1):
             line = find(self.text, keys[:length]) if find else self.places.get(tuple(keys[:length]))
@@ -51,16 +51,16 @@ class Document:
         return None
 
     def place(self, keys: Sequence[Key], name: str = "") -> str:
-        """Return a name, the line and the key as text, without those that are unknown."""
+        """Return the place of a key as text: `name`, line and key, as far as they are known."""
         line = self.line(keys)
         return ", ".join(filter(None, [name, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str) -> ConfigError:
-        """Return an error with the name, the line and the key."""
+        """Return an error whose message has the file's name, and the line and path of a key."""
         return ConfigError(f"{self.place(keys, self.name)}: {message}")
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """Return the value at a path of keys, or the default if it or a table of the path is missing."""
+        """Return the value at a path of keys. Return `default` if the key or a table of the path is missing."""
         value = self.data
         for index, key in enumerate(keys):
             if value is None:
@@ -76,7 +76,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether there is a value at a path of keys, null included."""
+        """Return whether a path of keys has a value, even null."""
         table = self.data
         try:
             for key in keys:
@@ -87,7 +87,7 @@ class Document:
 
 
 def kind_of(path: Path) -> str:
-    """Return toml, yaml or json, by the suffix."""
+    """Return toml, yaml or json, by the suffix of a path. ConfigError: another suffix."""
     if path.suffix.lower() not in KINDS:
         raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Rename the file.")
     return KINDS[path.suffix.lower()]
@@ -103,7 +103,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse a text."""
+    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the file's, for errors."""
     _check_kind(kind)
     try:
         data = {"toml": _toml, "yaml": _yaml, "json": _json}[kind](text)
@@ -116,7 +116,7 @@ def parse(text: str, kind: str, name: str) -> Document:
 
 
 def dump(data: Any, kind: str) -> str:
-    """Return data as text."""
+    """Return data as TOML, YAML or JSON."""
     _check_kind(kind)
     if kind == "toml":
         return tomlkit.dumps(data)
@@ -126,7 +126,7 @@ def dump(data: Any, kind: str) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for messages, abridged."""
+    """Return a value as text for messages, shortened to 60 characters."""
     try:
         return f"{_SHORT.repr(value):.60}"
     except ValueError:  # whole numbers of thousands of digits
@@ -146,7 +146,7 @@ def _check_kind(kind: str) -> None:
 
 
 class _UnreadableError(Exception):
-    """A text cannot be parsed."""
+    """The error for a text that cannot be parsed, with the line if it is known."""
 
     def __init__(self, line: int | None, message: str) -> None:
         super().__init__(message)
@@ -177,7 +177,7 @@ def _toml(text: str) -> Any:
 
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> _UnreadableError:
-    """Return the error with its line. For a duplicate key, tomllib has the line and tomlkit the name."""
+    """Return the parser's error with its line and, for a duplicate key, the key's name."""
     message, _, place = str(error).rpartition(" (at ")
     at = re.match(r"line (\d+)", place)  # else the end of the document
     try:
@@ -189,7 +189,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> _UnreadableError:
 
 
 class _Yaml(yaml.SafeLoader):
-    """Read numbers as YAML 1.2 does, and reject duplicate keys.
+    """A YAML loader that reads numbers as YAML 1.2 does, and rejects duplicate keys.
 
     PyYAML reads YAML 1.1, where 1e-6 is a string, 010 is 8 and 1:30 is 90.
     """
@@ -229,7 +229,7 @@ def _marked(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Read a value and ignore its tag, such as the class !LinearWarmup in PaddleDetection."""
+    """Return the value of a node, ignoring its tag, such as !LinearWarmup in PaddleDetection."""
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
@@ -265,7 +265,7 @@ def _yaml(text: str) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the number of characters of a node with its aliases written out. `sizes` has earlier results."""
+    """Return the number of characters of a node, with aliases written out. `sizes`: known sizes by node id."""
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
         size = 1 + len(node.value)
@@ -299,7 +299,7 @@ def _json(text: str) -> Any:
 
 
 def _duplicate_line(text: str) -> int | None:
-    """Return the line of a duplicate key in JSON, by the YAML reader: `json` reports no line."""
+    """Return the line of a duplicate key in JSON; None without one. It is found by the YAML reader."""
     try:
         _yaml(text.replace("\t", " "))
     except (_UnreadableError, RecursionError) as error:
@@ -311,7 +311,7 @@ def _duplicate_line(text: str) -> int | None:
 
 
 def _toml_line(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key: mark the key in tomlkit's document, and find the mark in its text."""
+    """Return the line of a key in TOML; None if it is not found. A mark at the key shows where it is."""
     mark = "unified_clip_was_here"
     try:
         document = tomlkit.parse(text)
@@ -334,7 +334,7 @@ def _toml_line(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _yaml_line(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in YAML, or in JSON, which is YAML except for tabs."""
+    """Return the line of a key in YAML or JSON; None if it is not found."""
     try:
         node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -355,7 +355,7 @@ def _yaml_line(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def dotted(keys: Sequence[Key]) -> str:
-    """Return a path of keys as text: threshold.start. List entries count from 1: groups 2, threshold."""
+    """Return a path of keys as text such as "threshold.start". List entries count from 1: "groups 2, threshold"."""
     text = ""
     for key in keys:
         separator = ", " if text[-1:].isdigit() else "." if text else ""

@@ -1,4 +1,4 @@
-"""The types of the keys in a configuration."""
+"""The types of the values in a configuration."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pydantic_core import PydanticCustomError
 
 
 class ConfigModel(BaseModel):
-    """The base of tables. It rejects unknown keys, and numbers in quotes."""
+    """The base of all tables. It rejects unknown keys, and numbers in quotes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """Return the keys that were set, as plain data. None counts as not set."""
+        """Return the keys that were set, as plain data, without those set to None."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error for a validator of a whole model, located at a key path such as `["groups", 0, "min"]`."""
+    """Return an error of a whole model that is reported at a path of keys, such as `["groups", 0, "min"]`."""
     return PydanticCustomError("whole", "{message}", {"keys": list(keys), "message": message})
 
 
 def _number(value: Any) -> float:
-    """Return a number. Accept inf as a string, for JSON, and NumPy's scalars."""
+    """Return a number as a float. Accept NumPy's scalars and, for JSON, inf as a string."""
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -48,7 +48,7 @@ def _reads_as_number(value: Any) -> bool:
 def _number_field(
     accepts: Callable[[float], bool], remedy: str, strings: Sequence[str] = ("inf",), **schema: Any
 ) -> Any:
-    """Return the type of a number. `strings`: the infinities that JSON files give in quotes."""
+    """Return the pydantic type of a number that `accepts` accepts. `strings`: infinities that JSON writes in quotes."""
 
     def checked(value: Any) -> float:
         number = _number(value)

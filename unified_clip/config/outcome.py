@@ -1,4 +1,4 @@
-"""The outcome of a clip. Numbers are read from the device on first use."""
+"""The outcome of a clip, with numbers that are read from the device on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class GroupOutcome(NamedTuple):
-    """The outcome for one group of a configuration, or for the rest."""
+    """The outcome for one group of a configuration, or for all parameters that are in no group."""
 
     rule: str
     threshold: float | None
@@ -33,7 +33,7 @@ class GroupOutcome(NamedTuple):
 
 
 class ClipOutcome:
-    """The outcome of one clip. The first number that is read waits for the device."""
+    """The outcome of one clip. The first number that you read waits for the device."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class ClipOutcome:
 
     @property
     def norm(self) -> float:
-        """Return the total norm before clipping, over all included gradients. A 2-norm, except with one global norm."""
+        """The total norm before clipping, over all included gradients. A 2-norm, except with a single global norm."""
         return self._numbers.total
 
     @property
     def norm_clipped(self) -> float | None:
-        """Return the total norm after clipping; None if it does not follow from measured norms, as for values."""
+        """The total norm after clipping. None if it was not measured, as for clips by value."""
         if self.skipped:
             return None
         if self._is_zeroed:
@@ -87,35 +87,35 @@ class ClipOutcome:
 
     @property
     def coef(self) -> float | None:
-        """Return the smallest coefficient, in float64; 1 if nothing was multiplied, None if the step was skipped."""
+        """The smallest coefficient, in float64; 1 if nothing was scaled, None if the step was skipped."""
         coefs = [part.coef for part in self.parts.values() if part.coef is not None]
         return None if self.skipped else _smallest(coefs)
 
     @property
     def clipped(self) -> bool | None:
-        """Return whether any gradient changed; None if this is unknown or the step was skipped."""
+        """Whether any gradient changed; None if it is unknown or the step was skipped."""
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
-        """Return the outcome of each group by name. The rest has the name ''."""
+        """The outcome of each group by name. The entry '' is for parameters in no group."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
     @property
     def parameters(self) -> dict[str, float]:
-        """Return the norms of single gradients by name, largest first; empty without `details`."""
+        """The norm of each gradient by name, largest first; empty without `details`."""
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
     @property
     def nan(self) -> int | None:
-        """Return the number of NaN; None if the norm is not finite, off the CPU and without `details`."""
+        """The number of NaN elements. None if the norm is not finite and they were not counted."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """Return the number of infinities, as for `nan`."""
+        """The number of infinite elements, or None as for `nan`."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
@@ -133,7 +133,7 @@ class ClipOutcome:
 
     @property
     def _is_zeroed(self) -> bool:
-        """Return whether all gradients became 0 because a norm was not finite."""
+        """Whether all gradients became 0 because a norm was not finite."""
         norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
@@ -148,7 +148,7 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether the largest magnitude exceeds the threshold; None if this is unknown."""
+        """Return whether an element of a part exceeds the threshold; None if it is unknown."""
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -159,7 +159,7 @@ class ClipOutcome:
 
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
-    """Return the numbers other than None by their names in logs."""
+    """Return the numbers by their names in logs, without those that are None."""
     numbers = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
     return {prefix + name: value for name, value in numbers.items() if value is not None}
 
@@ -169,14 +169,14 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the threshold, or that of symmetric bounds; None for other bounds, and inside a graph."""
+    """Return the threshold, or the magnitude of symmetric bounds; None for other bounds, and inside a graph."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if isinstance(part.threshold, StepThreshold) else part.threshold
 
 
 class _Numbers(NamedTuple):
-    """The numbers of an outcome, on the host."""
+    """The numbers of an outcome, read from the device."""
 
     total: float
     norms: list[list[tuple[float, float]]]
@@ -188,7 +188,7 @@ class _Numbers(NamedTuple):
 
 
 class _DeferredNumbers:
-    """Deferred scalars. Keeps no reference to the outcome, which refers to the gradients."""
+    """The numbers of an outcome that arrive later. It does not keep the gradients alive."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._late: list[tuple[Path, Scalar]] = []
@@ -211,7 +211,7 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return a number, or a function that computes it from deferred numbers."""
+        """Return a number, or a function that finds it among the deferred numbers."""
         if isinstance(scalar, float):
             return float(scalar)  # and not a NumPy scalar
         if path.on_host:
@@ -236,7 +236,7 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Replace deferred numbers by their values, in lists and tuples too."""
+    """Return numbers with deferred ones replaced by their values, in nested lists too."""
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]
     return numbers(late) if callable(numbers) else numbers

@@ -1,4 +1,4 @@
-"""Schedules: thresholds that change with the step."""
+"""Schedules: thresholds that depend on the step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Schedule = Annotated[Constant | Linear | Cosine | Piecewise, Field(discriminator
 
 
 def threshold_at(threshold: float | Schedule, step: int) -> float:
-    """Return the threshold at a step, counted from 0. Ramps are rounded to float32."""
+    """Return the threshold at a step, counted from 0. That of a ramp is rounded to float32."""
     if not isinstance(threshold, ConfigModel):
         return float(threshold)
     result: float = evaluate(threshold, step, HOST)
@@ -78,7 +78,7 @@ def threshold_at(threshold: float | Schedule, step: int) -> float:
 
 
 def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
-    """Return the threshold as a scalar. `step`: a number or a one-element tensor."""
+    """Return the threshold at a step as a scalar. `step`: a number, or a tensor with one element."""
     step, number, where = xp.asarray(step), xp.asarray, xp.where
     if isinstance(schedule, Constant):
         return number(schedule.value)

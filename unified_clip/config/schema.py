@@ -38,7 +38,7 @@ Patterns = Annotated[list[Name], Field(min_length=1)]
 
 
 class Clipping(ConfigModel):
-    """A rule and its numbers."""
+    """A clip rule with its threshold or bounds, norm and eps."""
 
     rule: Rule = Field(
         description="none: only measure; value: each element; norm: each tensor by its own norm; global_norm: all by "
@@ -62,7 +62,7 @@ class Clipping(ConfigModel):
     @field_validator("threshold")
     @classmethod
     def _number(cls, threshold: Any) -> Any:
-        """Replace a constant schedule by its number."""
+        """Return the number of a constant schedule; anything else unchanged."""
         return threshold.value if isinstance(threshold, Constant) else threshold
 
     @model_validator(mode="after")
@@ -89,17 +89,17 @@ class Clipping(ConfigModel):
 
     @property
     def has_own_eps(self) -> bool:
-        """Return whether eps differs from the family's."""
+        """Return whether eps is set and differs from the family's."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """Return min and max; None if they are not set."""
+        """(min, max); None if they are not set."""
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
-        """Return the rule for the core. `threshold`: that of this step."""
+        """Return the rule in the core's form, with the threshold of a step."""
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
             return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=threshold)
@@ -112,7 +112,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """Parameters with their own rule. Keys that a group does not set come from the configuration."""
+    """A group of parameters with its own rule. Keys that it does not set come from the configuration."""
 
     name: Name
     include: Patterns
@@ -152,7 +152,7 @@ class Settings(Clipping):
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, data: Any) -> Any:
-        """Add keys of the configuration to its groups, before validation."""
+        """Add the configuration's keys to groups that do not set them, before validation."""
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return data
         groups = [group.data() if isinstance(group, Group) else group for group in data["groups"]]
@@ -174,27 +174,27 @@ class Settings(Clipping):
 
     @property
     def parts(self) -> list[Clipping]:
-        """Return the groups, then the configuration itself for all other parameters."""
+        """The groups, then the configuration itself for all other parameters."""
         return [*self.groups, self]
 
     @property
     def has_schedule(self) -> bool:
-        """Return whether a threshold changes with the step."""
+        """Return whether a threshold depends on the step."""
         return any(isinstance(part.threshold, ConfigModel) for part in self.parts)
 
     @property
     def notes(self) -> list[str]:
-        """Return the notes of the import."""
+        """The notes of the import; [] if the configuration was not imported."""
         return self.provenance.notes if self.provenance else []
 
     @property
     def patterns(self) -> list[tuple[list[str], list[str]]]:
-        """Return `include` and `exclude` of each part."""
+        """(include, exclude) of each part, in the order of `parts`."""
         return [*((group.include, group.exclude) for group in self.groups), (self.include, self.exclude)]
 
     @property
     def meaning(self) -> Any:
-        """Return a value that is equal for two configurations with the same effect."""
+        """A value that is equal for two configurations with the same effect."""
         parts = [
             ClipRule("global_norm", formula.PADDLE) if is_off(part) else part.as_clip_rule(part.threshold)
             for part in self.parts
@@ -203,7 +203,7 @@ class Settings(Clipping):
 
     @property
     def uses_default_family(self) -> bool:
-        """Return whether the default family applies to a norm, since none is set."""
+        """Return whether a rule by norm sets no family, so that the default family applies."""
         return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property
@@ -215,7 +215,7 @@ INHERITED = ("rule", "threshold", "min", "max", "norm_type", "family", "eps")
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Add inherited keys to a group. Its own rule inherits no keys of another rule, and its own family no eps."""
+    """Return a group with the keys that it inherits: none of another rule, and no eps if it sets a family."""
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
     names: tuple[str, ...] = INHERITED
@@ -229,12 +229,12 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 
 
 def is_off(settings: Clipping) -> bool:
-    """Return whether the settings clip nothing."""
+    """Return whether these settings clip nothing."""
     return settings.rule == "none" or settings.threshold == math.inf
 
 
 def json_schema() -> str:
-    """Return the JSON Schema of a configuration, for editors."""
+    """Return the JSON Schema of a clip configuration, for editors."""
     title = f"A clip configuration of unified_clip, version {VERSION}"
     schema = {"$schema": GenerateJsonSchema.schema_dialect, "title": title, **Settings.model_json_schema()}
     schema["properties"]["$schema"] = {"type": "string"}

@@ -1,4 +1,4 @@
-"""Assign gradients to the parts of a configuration, by name."""
+"""Assign gradients to the parts of a configuration by their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assign gradients to the parts of a configuration (its groups and the rest), by name."""
+    """The assignment of gradients to the parts of a configuration: its groups, then all other parameters."""
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names = settings.uses_names
@@ -33,7 +33,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the included leaves, sorted by part."""
+        """Return the gradients that are to be clipped, sorted by part, with their names."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -42,7 +42,7 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return the parameters of each part, and last the excluded ones; None unless given with names.
+        """Return the parameters of each part, and at the end the excluded ones. None: they have no names.
 
         Names come from a dict or from (name, parameter) tuples. A parameter with several names uses its first one.
         """
@@ -63,7 +63,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of each part among gradients in the order of `group_leaves`."""
+        """Return the range of each part in a list of gradients that is sorted as `group_leaves` does."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -81,7 +81,7 @@ class ParameterSelection:
         return self._part_of(name)
 
     def _part_of(self, name: str) -> int | None:
-        """Return the index of the first part whose patterns match; None if the name is excluded."""
+        """Return the index of the first part whose patterns match a name; None if the name is excluded."""
         if name not in self._part_by_name:
             parts = (
                 index for index, (include, exclude) in enumerate(self._parts) if include(name) and not exclude(name)
@@ -101,7 +101,7 @@ class ParameterSelection:
 
 
 def consecutive_ranges(lengths: Sequence[int]) -> list[range]:
-    """Return ranges of these lengths, each beginning where the one before ends."""
+    """Return consecutive ranges with these lengths, from 0."""
     ends = itertools.accumulate(lengths)
     return [range(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
@@ -111,7 +111,7 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tests names. A leading `*.` matches any module or none: `*.bias` matches `bias`."""
+    """Return a function that tests a name against patterns. A leading `*.` is optional: `*.bias` matches `bias`."""
     if not patterns:
         return lambda name: False
     without_module = [pattern.removeprefix("*.") for pattern in patterns if pattern.startswith("*.")]

@@ -1,4 +1,4 @@
-"""Validate a document, and describe the first error that pydantic finds: the place, the value, and what to write."""
+"""Validate a document. Describe the first error: its place, the value, and what to write."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def settings_data(document: Document) -> dict[str, Any]:
-    """Return the data of a clip configuration. Raise ConfigError unless it is valid."""
+    """Return the data of a valid clip configuration. ConfigError: it is invalid."""
     data = document.data
     if not isinstance(data, dict):
         raise ConfigError(f"{document.name} contains {format_value(data)}. Give a table with at least a rule.")
@@ -60,7 +60,7 @@ def settings_data(document: Document) -> dict[str, Any]:
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Return the first error in a document as an exception: its place and what to write there.
+    """Return an exception about the first error in a document, with its place and what to write there.
 
     An unknown key comes first, because a misspelt key also causes an error about a missing one.
     """
@@ -75,7 +75,7 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
 
 
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
-    """Return the place and the message of errors that concern one value."""
+    """Return (path of keys, message) for the errors about one value."""
     error = _closest(errors)
     kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
     value = f"it is {format_value(content)}"
@@ -109,7 +109,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Return the error of the union's type that is closest to the value."""
+    """Return the error for the type of a union that is most like the value."""
     if isinstance(errors[0]["input"], dict):
         tagged = [entry for entry in errors if entry["type"] in TAGS]
         return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
@@ -128,7 +128,7 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return the message about an unknown name: the closest known one, or else all of them."""
+    """Return a message about an unknown name, with the closest known name, or with all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(known)}."
     return f"there is no such {kind}. {hint}"
@@ -138,7 +138,7 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
-    """Return the keys of a location, the types that the value there may have, and the value.
+    """Return (keys, possible types of the value, value) at a location in an error of pydantic.
 
     pydantic's locations also name the members of a union, which are no keys.
     """
@@ -153,14 +153,14 @@ def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple
 
 
 def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the possible keys of the table that has a key."""
+    """Return the possible keys of the table that contains the last of these keys."""
     _, types, table = _locate(keys[:-1], data, model)
     tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the types of the value at a key; None if no value has this key."""
+    """Return the possible types of the value at a key, in a table of one of `types`; None if it has no such key."""
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
     for type_ in types:
@@ -175,7 +175,7 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the types of a union, without constraints."""
+    """Return the members of a union type, without constraints."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -188,7 +188,7 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the required keys of a table that have a single value: such a key selects one of several tables."""
+    """Return the required keys of a table with a single possible value, which select one of several tables."""
     fields = table.model_fields.items() if _is_table(table) else ()
     return {
         name: get_args(field.annotation)

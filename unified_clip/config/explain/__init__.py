@@ -1,1 +1,1 @@
-"""Explain what a configuration does, or how two differ: `unified-clip explain`."""
+"""Explain the effect of a configuration, or how two configurations differ: `unified-clip explain`."""

@@ -1,4 +1,4 @@
-"""`unified-clip explain A [B]`: a table on a terminal, or JSON."""
+"""The command `unified-clip explain A [B]`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command. Return the exit status."""
+    """Print the explanation or comparison, as a table or JSON. Return the exit status."""
     from ..clip_config import ClipConfig
     from . import compare
 

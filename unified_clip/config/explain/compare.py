@@ -1,4 +1,4 @@
-"""Explain a configuration with example numbers, or compare two: `unified-clip explain`."""
+"""Explain a configuration by its effect on example gradients, or compare two configurations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 @dataclass(frozen=True)
 class ExampleResult:
-    """The effect of a configuration on an example."""
+    """The effect of a configuration on an example: the outcome, norms and results."""
 
     of: str
     outcome: Outcome
@@ -45,7 +45,7 @@ class ExampleResult:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A configuration in words and numbers."""
+    """A configuration in sentences, with its effect on examples."""
 
     name: str
     sentences: list[str]
@@ -55,7 +55,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that differs between two configurations."""
+    """A setting that differs between two configurations, in words."""
 
     about: str
     a: str
@@ -64,7 +64,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The effects of two configurations on the same example."""
+    """The effects of two configurations on the same example, and how much they differ."""
 
     of: str
     a: ExampleResult
@@ -78,7 +78,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two configurations."""
+    """The comparison of two configurations: settings that differ, and effects on the same examples."""
 
     a: Explanation
     b: Explanation
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """The comparison in one line, for JSON and for reports of `unified-clip port`."""
+        """The comparison in one line."""
         if self.same:
             return SAME
         sentences = [row.sentence for row in self.compared]
@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Return the last line below a table of `compared`."""
+        """The sentence about how many rows of `compared` differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """Explain a configuration in words, and by its effect on gradients or on examples around its threshold."""
+    """Explain a configuration in words, and by its effect on these gradients, or on examples around its threshold."""
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     return Explanation(name, describe.sentences(config), list(config.notes), worked)
 
@@ -119,14 +119,14 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """Compare two configurations, on gradients or on examples; at the start and end of different schedules too."""
+    """Compare two configurations on these gradients, or on examples. Schedules: also at their starts and ends."""
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
     return Comparison(first, second, a.meaning == b.meaning, _differences(a, b), compared)
 
 
 def as_data(result: Explanation | Comparison) -> dict[str, Any]:
-    """Return data for JSON, with NaN and infinities as strings."""
+    """Return the result as JSON data, with NaN and infinities as strings."""
     summary = {"summary": result.summary} if isinstance(result, Comparison) else {}
     data: dict[str, Any] = _json.plain(asdict(result) | summary)
     return data
@@ -145,7 +145,7 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example. Return its effect and the results; [] if the step is skipped or raises."""
+    """Clip an example. Return the effect, and the clipped arrays; [] if the step is skipped or raises."""
     clipper, gradients = Clipper(config), dict(example.gradients)
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own
         try:
@@ -174,7 +174,7 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest relative difference; 0 for equal numbers, inf if nonfinite elements differ."""
+    """Return the largest difference, divided by the largest element; inf if nonfinite elements differ."""
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
     a, b = ([array.astype(np.result_type(array, np.float64)) for array in arrays] for arrays in (a, b))
@@ -186,7 +186,7 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 
 
 def _max_abs(arrays: Sequence[Array]) -> float:
-    """Return the largest magnitude; NaN if any element is NaN."""
+    """Return the largest magnitude of all elements; NaN if any is NaN."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 
@@ -232,7 +232,7 @@ def _group(config: ClipConfig, name: str) -> str:
 
 
 def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
-    """Return a configuration's settings in words. `shared`: the groups whose order is compared."""
+    """Return the settings of a configuration in words, by topic. `shared`: the groups whose order is listed."""
     has_norm = config.rule in ("norm", "global_norm")
     return {
         "rule": config.rule,

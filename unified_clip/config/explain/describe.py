@@ -1,4 +1,4 @@
-"""Describe the effect of a configuration in words."""
+"""Describe the effect of a configuration in sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle":
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about a configuration. `threshold`: the text for unknown thresholds or bounds."""
+    """Return sentences about a configuration. `threshold`: the text for a threshold that is not a number."""
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest = rule(settings, threshold)
@@ -24,7 +24,7 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
-    """Return sentences about a rule."""
+    """Return a rule in words, with its norm and limits. `threshold`: the text for a threshold that is not a number."""
     if clipping.rule == "none":
         return "Nothing is clipped. The norm is measured."
     if clipping.bounds:
@@ -44,13 +44,13 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """Return the shortest text of a number that parses to the same number."""
+    """Return the shortest text that parses to this number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
 def measured(value: float) -> str:
-    """Return a computed number as text: the shortest text if it is a float32, else 9 digits."""
+    """Return a computed number as text: the shortest text of a float32, or else 9 digits."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)
@@ -64,7 +64,7 @@ def order(clipping: Clipping) -> str:
 
 
 def limits(clipping: Clipping) -> str:
-    """Return the threshold or the bounds as text."""
+    """Return the threshold or the bounds of a rule as text."""
     threshold = clipping.threshold
     if clipping.bounds:
         return f"[{', '.join(map(number, clipping.bounds))}]"
@@ -88,7 +88,7 @@ def _schedule(schedule: Schedule) -> str:
 
 
 def nonfinite(settings: Settings) -> str:
-    """Return a sentence about steps whose norm is not finite."""
+    """Return the effect of a norm that is not finite in words."""
     actions = {
         "raise": "an error is raised and nothing changes",
         "skip": "the step is skipped",
@@ -104,5 +104,5 @@ def nonfinite(settings: Settings) -> str:
 
 
 def listed(include: list[str], exclude: list[str]) -> str:
-    """Return patterns of names as text."""
+    """Return the parameters that `include` and `exclude` select, in words."""
     return " or ".join(include) + (f", except {' or '.join(exclude)}" if exclude else "")

@@ -1,4 +1,4 @@
-"""Choose example gradients for the effect of configurations and their differences."""
+"""Choose example gradients that show the effect of configurations, and how they differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PAIRED = 30
 
 @dataclass(frozen=True)
 class Example:
-    """Gradients with a description."""
+    """Example gradients with a description, and the step at which they are clipped."""
 
     of: str
     """The description."""
@@ -46,7 +46,7 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """A group of parameter names with the same rules in every configuration."""
+    """A few parameter names to which every configuration applies the same rules."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
@@ -55,14 +55,14 @@ class _NameGroup:
 
 @dataclass(frozen=True)
 class _Measure:
-    """A rule's norm and its threshold."""
+    """The norm that a rule compares with a threshold: the rule, the order and the threshold."""
 
     rule: str
     order: float
     threshold: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
-        """Scale arrays so that their norm is this share of the threshold; None if floats cannot represent it."""
+        """Scale arrays so that their norm is this share of the threshold. None if floats cannot represent them."""
         target = self.threshold * share
         total = norm_of(arrays, self.order)
         norms = [norm_of([array], self.order) if self.rule == "norm" else total for array in arrays]
@@ -103,7 +103,7 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """Return the step, and the steps at which thresholds may differ."""
+    """Return `step`, and the later steps at which the thresholds may differ."""
     parts = itertools.zip_longest(*(config.parts for config in configs))
     return [step, *dict.fromkeys(later for rules in parts for later in _later_steps(rules, step))]
 
@@ -122,7 +122,7 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
 
 
 def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
-    """Yield examples below, at and above the thresholds, with labels."""
+    """Yield (label, gradients) for norms below, at and above the thresholds of a group."""
     # Arrays of norm 13, with both signs for bounds.
     last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in group.rules) else [12.0]
     shape = [np.array([3.0, 4.0]), np.array(last)] if len(group.names) > 1 else [np.array([3.0, 4.0, *last])]
@@ -153,7 +153,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at the start, inside and at the end of schedules that differ."""
+    """Return the steps at the start, inside and at the end of schedules that differ; [] if none do."""
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
         return []
@@ -178,7 +178,7 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
-    """Return example names for each combination of rules that the configurations apply to a name."""
+    """Return a group of example names for each combination of rules that the configurations apply."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidates(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
@@ -195,14 +195,14 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return the index of the part (a group, or the rest) of a configuration by included name."""
+    """Return for each included name the index of its part, in `config.parts`."""
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # patterns that match none of these names
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
     return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last one is excluded
 
 
 def _candidates(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield names that one pattern, or two at once, match."""
+    """Yield names that match one of the patterns, or two of them at once."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:
@@ -217,6 +217,6 @@ def _candidates(patterns: Sequence[str]) -> Iterator[str]:
 
 
 def _matching(pattern: str, standin: str) -> str:
-    """Return a name that a pattern matches."""
+    """Return a name that matches a pattern, with `standin` in place of each `*`."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda match: "_" if match[1] else match[2], pattern)
     return text.replace("*", standin).replace("?", "x")

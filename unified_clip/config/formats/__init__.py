@@ -1,4 +1,4 @@
-"""The formats of trainers. A new one is a module in `trainers` and an entry in `FORMATS`."""
+"""The formats of trainers. To add one, add a module to `trainers` and an entry to `FORMATS`."""
 
 from .base import Format, FormatKey, Imported
 from .trainers.deepspeed import DeepSpeed

@@ -1,4 +1,4 @@
-"""Base classes of the formats, which read and write a trainer's clip keys."""
+"""Base classes of the formats that read and write a trainer's clip keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Zero = Literal["off", "zeros", "error"]
 
 
 class FormatKey(NamedTuple):
-    """A row of the table in docs/formats.md."""
+    """A row about one key in the table of docs/formats.md."""
 
     key: str
     meaning: str
@@ -38,18 +38,18 @@ rejected_key = partial(FormatKey, support="rejected")
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text, for class attributes of formats."""
+    """Return the set of words in a text."""
     return frozenset(text.split())
 
 
 def paths(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return paths of keys from a text such as "trainer.gradient_clip_val fit.trainer"."""
+    """Return the paths of keys in a text such as "trainer.gradient_clip_val fit.trainer", as tuples."""
     return tuple(tuple(path.split(".")) for path in text.split())
 
 
 @dataclass
 class Imported:
-    """The settings read from a trainer's configuration."""
+    """The settings that were read from a trainer's configuration, with notes for the user."""
 
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Imported:
 
 
 class Format(ABC):
-    """One trainer's format."""
+    """The format of one trainer's configuration: its clip keys, and how to read and write them."""
 
     name: ClassVar[str]
     """The name on the command line."""
@@ -114,7 +114,7 @@ class Format(ABC):
     """The values of `nonfinite` that it supports."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
-        """Return `clip_keys`, or the paths that apply to this file."""
+        """Return the paths at which this file may have the clip keys: by default `clip_keys`."""
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
@@ -123,10 +123,10 @@ class Format(ABC):
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
-        """Return the settings in a file. Raise ConfigError if one cannot be imported."""
+        """Return the clip settings in a file. ConfigError: a setting cannot be imported."""
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return settings as data for `kinds[0]`: by default, the first clip key with the threshold or `off`.
+        """Return settings as data of the trainer's file: by default, the first clip key with the threshold or `off`.
 
         Raise NotRepresentableError if the format does not support a setting.
         """
@@ -137,7 +137,7 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document) -> Version:
-        """Return the version. Raise ConfigError if there is none, since the meaning depends on it."""
+        """Return the version. ConfigError: it is None, although the meaning of the keys depends on it."""
         if version is None:
             raise ConfigError(f"{document.name}: {self.needs_version}. Pass --from {self.name}@{self.newest}")
         return version
@@ -145,7 +145,7 @@ class Format(ABC):
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return settings with a rule, or with the rule none if the threshold is None."""
+        """Return settings with this rule and threshold. A threshold of None gives the rule "none"."""
         if threshold is None:
             return {"rule": "none"}
         norm = {} if rule == "value" else {"family": family or self.family}
@@ -164,7 +164,7 @@ class Format(ABC):
         null: Literal["off", "error"] = "off",
         infinite: Literal["off", "error"] = "off",
     ) -> float | None:
-        """Return the threshold at a path of keys; None if it switches clipping off.
+        """Return the threshold at a path of keys; None if its value switches clipping off.
 
         Args:
             document, keys: The file and the path.
@@ -202,7 +202,7 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export; None if nothing is clipped.
+        """Return the threshold to export; None if the settings clip nothing.
 
         `rules`, `family` and `zero` replace the format's. Raise NotRepresentableError for an unsupported setting.
         """
@@ -219,7 +219,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def _unsupported_keys(self, settings: Settings) -> str:
-        """Return an error for names and nonfinite that the format does not support; '' if it supports them."""
+        """Return an error if the format does not support selection by name, or this nonfinite; else ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -231,7 +231,7 @@ class Format(ABC):
         return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}{instead}."
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule], family: FamilyName) -> str:
-        """Return an error for a rule or threshold that the format does not support; '' if it does."""
+        """Return an error if the format does not support the rule, or its threshold, norm or family; else ''."""
         if is_off(settings):
             return ""
         if settings.rule not in rules:
@@ -253,15 +253,15 @@ class Format(ABC):
 
 
 class OwnFormat(Format):
-    """A format with its own kind of file, such as Python, besides TOML, YAML and JSON."""
+    """A format whose files are of a kind of its own, such as Python, besides TOML, YAML and JSON."""
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """Parse a text of the format's own kind."""
+        """Parse text of the format's own kind. ConfigError: it is invalid."""
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """Return the result of `write` as text of the format's own kind."""
+        """Return the data of `write` as text of the format's own kind."""
 
 
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each one, and attach it."
@@ -275,12 +275,12 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a note on the trainer's default if the file does not set a key; [] if it does."""
+    """Return a note about the trainer's default if the file does not set a key, as a list; else []."""
     return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys; 2 if the file does not set it."""
+    """Return the norm type at a path of keys; 2 if the file does not set it. ConfigError: it is none."""
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf
@@ -291,6 +291,6 @@ def read_norm_type(document: Document, keys: Sequence[str]) -> float:
 
 
 def check_size(document: Document, keys: Sequence[Key], value: Any) -> None:
-    """Raise ConfigError if an integer is larger than any float."""
+    """Raise ConfigError if the value of a key is an integer too large for a float."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise document.wrong(keys, "the number is too large for a float. Set a smaller one, or inf.")

@@ -1,4 +1,4 @@
-"""Convert configurations from and to the formats of trainers."""
+"""Convert clip configurations from and to the formats of trainers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Candidate = tuple[Format | None, Document]
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
-    """Return the settings in a file of any supported format, as `ClipConfig.import_from` documents."""
+    """Return the settings in a file of any supported format. `ClipConfig.import_from` describes the arguments."""
     path = Path(path)
     name, version = _parse_name(from_) if from_ else ("", None)
     if name == UNIFIED_CLIP:
@@ -41,7 +41,7 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings in a file of unified_clip's own format, as `ClipConfig.load` documents."""
+    """Return the settings in a file of unified_clip's own format. `ClipConfig.load` describes the errors."""
     path = Path(path)
     try:
         kind = documents.kind_of(path)
@@ -53,7 +53,7 @@ def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def write(config: Settings, to: str, version: str | None = None) -> str:
-    """Return a configuration as text in a trainer's format, as `ClipConfig.export_to` documents."""
+    """Return a configuration as text in a trainer's format. `ClipConfig.export_to` describes the arguments."""
     name, to_version = _parse_name(to)
     if name == UNIFIED_CLIP:
         return documents.dump({"version": config.version, **config.data()}, "toml")
@@ -63,7 +63,7 @@ def write(config: Settings, to: str, version: str | None = None) -> str:
 
 
 def _parse_name(text: str) -> tuple[str, Version | None]:
-    """Return the name and the version in "name@version"."""
+    """Return (name, version) of "name@version"; version None without one. ConfigError: an unknown name."""
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
         raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.")
@@ -71,7 +71,7 @@ def _parse_name(text: str) -> tuple[str, Version | None]:
 
 
 def _named(path: Path, trainer: Format) -> Candidate:
-    """Parse a file as a named format. Raise ConfigError if it looks like another: its keys would be ignored."""
+    """Parse a file as this format. ConfigError: it looks like another one, whose keys would be ignored."""
     kind = KINDS.get(path.suffix.lower())
     text = documents.read_text(path)
     if kind is not None and kind in trainer.kinds:
@@ -88,7 +88,7 @@ def _named(path: Path, trainer: Format) -> Candidate:
 
 
 def _detect(path: Path) -> Candidate:
-    """Parse a file with the one format that recognises it."""
+    """Parse a file in the only format that recognises it. ConfigError: none does, or several do."""
     candidates = _recognising(path)
     if len(candidates) == 1:
         return candidates[0]
@@ -106,7 +106,7 @@ def _names(candidates: list[Candidate]) -> list[str]:
 
 
 def _recognising(path: Path) -> list[Candidate]:
-    """Return the formats that recognise a file."""
+    """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format."""
     kind, text = KINDS.get(path.suffix.lower()), documents.read_text(path)
     if kind is not None:
         document = documents.parse(text, kind, path.name)
@@ -123,7 +123,7 @@ def _recognising(path: Path) -> list[Candidate]:
 
 
 def _with_clip_keys(path: Path) -> list[str]:
-    """Return the formats that have a clip key of a file, even if they do not recognise it."""
+    """Return the names of formats with a clip key that a file has. They may not recognise the file."""
     if (kind := KINDS.get(path.suffix.lower())) is None:
         return []
     document = documents.parse(documents.read_text(path), kind, path.name)
@@ -132,7 +132,7 @@ def _with_clip_keys(path: Path) -> list[str]:
 
 
 def _import_advice(path: Path) -> str:
-    """Return advice for an error: the trainer of a file, and the command that imports it. '' if it is unknown."""
+    """Return advice with the command that imports a trainer's file; '' if the trainer is unknown."""
     try:
         trainers = [trainer for trainer, _ in _recognising(path)]
     except ConfigError:

@@ -15,7 +15,7 @@ from .trainers.paddle import ARGUMENTS, PER_GROUP, Paddle
 
 
 def data(optimizer: Any) -> dict[str, Any]:
-    """Return the settings of an optimizer's own clipping. `ClipConfig.of` lists the errors."""
+    """Return the clip settings of an optimizer. `ClipConfig.of` describes the errors."""
     modules = [base.__module__ for base in type(optimizer).__mro__]
     packages = {module.partition(".")[0] for module in modules}
     for package, read in (("keras", _keras), ("tf_keras", _keras), ("paddle", _paddle)):
@@ -57,7 +57,7 @@ def _paddle(optimizer: Any, _: str) -> Imported:
 
 
 def _settings(clip: Any, owner: str) -> dict[str, Any]:
-    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`."""
+    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`. `owner`: for errors."""
     kind = type(clip)
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:

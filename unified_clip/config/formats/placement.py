@@ -1,4 +1,4 @@
-"""Find clip keys in places where their trainer does not read them."""
+"""Find clip keys that are in the wrong place, where their trainer does not read them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 
 
 def check(document: Document, trainer: Format) -> list[str]:
-    """Check that the clip keys of a file are where the trainer reads them.
+    """Check that the clip keys of a file are where its trainer reads them.
 
     Returns:
         A note for each clip key that the trainer ignores, unless a key that it reads has the same value.
@@ -62,7 +62,7 @@ def check(document: Document, trainer: Format) -> list[str]:
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield each key of each table with its value. Skip tables at a place of the trainer's clip keys."""
+    """Yield (path, value) for the keys of all tables, without tables that are at one of `places`."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         inner = (*path, key)
@@ -73,13 +73,13 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
 
 
 def _is_at(path: Path, places: Sequence[Path]) -> bool:
-    """Return whether a path is one of the places."""
+    """Return whether a path is one of these places, in which ANY stands for any key."""
     same_length = (zip(path, place, strict=True) for place in places if len(place) == len(path))
     return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a key is named like a clip key: one of this trainer, or one of another that is not off."""
+    """Return whether a key has the name of a clip key: of this trainer, or of another one and switched on."""
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
         return True

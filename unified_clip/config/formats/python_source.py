@@ -1,4 +1,4 @@
-"""Read Python source as a configuration: parse it, and never run it."""
+"""Read clip settings from Python source, which is parsed and never run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_ALIASES = 10
 
 
 class PythonFormat(OwnFormat):
-    """A framework's clipping in Python source. `Document.data` is a `Source`."""
+    """A format for a framework's clipping in Python source. `Document.data` is a `Source`."""
 
     kinds = ("python",)
     package: ClassVar[str]
@@ -32,7 +32,7 @@ class PythonFormat(OwnFormat):
 
 
 def parse_tree(text: str, name: str) -> ast.Module:
-    """Return the syntax tree of Python source. Raise ConfigError if it is not Python."""
+    """Return the syntax tree of Python source. ConfigError: it is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(text)
@@ -43,7 +43,7 @@ def parse_tree(text: str, name: str) -> ast.Module:
 
 
 class Source:
-    """Parsed Python source, a file or an expression, with the bindings of names and the parents of nodes."""
+    """Parsed Python source, with the values of names and the parents of nodes."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class Source:
         self._follow_modules()
 
     def _imports(self) -> dict[str, str]:
-        """Return the full name of each imported name: numpy for np."""
+        """Return the full name of each imported name, such as numpy for np."""
         imports = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -67,7 +67,7 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Return the values assigned to each name anywhere; None for a binding that is no plain assignment."""
+        """Return the values that are assigned to each name. None stands for a binding that is no plain assignment."""
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
             if isinstance(node, ast.Assign):
@@ -83,7 +83,7 @@ class Source:
         return bound
 
     def _follow_modules(self) -> None:
-        """Treat `nn = paddle.nn` as an import."""
+        """Add aliases of modules, such as `nn = paddle.nn`, to the imports."""
         before = -1
         while before < len(self.imports):
             before = len(self.imports)
@@ -94,22 +94,22 @@ class Source:
                         self.imports.setdefault(name, full)
 
     def wrong(self, node: ast.AST, message: str) -> ConfigError:
-        """Return an error with the file and the line."""
+        """Return an error about a node, with the file and the line."""
         return ConfigError(f"{self.name}, line {node.lineno}: {message}")  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of an imported name, 'optax.clip'; '' for other expressions."""
+        """Return the full name of a dotted name, such as 'optax.clip', by imports; '' for other expressions."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
         return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def uses(self, package: str) -> bool:
-        """Return whether the source names anything of a package."""
+        """Return whether the source uses any name of a package."""
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield each use of a name of a package, in order: 'clip' for optax.clip.
+        """Yield (name in the package, node) for each use, in order: 'clip' for optax.clip.
 
         Raises:
             ConfigError: The names cannot be inferred.
@@ -129,21 +129,21 @@ class Source:
         yield from sorted(uses, key=lambda use: (use[1].lineno, use[1].col_offset))
 
     def call(self, node: ast.expr) -> ast.Call:
-        """Return the call of a function. Raise ConfigError if it is not called."""
+        """Return the call of the function that a node names. ConfigError: it is not called."""
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the only clip of the file; None if there is none. Raise ConfigError if there are several."""
+        """Return the only one of these clips; None without any. ConfigError: there are several."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(clips[1][1], f"the file clips in several places (lines {lines}). Keep one of them.")
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return the arguments of a call as a document of constants."""
+        """Return the arguments of a call by name, as a document. ConfigError: one is unknown, or no constant."""
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred) or position >= len(names):
@@ -157,7 +157,7 @@ class Source:
         return Document(f"{self.name}, line {call.lineno}", "", "python", data)
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, or of a name that is assigned one once."""
+        """Return the value of a constant, or of a name that is assigned a constant once. ConfigError: it is neither."""
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:
@@ -173,13 +173,13 @@ class Source:
         return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes around a node, innermost first."""
+        """Yield the nodes that contain a node, the nearest first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
     def conditions(self, node: ast.AST) -> list[str]:
-        """Return a note for each condition that decides whether a node runs."""
+        """Return a note for each condition that decides whether the code of a node runs."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
         return [f"Whether the file clips depends on `{text}`. It is imported as if it does." for text in texts]

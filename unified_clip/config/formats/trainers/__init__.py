@@ -1,1 +1,1 @@
-"""One module per trainer, or per family of trainers. `FORMATS` lists their formats."""
+"""The formats of trainers, one module per trainer or family. `FORMATS` lists them."""

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON: `gradient_clipping`."""
+"""DeepSpeed's JSON format: `gradient_clipping`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DeepSpeed(Format):
 
 
 def _skips(document: Document) -> list[str]:
-    """Return notes on steps with a norm that is not finite, for the file's precision, or for both."""
+    """Return notes on steps with a nonfinite norm, for the file's precision or for each possible one."""
     if document.get("fp16", "enabled") is True:
         return [FP16]
     for name in ("bf16", "bfloat16"):

@@ -1,4 +1,4 @@
-"""detectron2's YAML: `SOLVER.CLIP_GRADIENTS`."""
+"""detectron2's YAML format: `SOLVER.CLIP_GRADIENTS`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Detectron2(Format):
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """Return the value of ENABLED. yacs evaluates strings as Python."""
+        """Return whether ENABLED is true. detectron2 evaluates a string as Python."""
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:
@@ -73,7 +73,7 @@ class Detectron2(Format):
         return bool(enabled)
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
-        """Return the value of a key, or its default with a note."""
+        """Return the value of a key, or its default after adding a note. ConfigError: another file may set it."""
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
         if base := document.get("_BASE_"):

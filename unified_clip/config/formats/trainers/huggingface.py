@@ -1,4 +1,4 @@
-"""Hugging Face: `max_grad_norm` of TrainingArguments, and Accelerate's YAML for DeepSpeed and Megatron-LM."""
+"""Hugging Face's formats: `max_grad_norm` of TrainingArguments, Accelerate's YAML for DeepSpeed and Megatron-LM."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ FILE = ("deepspeed_config", "deepspeed_config_file")
 
 
 class Accelerate(Format):
-    """Accelerate's YAML. It sets a clip only if `distributed_type` is DEEPSPEED or MEGATRON_LM. Otherwise the training
-    script clips."""
+    """Accelerate's YAML. It sets a clip for DeepSpeed and Megatron-LM only; otherwise the script clips."""
 
     name, title = "accelerate", "Accelerate"
     kinds = ("yaml", "json")

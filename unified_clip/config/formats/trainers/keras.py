@@ -1,4 +1,4 @@
-"""Keras' JSON of an optimizer: `clipnorm`, `global_clipnorm`, `clipvalue`."""
+"""The format of a Keras optimizer's JSON: `clipnorm`, `global_clipnorm`, `clipvalue`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the era of the Keras version that wrote the file. Newer versions mark their files."""
+        """Return the generation of Keras that wrote the file. ConfigError: it is unknown, and `version` is None."""
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
         if legacy is not None:
@@ -127,7 +127,7 @@ def _place(document: Document) -> list[str]:
 
 
 def _clips(nested: Any) -> bool:
-    """Return whether a nested table sets a clip key."""
+    """Return whether any table in this value sets a clip key."""
     if isinstance(nested, list):
         return any(map(_clips, nested))
     if not isinstance(nested, dict):

@@ -1,4 +1,4 @@
-"""LightningCLI's YAML: `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
+"""LightningCLI's YAML format: `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
 
 Hydra's configuration of a Trainer (`_target_: lightning.pytorch.Trainer`) has the same keys at its top level.
 """
@@ -81,7 +81,7 @@ def _is_hydra_trainer(document: Document) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the trainer's table. A file may have one per subcommand; only fit clips."""
+    """Return the path of the trainer's table. Of a file with a table per subcommand: that of fit."""
     if _is_hydra_trainer(document):
         return []
     document.get("fit", "trainer", VALUE)  # raises unless they are tables

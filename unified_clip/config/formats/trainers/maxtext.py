@@ -1,4 +1,4 @@
-"""MaxText's YAML: `gradient_clipping_threshold`."""
+"""MaxText's YAML format: `gradient_clipping_threshold`."""
 
 from __future__ import annotations
 

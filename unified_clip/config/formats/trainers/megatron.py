@@ -1,4 +1,4 @@
-"""Megatron-LM's `--clip-grad` in a shell script, or `clip_grad` in its YAML."""
+"""Megatron-LM's formats: `--clip-grad` in a shell script, or `clip_grad` in YAML."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Megatron(OwnFormat):
         return document.has("clip_grad") and document.has("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Read the value of each `--option`; a list if it occurs several times."""
+        """Return each `--option` of a script with its value; with a list of values if it occurs several times."""
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
         values: list[Any] = []
@@ -79,12 +79,12 @@ class Megatron(OwnFormat):
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each word of a script with its line, without quotes, brackets and semicolons."""
+    """Yield (line, word) for each word of a script, without quotes, brackets and semicolons."""
     for line, code in enumerate(text.splitlines(), 1):
         for word in re.split(r"[\s()\"';\\]+", COMMENT.sub("", code)):
             yield line, word
 
 
 def _number(word: str | None) -> Any:
-    """Convert a word to a number if it is one."""
+    """Return a word as a float if it is a number, else unchanged."""
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

@@ -1,4 +1,4 @@
-"""mmengine's configurations in Python, parsed and never run: `optim_wrapper.clip_grad`."""
+"""mmengine's Python format, parsed and never run: `optim_wrapper.clip_grad`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class MMEngine(OwnFormat):
     )
 
     def parse(self, text: str, name: str) -> Document:
-        """Read the dicts, lists, numbers and strings that are assigned to names."""
+        """Return the dicts, lists, numbers and strings that are assigned to names at the top level."""
         body = parse_tree(text, name).body
         data: dict[str, Any] = {}
         places: dict[tuple[Key, ...], int] = {}
@@ -125,7 +125,7 @@ class MMEngine(OwnFormat):
         return Imported(settings | ({"nonfinite": "raise"} if clip.get("error_if_nonfinite") else {}), notes)
 
     def _without_clip(self, document: Document) -> Imported:
-        """Return rule none. Raise ConfigError if clip_grad may be set elsewhere."""
+        """Return the rule "none". ConfigError: clip_grad may be set in another place."""
         for name in ("optim_wrapper", MMCV[0]):
             _check_known(document, [name])
         if document.has("_base_") and not _replaces(document, CLIP[0]):
@@ -170,7 +170,7 @@ def _check_known(document: Document, keys: Sequence[str]) -> None:
 
 
 def _replaces(document: Document, *keys: str) -> bool:
-    """Return whether a dict, or one around it, replaces the same dict of `_base_`."""
+    """Return whether a dict, or one around it, has `_delete_`, which replaces the same dict of `_base_`."""
     paths = [(*keys[:end], "_delete_") for end in range(1, len(keys) + 1)]
     flags = [document.get(*path) for path in paths if document.has(*path)]
     return any(flag and not isinstance(flag, Unread) for flag in flags)
@@ -181,7 +181,7 @@ def _reads_base(statement: ast.stmt) -> bool:
 
 
 def _names_set(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement assigns an expression to."""
+    """Return the names to which a statement assigns an expression."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
         targets = [statement.target]
@@ -189,7 +189,7 @@ def _names_set(statement: ast.stmt) -> list[str]:
 
 
 def _not_understood(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return the statements, other than assignments to names, that may change clipping."""
+    """Return (name, statement) for statements that may change clipping and are no plain assignments."""
     relevant = _relevant(body)
     sets_wrapper = any("optim_wrapper" in _names_set(statement) for statement in body)
     not_understood: list[tuple[str, ast.stmt]] = []
@@ -203,7 +203,7 @@ def _not_understood(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
 
 
 def _relevant(body: list[ast.stmt]) -> set[str]:
-    """Return the names that clipping depends on, and other names of the same dicts."""
+    """Return the names on which clipping depends, including other names of the same dicts."""
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(_names_set(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assigned = {name for names, _ in assignments for name in names}
@@ -221,7 +221,7 @@ def _relevant(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement may rebind, and those whose dicts it may change; '*' for any name."""
+    """Return the names that a statement may rebind, or whose dicts it may change; '*' stands for any name."""
     if _reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = _names_set(statement)
@@ -239,7 +239,7 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names in a node that are used, bound or imported, without builtins."""
+    """Return the names that are used, bound or imported in a node, without builtins."""
     names: set[str] = set()
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and not _is_builtin(inner):
@@ -252,7 +252,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _value(node: ast.expr, names: dict[str, Any], keys: tuple[Key, ...], places: dict[tuple[Key, ...], int]) -> Any:
-    """Return the value of an expression, and add the lines of its keys to `places`."""
+    """Return the value of an expression, or `Unread`. Add the lines of a dict's keys to `places`."""
 
     def value_of(name: Target) -> Any:
         if isinstance(name, ast.Name) and name.id in names:

@@ -1,4 +1,4 @@
-"""optax in Python source: `optax.clip_by_global_norm(1.0)`, first in `optax.chain`."""
+"""optax's format, Python source: `optax.clip_by_global_norm(1.0)`, first in `optax.chain`."""
 
 from __future__ import annotations
 
@@ -91,19 +91,19 @@ class Optax(PythonFormat):
 
 
 def short(name: str) -> str:
-    """Return the last part of a name: clip for transforms.clip, _src.clipping.clip and contrib.clip."""
+    """Return the last part of a dotted name, such as clip for transforms.clip. Names in tree modules stay whole."""
     return name if name.startswith(("tree.", "tree_utils.")) else name.rpartition(".")[2]
 
 
 class _First:
-    """Check that the clip is the first transformation of the gradients."""
+    """A check that a clip is the first transformation of the gradients."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes on the place of a clip. Raise ConfigError if it is not first.
+        """Return notes about the place of a clip. ConfigError: it may not be the first transformation.
 
         `alone`: the clip is not yet an argument of optax.chain, so that its place is still open.
         """
@@ -145,7 +145,7 @@ class _First:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Return whether an argument is another transformation, or a name of one."""
+        """Return whether an argument contains a transformation of optax, or a name that is assigned one."""
         names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
@@ -161,7 +161,7 @@ class _First:
                 raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the uses of a result: loads of an assigned name, or calls of a function that returns it."""
+        """Return the nodes that use the result: reads of its names, or calls of the function that returns it."""
         source = self.source
         function = self._function(statement)
         if isinstance(statement, ast.Return):
@@ -185,7 +185,7 @@ class _First:
         return next((outer for outer in self.source.around(node) if isinstance(outer, functions)), None)
 
     def _loads(self, names: set[str]) -> list[ast.Name | ast.Attribute]:
-        """Return the nodes that load these names, or attributes with these names, except attributes of modules."""
+        """Return every read of a variable or an attribute with one of these names, except attributes of modules."""
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
             match node:

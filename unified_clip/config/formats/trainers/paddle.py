@@ -1,4 +1,4 @@
-"""Paddle in Python source: `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
+"""Paddle's format, Python source: `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PER_GROUP = "Paddle clips each group of parameters on its own. A global norm is 
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return the meaning of a threshold of 0, with which `ClipGradByNorm` fails."""
+    """Return the effect of a threshold of 0 for a rule: `ClipGradByNorm` fails, other classes give zeros."""
     return "error" if rule == "norm" else "zeros"
 
 
@@ -103,7 +103,7 @@ class Paddle(PythonFormat):
         return Imported(self.settings_of(name, source.arguments(call, ARGUMENTS[name])), notes)
 
     def settings_of(self, name: str, arguments: Document) -> dict[str, Any]:
-        """Return the settings of a Paddle class with these arguments."""
+        """Return the clip settings of a Paddle class that is called with these arguments."""
         key, *more = ARGUMENTS[name]
         data = arguments.data
         if data.get(key) is None:
@@ -116,7 +116,7 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return the settings of a clip by value with these bounds."""
+        """Return the settings of a clip by value with the bounds under these keys."""
         high, low = arguments.data[high_key], arguments.data.get(low_key)
         if low is None:
             return self.settings("value", self.read_threshold(arguments, [high_key], zero="error"))

@@ -1,4 +1,4 @@
-"""Trainers on Paddle: PaddleNLP and PaddleFormers, PaddleDetection, PaddleClas, PaddleOCR."""
+"""Formats of trainers on Paddle: PaddleNLP and PaddleFormers, PaddleDetection, PaddleClas, PaddleOCR."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
 
 
 class PaddleNLP(Format):
-    """TrainingArguments as JSON or YAML. They have keys that Hugging Face's do not have."""
+    """The format of PaddleNLP's TrainingArguments, JSON or YAML. They have keys that Hugging Face's do not have."""
 
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
@@ -135,7 +135,7 @@ class PaddleClas(Format):
 
 
 def _optimizers(document: Document) -> list[list[Key]]:
-    """Return the path of the optimizer, or the paths of all in a list of tables by name."""
+    """Return the path of each optimizer's table. `Optimizer` is one table, or a list of tables by name."""
     optimizers = document.get("Optimizer")
     if not isinstance(optimizers, list):
         return [["Optimizer"]]

@@ -1,4 +1,4 @@
-"""torchtitan's TOML: `max_norm` in `[training]`."""
+"""torchtitan's TOML format: `max_norm` in `[training]`."""
 
 from __future__ import annotations
 
