@@ -74,9 +74,9 @@ class ThreadPool {
     // Start threads until there are `count`, or the system has no more.
     void start(std::size_t count) {
         while (workers_.size() < count) {
-            workers_.emplace_back();
+            Worker& worker = workers_.emplace_back();
             try {
-                std::thread([this, index = workers_.size()] { serve(workers_[index - 1], index); }).detach();
+                std::thread([this, &worker, index = workers_.size()] { serve(worker, index); }).detach();
             } catch (const std::system_error&) {
                 return workers_.pop_back();
             }
