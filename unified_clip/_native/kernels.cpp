@@ -135,6 +135,9 @@ inline void transform(const char* from, char* to, std::size_t count, const Funct
             fetch_ahead<true>(out + i, count - i);
             if (from != to) fetch_ahead<false>(x + i, count - i);
         }
+#ifdef __clang__  // which else computes one number at a time where `to` is `from`
+#pragma clang loop vectorize(assume_safety)
+#endif
         for (std::size_t i = begin; i < end; ++i) out[i] = function(x[i]);
     }
 }
