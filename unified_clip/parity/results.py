@@ -331,6 +331,13 @@ class ParityReport(ReportModel):
         """Return (framework, result) for every result of a framework's function."""
         return [each for case in self.cases for each in case.natives.items()]
 
+    @property
+    def absent(self) -> list[str]:
+        """Return the frameworks that may be missing and have no result."""
+        results = [*self.results(), *self.natives()]
+        present = {name for name, result in results if result.verdict != "missing"}
+        return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
+
     def is_wrong(self, framework: str, result: Result) -> bool:
         """Return whether a result fails the run, regardless of the list of known differences."""
         if result.verdict == "missing":

@@ -85,7 +85,9 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, 
 
 def _verdict(report: ParityReport) -> str:
     """Return the report's summary sentence, which starts with PASS or FAIL."""
-    of = f"{_count(len(report.cases), 'case')} on {', '.join(report.frameworks)}"
+    absent = report.absent
+    present = [framework for framework in report.frameworks if framework not in absent]
+    of = f"{_count(len(report.cases), 'case')} on {', '.join(present)}"
     failures = "; ".join(_failures(report))
     if report.exit_code:
         return f"FAIL: {of}: {failures or 'nothing was compared'}."
@@ -101,7 +103,8 @@ def _verdict(report: ParityReport) -> str:
         listed = "not judged, because the suite has no list of known differences" if unlisted else "all known"
         parts.append(f"{_count(known + unlisted, 'difference')} of the frameworks' functions, {listed}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
-    parts += [f"without {', '.join(sorted(missing))}, which may be missing"] if missing else []
+    parts += [f"without {', '.join(absent)}, which may be missing"] if absent else []
+    parts += [f"some results of {', '.join(sorted(missing - {*absent}))} are missing"] if missing - {*absent} else []
     return f"PASS: {of}: {', '.join(parts)}."
 
 

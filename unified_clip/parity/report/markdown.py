@@ -32,13 +32,16 @@ def headline(report: ParityReport) -> list[str]:
     """Return the first lines of the report: the summary sentence, then counts and notes."""
     lines = [report.verdict]
     for mode in UNIFIED_CLIP_MODES:
-        counts: Counts = getattr(report.summary, mode)
+        counts: Counts = {
+            name: kinds for name, kinds in getattr(report.summary, mode).items() if name not in report.absent
+        }
         exact = sum(kinds.get("equal", 0) for kinds in counts.values())
         if total := sum(sum(kinds.values()) for kinds in counts.values()):
             share = f"{exact} of {total} bit-exact ({exact / total:.1%})"
             lines.append(f"{TITLES[mode].capitalize()}: {share}: {_shares(counts)}.")
     if report.summary.natives:
-        lines.append(f"The frameworks' functions: {_shares(report.summary.natives)}.")
+        natives = {name: kinds for name, kinds in report.summary.natives.items() if name not in report.absent}
+        lines.append(f"The frameworks' functions: {_shares(natives)}.")
     differ = any(case.stages_apart for case in report.cases)
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
     if report.exit_code == 0 and not differ and len(on_host) > 1:
