@@ -187,6 +187,10 @@ class Parameters(ABC):
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         """Return the same for (parameter, gradient) tuples. A gradient may be None."""
 
+    @abstractmethod
+    def any_sharded(self, parameters: Sequence[Any]) -> bool:
+        """Return whether a parameter's type says that other ranks may have shards of it."""
+
     def identity(self, parameter: Any) -> Hashable:
         """Return a key that differs from that of every other parameter."""
         return id(parameter)
@@ -228,12 +232,12 @@ class Sparse(ABC):
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
         """Sum the repeated rows of a sparse gradient. None for a dense one."""
 
+    @abstractmethod
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         """Number the stored rows: rows with equal indices along `axes` get equal numbers.
 
         Only called for indices of several axes. Such a backend has `DevicePrimitives.group_sum` too.
         """
-        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
 
 
 class Distributed(ABC):
@@ -251,10 +255,6 @@ class Distributed(ABC):
     def with_spec(self, spec: DistributedSpec) -> Backend:
         """Return the backend for gradients with this declaration of the caller."""
         return cast(Backend, self)
-
-    def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether a parameter's type says that other ranks may have shards of it."""
-        return False
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
         """Raise ValueError if derivatives are wanted, there are no `shards`, and other ranks may have more."""

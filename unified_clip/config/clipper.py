@@ -217,7 +217,7 @@ class Clipper:
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
         """Return the gradients, their writer and the range of each part; None if each gradient needs an object."""
-        on_parameters, distributed = backend.parameters, backend.distributed
+        on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
         if not self._is_simple(step):
@@ -228,7 +228,7 @@ class Clipper:
         if parts is None or on_parameters is None or self.spec.is_given:
             return None
         *included, excluded = parts
-        if distributed is not None and distributed.any_sharded(excluded):
+        if on_parameters.any_sharded(excluded):
             return None
         whole = on_parameters.collect_parameters([parameter for part in included for parameter in part])
         if whole is None:
