@@ -66,7 +66,7 @@ def elements(shapes: Sequence[Shape]) -> int:
 
 
 def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return arrays of normally distributed numbers. One block is repeated, as fresh numbers take too long."""
+    """Return arrays of normally distributed numbers. A block of numbers is repeated, which is faster."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes

@@ -107,7 +107,7 @@ def limits(
 
 
 def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
-    """Split flat arrays into `count` parts with equal numbers of elements, up to one."""
+    """Split flat arrays into `count` parts whose numbers of elements differ by at most one."""
     total, start = sum(view.size for view in views), 0
     parts: list[list[Array]] = [[] for _ in range(count)]
     for view in views:

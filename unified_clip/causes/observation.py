@@ -105,7 +105,7 @@ class Observation:
     """Relative errors at which causes are tested."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return the names of these gradients as text. Of more than four, three and the number of the others."""
+        """Return the names of these gradients as text. Of more than four, only three are named."""
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
             names[3:] = [f"{len(names) - 3} others"]

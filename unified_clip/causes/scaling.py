@@ -68,7 +68,7 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return the size of one ULP at each number. Subnormal numbers and zeros count as flushed to zero."""
+    """Return the size of one ULP at each number. For subnormal numbers, which may be flushed to 0, it is larger."""
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
     flushed = 2.0 ** max(smallest + 1, target.min_exponent - target.precision + 1)
@@ -77,7 +77,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How a call scaled one gradient, as numbers: it keeps no tensors, which may be long."""
+    """The scaling of one gradient by a call, in numbers. It keeps no tensors, which may be long."""
 
     dtype: str
     low: float

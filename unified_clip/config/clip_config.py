@@ -271,5 +271,5 @@ class ClipConfig(OutcomeProperties, Settings):
 
 
 def _integration(module: str) -> Any:
-    """Import a module of `unified_clip.integrations`, which imports a framework."""
+    """Return a module of `unified_clip.integrations`. This imports its framework."""
     return importlib.import_module(f"unified_clip.integrations.{module}")

@@ -116,7 +116,7 @@ class Clipper:
         return self._clip_container(grads, step)[0]
 
     def traced(self, grads: Any, *, step: Any = None) -> Traced:
-        """Clip gradients, and return the outcome as tensors, for the state of an optimizer, eager or in a graph.
+        """Clip gradients. Return them with the outcome as tensors, which an optimizer's state can keep.
 
         `step` may be a tensor of the graph.
         """

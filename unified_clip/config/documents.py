@@ -299,7 +299,7 @@ def _json(text: str) -> Any:
 
 
 def _duplicate_line(text: str) -> int | None:
-    """Return the line of a duplicate key in JSON; None without one. It is found by the YAML reader."""
+    """Return the line of a duplicate key in JSON; None without one. The YAML parser finds the line."""
     try:
         _yaml(text.replace("\t", " "))
     except (_UnreadableError, RecursionError) as error:

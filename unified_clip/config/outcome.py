@@ -188,7 +188,7 @@ class _Numbers(NamedTuple):
 
 
 class _DeferredNumbers:
-    """The numbers of an outcome that arrive later. It does not keep the gradients alive."""
+    """The numbers of an outcome that arrive later. This object does not keep the gradients alive."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._late: list[tuple[Path, Scalar]] = []

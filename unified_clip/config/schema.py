@@ -127,7 +127,7 @@ class Group(Clipping):
 
 
 class Provenance(ConfigModel):
-    """The origin of an imported configuration."""
+    """The origin of an imported configuration, with notes for the user."""
 
     format: Name
     version: str | None = None

@@ -127,7 +127,7 @@ class Attached(AbstractContextManager[Any, None]):
         return self._optimizer is not None
 
     def detach(self) -> None:
-        """Restore the optimizer's methods. Compiled steps do not change."""
+        """Stop clipping by restoring the optimizer's methods. Compiled steps do not change."""
         if self._optimizer is None:
             return
         self._last_step = self.step

@@ -73,7 +73,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._clipper.step = step
 
     def detach(self) -> None:
-        """Detach: the optimizer no longer clips."""
+        """Stop clipping: the optimizer makes its steps as before."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -104,7 +104,7 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
-    """Return the judgement and problem of each deviation, and the known differences of complete frameworks."""
+    """Return the verdict and problem of each deviation, and the known differences of frameworks without failures."""
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)
     for framework, each in results.items():

@@ -250,7 +250,7 @@ class Problem(ReportModel):
 
 
 class Change(ReportModel):
-    """A change since the baseline."""
+    """A result, known difference or version that has changed since the baseline."""
 
     kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
     framework: str

@@ -35,7 +35,7 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
 
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
-    """Run a case on the host path of each framework, and return the outcomes."""
+    """Run a case on the host path of each framework. Return the outcomes by framework."""
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
         worker = pool.run(pool.command(framework, python), [pool.WorkItem(HOST, case)], timeout)

@@ -110,7 +110,7 @@ def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
 
 
 class Imports:
-    """The imports of a file."""
+    """The packages, aliases and `import *` of a file."""
 
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()

@@ -1,4 +1,4 @@
-"""Find the clips in a file."""
+"""Find the clips in a Python file: functions, classes, arguments and methods."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class ClipEvent:
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Record norms over all ranks, if the ranks agreed to measure them with the clip.
 
-        Ranks know different gradients. All ranks of a known gradient measure it.
+        A rank may have only some of the gradients. Every rank that has a gradient measures its norm.
         """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return

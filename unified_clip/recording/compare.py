@@ -79,7 +79,7 @@ def compare(
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Return (divergence, index of its pair of calls) for the divergences to report.
 
-    They are the first of all, the first above rounding, the first above its growth, and the first of each setting,
+    These are the first of all, the first above rounding, the first above grown rounding, and the first of each setting,
     such as the threshold.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}

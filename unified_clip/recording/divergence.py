@@ -43,7 +43,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """How closely two runs agree at one stage, over all steps."""
+    """The agreement of two runs at one stage, over all steps: its first and largest difference."""
 
     stage: Stage
     compared: int

@@ -64,7 +64,7 @@ def read_names(path: Path) -> Names:
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return the parameters of call b by those of call a: by `names`, else by equal names, else by shape in order."""
+    """Return the parameter of b for each one of a: from `names`, else of equal name, else of equal shape in order."""
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
     common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}

@@ -80,7 +80,7 @@ def twice(point: DivergencePoint) -> Cause | None:
 
 
 def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | None:
-    """Return (norm of the previous call, its coefficient, norm of this call) if the call clips its results again."""
+    """Return (previous norm, its coefficient, norm) if a call clips the results of the previous call; else None."""
     line, before = call_at(run, index), call_at(run, index - 1)
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None

@@ -36,7 +36,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A dense tensor: the name of its dtype, and its memory as an array. A last axis of 2 splits complex numbers."""
+    """A dense tensor: the name of its dtype, and its memory as an array. Complex numbers have a last axis of 2."""
 
     dtype: str
     array: npt.NDArray[Any]

@@ -27,7 +27,7 @@ MOST_LISTED = 4
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The distances between both training steps at one step."""
+    """The comparison of both runs at one step: their clip calls, and the distance at each stage."""
 
     step: int
     old: Sequence[RecordedCall]

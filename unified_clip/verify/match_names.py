@@ -131,7 +131,7 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call by recorded name; {} if they were not stored."""
+    """Return the gradients after a call by recorded name, stored or computed; {} if neither is possible."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):

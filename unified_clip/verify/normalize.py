@@ -56,7 +56,8 @@ def normalize(
 ) -> NormalizedRecording:
     """Write the recording of a run to `path`, with the names that the training step yields. Return it.
 
-    `common_names`, from its names to those of both sides, sort lists. Calls get the order of `reference`.
+    `common_names`: by this run's names, the names for both runs, by which lists are sorted. `reference`: the other
+    recording, whose order of calls is used.
     """
     recorded = runs.read(run.directory / RECORDING).lines
     lines = list(_distribute_over_steps(recorded, run, steps)) or list(_lines_of_own_clipping(run))

@@ -123,7 +123,7 @@ def _recognising(path: Path) -> list[Candidate]:
 
 
 def _with_clip_keys(path: Path) -> list[str]:
-    """Return the names of formats with a clip key that a file has. They may not recognise the file."""
+    """Return the names of formats with a clip key that a file has. These formats may not recognise the file."""
     if (kind := KINDS.get(path.suffix.lower())) is None:
         return []
     document = documents.parse(documents.read_text(path), kind, path.name)

@@ -62,7 +62,7 @@ def check(document: Document, trainer: Format) -> list[str]:
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) for the keys of all tables, without tables that are at one of `places`."""
+    """Yield (path, value) for the keys of all tables. Tables at one of `places` are not searched."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         inner = (*path, key)

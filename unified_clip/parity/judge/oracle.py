@@ -32,7 +32,7 @@ class Expected(ClipTensors):
 
 
 def expect(case: Case) -> Expected:
-    """Compute the exact result of a case. It is empty if the call should raise."""
+    """Compute the exact result of a case. The result is empty if the call should raise."""
     if case.raises:
         return Expected()
     gradients = [densify(gradient) for gradient in case.gradients]

@@ -209,7 +209,7 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether every gradient is clipped correctly by a norm that the device path may have.
 
-    With a returned norm it must be exact, except for a sparse gradient, whose rows the framework has summed.
+    If the call returned a norm, gradients must follow exactly from it, except for sums of a sparse gradient's rows.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True

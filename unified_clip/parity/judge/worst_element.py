@@ -1,6 +1,6 @@
 """Find the element of a result that is furthest from the exact one, at the first stage that differs.
 
-This happens while the tensors are in memory, for results that differ, one tensor at a time.
+Tensors are compared one at a time, because all may not fit into memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def find(
 ) -> dict[str, WorstElement]:
     """Return by mode the element furthest from the exact one. A mode has none if no numbers can be compared.
 
-    Every mode of unified_clip is shown beside the framework's function, and the function beside the host path.
+    Each element has the numbers of unified_clip, by default on the host path, and of the framework's function.
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)

@@ -101,7 +101,7 @@ class KnownDifference(schema.Table):
     def applies(self, installed: Mapping[str, str]) -> bool:
         """Return whether the installed versions match the entry's `versions`.
 
-        An unreported package is an error, not a reason to skip the entry.
+        True if the package's version is unknown, which is reported as an error.
         """
         required = self._required
         if required is None or self.unreported(installed):

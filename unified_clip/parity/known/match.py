@@ -17,7 +17,7 @@ def match_deviations(
     deviations: Mapping[Place, NativeDeviation],
     versions: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
-    """Return the judgement and problem ('' if none) of each deviation, and each entry with the cases that it covers.
+    """Return the verdict and problem ('' if none) of each deviation, and each entry with the cases that it covers.
 
     known: The list. None: the suite has no list, and no deviation is a problem.
     versions: By framework, the versions of its packages, as its worker reported them.
@@ -41,7 +41,7 @@ def match_deviations(
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
-    """Return why a deviation fails the run, given the entries that cover it; '' if it does not."""
+    """Return why a deviation, which these entries cover, fails the run; '' if it does not."""
     if not deviation.kind:
         return ""
     what = f"{KINDS[deviation.kind]}{f', by {deviation.size:.2g}' if deviation.size else ''}"

@@ -123,7 +123,7 @@ def size(value: float | None) -> str:
 
 
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
-    """Return the report in at most `most` bytes. It names the tables that were left out."""
+    """Return the report in at most `most` bytes. The text names the tables that were left out."""
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]

@@ -46,7 +46,7 @@ class Suite:
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
-    """Read a suite from its directory or its file. `accepting`: its list of known differences may be missing."""
+    """Return the suite in a directory or a file. `accepting`: its list of known differences may be missing."""
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)

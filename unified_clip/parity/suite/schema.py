@@ -23,7 +23,7 @@ TOLERANCE = 1e-5
 
 
 class SuiteError(Exception):
-    """The suite is invalid. The message says what is wrong, and where."""
+    """The error for an invalid suite. The message has the place and the remedy."""
 
 
 class Table(BaseModel):
@@ -180,7 +180,7 @@ Model = TypeVar("Model", bound=Table)
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """Read a TOML file of a suite. SuiteError: its first error, with file, line, key and what to write."""
+    """Return a TOML file of a suite as a model. SuiteError: its first error, with file, line, key and remedy."""
     if not path.is_file():
         raise SuiteError(
             f"{path} is not a file. Pass the suite's directory with --suite, or write one: unified-clip parity init"

@@ -132,7 +132,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
 
 
 def wait_for_room(out: Path) -> None:
-    """Wait until the parent has read enough results that the disk has room."""
+    """Wait until the results that the parent has not read are small enough (MOST_WAITING)."""
     while sum(map(_size, os.scandir(out))) > MOST_WAITING:
         time.sleep(0.05)
 

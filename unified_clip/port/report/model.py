@@ -120,7 +120,7 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The function as text, or "all of" the framework's functions."""
+        """The function; for "*", a text such as "all of torch's"."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 

@@ -1,5 +1,5 @@
 """Rules for functions that clip gradients, clamp any tensor, or belong to static programs: `clip_grad_norm_`,
-`tf.clip_by_value`, `set_gradient_clip`. They become unified_clip's functions of the same name."""
+`tf.clip_by_value`, `set_gradient_clip`. Each becomes unified_clip's function of the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rules for Paddle's clip classes, such as `paddle.nn.ClipGradByNorm`. `paddle_optimizer` has those in optimizers."""
+"""Rules for Paddle's clip classes, such as `paddle.nn.ClipGradByNorm`. `paddle_optimizer` has the rules for clips in
+optimizers."""
 
 from __future__ import annotations
 

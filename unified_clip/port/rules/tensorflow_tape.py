@@ -80,7 +80,7 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps whose optimizer also steps other variables: PyTorch's would step all of them each time."""
+        """Return the steps whose optimizer also steps other variables: PyTorch's would step all variables each time."""
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)

@@ -79,7 +79,7 @@ class Edits(cst.CSTTransformer):
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
-        """Replace a statement by lines."""
+        """Replace a statement by lines of code. Without lines, remove it."""
         self._lines[statement].replacement = lines
 
     def needs_import(self, module: str) -> None:

@@ -152,7 +152,7 @@ def first_name(node: cst.CSTNode) -> cst.Name | None:
 
 
 def is_name(node: cst.CSTNode | None, name: str) -> bool:
-    """Return whether a node is this name, such as `None`."""
+    """Return whether a node is a name with this text, such as `None`."""
     return isinstance(node, cst.Name) and node.value == name
 
 

@@ -78,7 +78,8 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield a step for each call that computes gradients and the call that applies them. They must alternate."""
+        """Yield a step for each call that computes gradients and the call that applies them. Both kinds must
+        alternate."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):

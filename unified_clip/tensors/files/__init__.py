@@ -104,8 +104,8 @@ def read(
 def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name, from any framework.
 
-    spec: a file, relative to `directory`, and the name of a function without parameters: `grads.py:gradients`.
-    python: the interpreter that runs it, in a process of its own, on the CPU. The rest as for `read`.
+    spec: a file, relative to `directory`, and the name of a function without parameters: `grads.py:gradients`. python:
+    the interpreter that runs it, in a process of its own, on the CPU. Scratch directory and errors: as for `read`.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
@@ -121,7 +121,8 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
 
 
 def _kind(path: Path) -> tuple[Path, str]:
-    """Return the path to read, and its kind: a suffix of READ_HERE, or a kind of `convert_worker`. UnreadableError."""
+    """Return the path to read, and its kind: a suffix of READ_HERE, or one of `convert_worker`. Raises
+    UnreadableError."""
     if path.is_dir():
         if not (path / "checkpoint").is_file():
             raise UnreadableError("a directory without a TensorFlow checkpoint. Pass a file")

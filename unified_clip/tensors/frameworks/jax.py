@@ -1,4 +1,4 @@
-"""Convert JAX tensors."""
+"""Convert between JAX arrays and plain bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert MLX arrays."""
+"""Convert between MLX arrays and plain bytes."""
 
 from __future__ import annotations
 

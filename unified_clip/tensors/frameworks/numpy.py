@@ -1,4 +1,4 @@
-"""Convert NumPy tensors."""
+"""Convert between NumPy arrays and plain bytes."""
 
 from __future__ import annotations
 

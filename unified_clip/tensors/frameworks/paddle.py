@@ -1,4 +1,4 @@
-"""Convert Paddle tensors."""
+"""Convert between Paddle tensors and plain bytes."""
 
 from __future__ import annotations
 

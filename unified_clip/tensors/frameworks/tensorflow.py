@@ -1,4 +1,4 @@
-"""Convert TensorFlow tensors."""
+"""Convert between TensorFlow tensors and plain bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert PyTorch tensors."""
+"""Convert between PyTorch tensors and plain bytes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
 
 
 class PaddleNLP(Format):
-    """The format of PaddleNLP's TrainingArguments, JSON or YAML. They have keys that Hugging Face's do not have."""
+    """The format of PaddleNLP's TrainingArguments, JSON or YAML. It has keys that Hugging Face's format does not
+    have."""
 
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
