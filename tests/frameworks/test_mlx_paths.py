@@ -286,6 +286,39 @@ def test_zeros_of_both_signs_are_different_bounds_in_a_compiled_graph() -> None:
     assert np.signbit(np.array(clipped)).tolist() == [True, False, False]
 
 
+def test_vmap_clips_the_gradients_of_each_example() -> None:
+    gradients = {"a": mx.array([[3.0], [30.0], [0.3]]), "b": mx.array([[4.0, 0.0], [40.0, 0.0], [0.4, 0.0]])}
+    clipped, norms = mx.vmap(lambda example: uc.clip_by_global_norm(example, 1.0))(gradients)
+    np.testing.assert_allclose(np.array(norms), [5.0, 50.0, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(np.array(clipped["a"])[:, 0], [0.6, 0.6, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(np.array(clipped["b"])[:, 0], [0.8, 0.8, 0.4], rtol=1e-6)
+
+
+def test_a_graph_of_any_shape_clips_every_shape() -> None:
+    clip = mx.compile(lambda gradient: uc.clip_by_norm(gradient, 1.0), shapeless=True)
+    for size in (4, 9, 100):
+        np.testing.assert_allclose(np.array(clip(mx.ones(size))), np.full(size, size**-0.5), rtol=1e-6)
+
+
+def test_directional_derivatives() -> None:
+    at, along = mx.array([3.0, 4.0]), mx.array([1.0, 0.0])
+    _, (derivative,) = mx.jvp(lambda gradient: uc.clip_by_norm(gradient, 1.0), [at], [along])
+    np.testing.assert_allclose(np.array(derivative), [0.128, -0.096], rtol=1e-5)  # (1 - u u^T) / 5, with u = g / 5
+    with pytest.raises(ValueError, match="jvp"):  # MLX has none of `view`
+        mx.jvp(lambda gradient: uc.clip_by_norm(gradient, 1.0), [mx.array([3 + 4j])], [mx.array([1 + 0j])])
+
+
+def test_gradients_of_complex_gradients() -> None:
+    def weighted(gradient: mx.array) -> mx.array:
+        clipped = uc.clip_by_norm(gradient, 1.0)
+        return (mx.real(clipped) + 2.0 * mx.imag(clipped)).sum()
+
+    at, step = mx.array([3 + 4j]), 1e-2
+    differences = [(weighted(at + step * unit) - weighted(at - step * unit)).item() / (2 * step) for unit in (1, 1j)]
+    derivative = np.array(mx.grad(weighted)(at))
+    np.testing.assert_allclose([derivative.real[0], derivative.imag[0]], differences, rtol=1e-3)
+
+
 def test_a_compiled_step_clips_as_an_eager_one() -> None:
     mx.random.seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))

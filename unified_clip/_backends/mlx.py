@@ -291,7 +291,6 @@ def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
 
 _complex = mx.custom_function(_as_complex)  # `view` has no derivative
 _complex.vjp(lambda _, cotangent, __: (mx.real(cotangent), mx.imag(cotangent)))
-_complex.jvp(lambda _, tangents: _complex(*tangents))
 
 
 def _narrowed(value: Any, dtype: mx.Dtype) -> mx.array:
