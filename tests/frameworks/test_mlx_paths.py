@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -184,6 +185,22 @@ def test_the_leaves_of_a_tree_are_the_gradients_themselves() -> None:
     tree = {"layers": [{"weight": mx.array([3.0])}, {"weight": mx.array([4.0])}]}
     uc.clip_grad_norm_(nn.utils.tree_flatten(tree), 1.0)
     assert [layer["weight"].item() for layer in tree["layers"]] == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc here")
+def test_new_values_take_their_memory_once_and_little_more() -> None:
+    gradients = [mx.ones(1 << 21) for _ in range(16)]  # of 8 MiB
+    mx.eval(gradients)
+    uc.clip_grad_norm_([mx.array([3.0, 4.0])], 1.0)
+    Path("/proc/self/clear_refs").write_text("5")  # of the greatest size
+    before = memory_mib("VmRSS")
+    uc.clip_grad_norm_(gradients, 1.0)
+    assert memory_mib("VmHWM") - before < 1.5 * 128
+
+
+def memory_mib(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) // 1024
 
 
 @pytest.mark.parametrize("path", ["", "framework"], ids=["host", "device"])

@@ -94,6 +94,11 @@ class MlxBackend(Backend, DevicePrimitives):
             return mx.array(array).view(mx.bfloat16)
         return mx.array(array, DTYPES[dtype])
 
+    def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
+        """Copy arrays, and free each one before the next is copied: results do not take twice their memory."""
+        arrays.reverse()
+        return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
+
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return mx.array(value, DTYPES[dtype])
 

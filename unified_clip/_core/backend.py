@@ -109,8 +109,8 @@ class Backend(Protocol):
     def from_host(self, array: Any, dtype: str) -> Tensor:
         """Return a new tensor with a NumPy array's values, which nobody else has; bfloat16 as its bits."""
 
-    def list_from_host(self, arrays: Sequence[Any], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return the same of several arrays."""
+    def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
+        """Return the same of several arrays, and perhaps remove them from the list, to free their memory early."""
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:

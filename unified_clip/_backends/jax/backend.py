@@ -189,7 +189,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         return self.list_from_host([array], [dtype])[0]
 
-    def list_from_host(self, arrays: Sequence[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
+    def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
         every = zip(arrays, dtypes, strict=True)
         return put([array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array for array, dtype in every])
 
