@@ -22,7 +22,7 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return the cause why a call differs from the correct one. None if nothing differs, or no known cause fits."""
+    """Return the cause of a call's difference from the correct call. None: nothing differs, or no known cause fits."""
     with np.errstate(all="ignore"):  # overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause

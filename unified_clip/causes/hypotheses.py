@@ -168,7 +168,7 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether `norms` differ from the correct norms, other than by zeros."""
+    """Return whether a norm above 0 differs from the correct norm of its gradient."""
     return any(n and n != due for n, due in zip(norms, call.norms, strict=True))
 
 

@@ -160,7 +160,7 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the joint norm of some gradients, from the norms `own` of each."""
+        """Return the joint norm of the gradients with these indices. `own`: the norm of each gradient."""
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 

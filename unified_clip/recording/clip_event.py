@@ -69,7 +69,7 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return the index of each gradient of a clip by a name that is not in `taken`, and add the name to it."""
+    """Return the indices of a clip's gradients by unique name. `taken`: names in use, to which these are added."""
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:

@@ -43,7 +43,7 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
 
 
 def read_names(path: Path) -> Names:
-    """Return the entries `"name in one run" = "name in the other"` of a TOML file. RunError: invalid or repeated."""
+    """Return the entries `"name in one run" = "name in the other"` of a TOML file. RunError: one is invalid."""
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -84,7 +84,7 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` from run a to run b, turned around if needed; None if they have other names."""
+    """Return `names` from run a to run b, turned around if needed; None if a run lacks one of the names."""
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 

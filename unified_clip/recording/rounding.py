@@ -44,7 +44,7 @@ def distance(a: float, b: float) -> Distance:
 
 
 def is_near(a: float, b: float) -> bool:
-    """Return whether two norms differ by at most NEAR."""
+    """Return whether two norms differ by at most NEAR ULP."""
     return distance(a, b).ulps <= NEAR
 
 

@@ -126,7 +126,7 @@ def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Return the calls of a step in the `expected` order, unless they share parameters. `order`: their parameters."""
+    """Return the calls of a step in the `expected` order, unless calls share parameters. `order`: the current order."""
     are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
     if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:
         return lines

@@ -79,7 +79,7 @@ class StepPairing:
         return self._pair(sides, sides)
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """Add zeros for the gradients that only one training step yields: they change nothing."""
+        """Add zeros for gradients that only one training step yields: a missing gradient changes no parameter."""
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
         for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
             for name in names:

@@ -110,7 +110,7 @@ def test_every_entry_of_the_suite_is_about_a_function_here() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str) -> None:
-    told = {(known.when, known.why, known.kind) for known in differences.of(function)}
+    told = {(known.when, known.why, known.kind) for known in differences.known_differences(function)}
     listed = {
         (known.title, known.reason, known.kind)
         for known in entries.read(SUITE)
@@ -121,12 +121,12 @@ def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_what_has_a_size_comes_first(function: str) -> None:
-    sized = [known.size is not None for known in differences.of(function)]
+    sized = [known.size is not None for known in differences.known_differences(function)]
     assert sized == sorted(sized, reverse=True)
 
 
 def test_sizes_are_in_words() -> None:
-    by = {known.when: (known.size, known.by) for known in differences.of("tf.clip_by_norm")}
+    by = {known.when: (known.size, known.by) for known in differences.known_differences("tf.clip_by_norm")}
     assert by["an embedding's repeated rows, which are not summed"] == (0.378, "38 %")
     assert by["gradients below the limit become inf"] == (math.inf, "inf or NaN")
     assert by["gradients below the limit are changed"] == (1.81e-07, "1.8e-07")
@@ -134,7 +134,9 @@ def test_sizes_are_in_words() -> None:
 
 @pytest.mark.parametrize("function", ["torch.nn.utils.clip_grad_value_", "paddle.nn.ClipGradByValue", "optax.clip"])
 def test_what_takes_no_norm_has_none_that_is_wrong(function: str) -> None:
-    assert not [known.when for known in differences.of(function) if "norm" in known.when.replace("(name", "")]
+    assert not [
+        known.when for known in differences.known_differences(function) if "norm" in known.when.replace("(name", "")
+    ]
 
 
 def test_the_file_is_that_of_the_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

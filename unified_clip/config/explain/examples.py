@@ -180,7 +180,7 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
     """Return a group of example names for each combination of rules that the configurations apply."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
-    names = list(dict.fromkeys(_candidates(patterns)))
+    names = list(dict.fromkeys(_candidate_names(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
     groups: dict[tuple[int | None, ...], list[str]] = {}
     for name in names:
@@ -201,22 +201,22 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
     return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last one is excluded
 
 
-def _candidates(patterns: Sequence[str]) -> Iterator[str]:
+def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
     """Yield names that match one of the patterns, or two of them at once."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:
-        yield from (_matching(pattern, standin) for standin in STANDINS)
+        yield from (_matching_name(pattern, standin) for standin in STANDINS)
         if pattern.startswith("*."):  # a module is optional there
-            yield _matching(pattern.removeprefix("*."), STANDINS[0])
+            yield _matching_name(pattern.removeprefix("*."), STANDINS[0])
     for outer, inner in itertools.permutations(patterns[:PAIRED], 2):
         for standin in STANDINS:
-            name = _matching(outer, _matching(inner, standin))
+            name = _matching_name(outer, _matching_name(inner, standin))
             if fnmatch.fnmatchcase(name, inner):
                 yield name
 
 
-def _matching(pattern: str, standin: str) -> str:
+def _matching_name(pattern: str, standin: str) -> str:
     """Return a name that matches a pattern, with `standin` in place of each `*`."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda match: "_" if match[1] else match[2], pattern)
     return text.replace("*", standin).replace("?", "x")

@@ -52,19 +52,20 @@ class Adapter(TensorConverter, Protocol):
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient. `need_clip`: its flag for each parameter, if `marks_parameters`."""
+        """Return a parameter for each gradient. `need_clip`: the flag to set on each parameter, if
+        `marks_parameters`."""
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return the tensor with its memory in transposed order. Without strides: the tensor itself."""
+        """Return the tensor with its memory in transposed order; unchanged if the framework has no strides."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of this shape whose elements share one memory place. Without strides: the tensor itself."""
+        """Return a tensor of this shape whose elements share one memory location; unchanged without strides."""
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Return the 1-d tensors as views that overlap in one memory. Without views: the tensors themselves."""
+        """Return the 1-d tensors as views that overlap in one memory; unchanged if the framework has no views."""
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:

@@ -177,7 +177,7 @@ class _Tables:
     def _known(self, function: str) -> list[int]:
         """Return the numbers of the entries for a measured function's known differences; [] for ''."""
         numbers = []
-        for entry in differences.of(function) if function else ():
+        for entry in differences.known_differences(function) if function else ():
             if entry.number not in self.known:
                 self.known[entry.number] = entry.model_copy(update={"number": len(self.known) + 1})
             numbers.append(self.known[entry.number].number)

@@ -47,8 +47,9 @@ def framework_of(function: str) -> str:
     return FRAMEWORKS.get(package, package)
 
 
-def of(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function, those with a size first. `number`: the place in the file."""
+def known_differences(function: str) -> list[KnownDifferenceSummary]:
+    """Return the known differences of a measured function, those with a size first. Each has its place in the file as
+    `number`."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)

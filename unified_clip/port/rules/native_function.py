@@ -108,7 +108,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     return limits[0]
 
 
-def of_class(module: Module, source: ClipSource) -> WriteClip:
+def clip_writer(module: Module, source: ClipSource) -> WriteClip:
     """Return a function that returns the lines to write in place of a Paddle clip. Raises UnsureError."""
     if source.may_be_none or len(source.clips) != 1:
         raise UnsureError("It may be None, or one of several clips.")

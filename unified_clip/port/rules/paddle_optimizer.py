@@ -53,7 +53,7 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     paddle = PaddleOptimizers(file.module, clips)
     for source in paddle.sources:
         try:
-            write_clip = native_function.of_class(file.module, source) if file.native else _call
+            write_clip = native_function.clip_writer(file.module, source) if file.native else _call
             _insert_clips(file, source, [paddle.optimizers[argument] for argument in source.uses], write_clip)
         except UnsureError as error:
             paddle.why_not |= dict.fromkeys(source.clips, str(error))

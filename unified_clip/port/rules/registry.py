@@ -48,7 +48,7 @@ Apply = Callable[[FileRewrite, Any], None]
 
 @dataclass(frozen=True)
 class Rule:
-    """A function that decides about the clips that it matches and no earlier rule has decided about."""
+    """A rule: the clips that it matches, and the function that decides about those without a verdict."""
 
     order: RuleOrder
     matches: Matches

@@ -205,7 +205,8 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Call a function, and yield (name, tensor) for its tensors. UnreadableError: it raised; with the line."""
+    """Call a function, and yield (name, tensor) for its tensors. UnreadableError: the function failed, with the
+    line."""
     try:
         returned = function_in(path, name)()
         if _is_tensor(returned) or isinstance(returned, Mapping):

@@ -28,7 +28,7 @@ READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.forma
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays of a `.npz` file, in its order."""
+    """Yield the arrays of a `.npz` file, in the file's order."""
     raw = open_map(path)
     archive = zipfile.ZipFile(path)  # open for as long as the items are used
     for info in archive.infolist():

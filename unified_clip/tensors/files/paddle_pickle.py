@@ -200,7 +200,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays in a pickle, in its order."""
+    """Yield the arrays in a pickle file, in the file's order."""
     raw = open_map(path)
     try:
         with path.open("rb") as file:

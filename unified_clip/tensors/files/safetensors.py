@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the gradients of a safetensors file, in the order of its header."""
+    """Yield the gradients of a safetensors file, in the order of the header."""
     raw = open_map(path)
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))

@@ -25,15 +25,15 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def install(observer: Observer) -> None:
-    wrap([(tf.GradientTape, "gradient")], partial(_unconverted, _marking))
-    wrap([(gradients_util, "_GradientsHelper")], partial(_unconverted, _marking))
+    wrap([(tf.GradientTape, "gradient")], partial(_not_converted, _marking))
+    wrap([(gradients_util, "_GradientsHelper")], partial(_not_converted, _marking))
     op_callbacks.add_op_callback(_mark_computed)
     for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
         homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
-        wrap(homes, partial(_unconverted, observer.around(clip)))
+        wrap(homes, partial(_not_converted, observer.around(clip)))
 
 
-def _unconverted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
+def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
     """Return a wrapper of a function that AutoGraph does not convert."""
     return tf.autograph.experimental.do_not_convert(wrapper(function))
 
@@ -54,7 +54,8 @@ def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark the results of an eager operation on a gradient, such as `g / n`. In graphs, the inputs lead there."""
+    """Mark the results of an eager operation on a gradient, such as `g / n`. In graphs, `from_tape` follows the
+    inputs."""
     if graph is None and any(map(_is_marked, inputs)):
         GRADIENTS.update((id(each), each) for each in outputs)
 

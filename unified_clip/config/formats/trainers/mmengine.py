@@ -89,10 +89,10 @@ class MMEngine(OwnFormat):
             if _reads_base(statement):
                 data["_base_"] = Unread(ast.unparse(statement.body))  # type: ignore[attr-defined]
                 places["_base_",] = statement.lineno
-            for key in _names_set(statement):
+            for key in _assigned_names(statement):
                 places[key,] = statement.lineno
                 data[key] = _value(statement.value, data, (key,), places)  # type: ignore[attr-defined]
-        for key, statement in _not_understood(body):
+        for key, statement in _unread_statements(body):
             places[key,] = statement.lineno
             data[key] = Unread(ast.unparse(statement).partition("\n")[0])
         return Document(name, text, "python", data, places)
@@ -180,7 +180,7 @@ def _reads_base(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.With) and "read_base" in ast.unparse(statement.items[0])
 
 
-def _names_set(statement: ast.stmt) -> list[str]:
+def _assigned_names(statement: ast.stmt) -> list[str]:
     """Return the names to which a statement assigns an expression."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
@@ -188,13 +188,13 @@ def _names_set(statement: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def _not_understood(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
+def _unread_statements(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
     """Return (name, statement) for statements that may change clipping and are no plain assignments."""
-    relevant = _relevant(body)
-    sets_wrapper = any("optim_wrapper" in _names_set(statement) for statement in body)
+    relevant = _relevant_names(body)
+    sets_wrapper = any("optim_wrapper" in _assigned_names(statement) for statement in body)
     not_understood: list[tuple[str, ast.stmt]] = []
     for statement in body:
-        names = _changed(statement) & relevant
+        names = _changed_names(statement) & relevant
         if "*" in names:
             names = {"optim_wrapper" if sets_wrapper else "_base_"}
         if names:
@@ -202,10 +202,10 @@ def _not_understood(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
     return not_understood
 
 
-def _relevant(body: list[ast.stmt]) -> set[str]:
+def _relevant_names(body: list[ast.stmt]) -> set[str]:
     """Return the names on which clipping depends, including other names of the same dicts."""
     relevant = {*ROOTS, *WRITERS, "*"}
-    assignments = [(_names_set(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    assignments = [(_assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assigned = {name for names, _ in assignments for name in names}
     mutable = {name for names, value in assignments if not isinstance(value, ast.Constant | None) for name in names}
     before = 0
@@ -220,11 +220,11 @@ def _relevant(body: list[ast.stmt]) -> set[str]:
     return relevant
 
 
-def _changed(statement: ast.stmt) -> set[str]:
+def _changed_names(statement: ast.stmt) -> set[str]:
     """Return the names that a statement may rebind, or whose dicts it may change; '*' stands for any name."""
     if _reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
-    plain = _names_set(statement)
+    plain = _assigned_names(statement)
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     if not plain or len(plain) < len(targets):
         return _names(statement)

@@ -72,7 +72,7 @@ class Optax(PythonFormat):
         if clip is None:
             return Imported({"rule": "none"}, ["The file does not clip by optax.", *notes])
         name, call = clip
-        notes += _First(source).notes(call)
+        notes += _PlaceCheck(source).notes(call)
         arguments = source.arguments(call, [CLIPS[name]])
         if not arguments.data:
             raise source.wrong(call, f"optax.{name} has no default. Pass {CLIPS[name]}.")
@@ -95,7 +95,7 @@ def short(name: str) -> str:
     return name if name.startswith(("tree.", "tree_utils.")) else name.rpartition(".")[2]
 
 
-class _First:
+class _PlaceCheck:
     """A check that a clip is the first transformation of the gradients."""
 
     def __init__(self, source: Source) -> None:
@@ -165,7 +165,7 @@ class _First:
         source = self.source
         function = self._function(statement)
         if isinstance(statement, ast.Return):
-            loads = self._loads({function.name}) if isinstance(function, ast.FunctionDef) else []
+            loads = self._reads({function.name}) if isinstance(function, ast.FunctionDef) else []
             calls = [(load, source.parents[load]) for load in loads]
             return [call if isinstance(call, ast.Call) and call.func is load else load for load, call in calls]
         targets = list(statement.targets if isinstance(statement, ast.Assign) else [statement.target])
@@ -178,13 +178,13 @@ class _First:
             else:
                 raise source.wrong(statement, UNKNOWN_PLACE)
         after = statement.end_lineno or statement.lineno
-        return [load for load in self._loads(names) if load.lineno > after or self._function(load) is not function]
+        return [load for load in self._reads(names) if load.lineno > after or self._function(load) is not function]
 
     def _function(self, node: ast.AST) -> ast.AST | None:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
         return next((outer for outer in self.source.around(node) if isinstance(outer, functions)), None)
 
-    def _loads(self, names: set[str]) -> list[ast.Name | ast.Attribute]:
+    def _reads(self, names: set[str]) -> list[ast.Name | ast.Attribute]:
         """Return every read of a variable or an attribute with one of these names, except attributes of modules."""
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
