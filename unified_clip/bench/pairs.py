@@ -190,10 +190,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
-    """Return a function that runs a static program, which clips the gradients in its scope.
-
-    Gradients and results stay in the scope: feeding and fetching would copy them.
-    """
+    """Return a function that runs a static program, which clips the gradients in its scope without copying them."""
     import paddle
 
     program, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()

@@ -97,7 +97,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
         yield from _by_argument(module, node, function, name)
         return
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
-    why_not = _used_as(module, node, function)
+    why_not = _use_problem(module, node, function)
     if len(replacements) > 1:
         why_not = "It is another function if another import succeeds."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
@@ -128,7 +128,7 @@ def _is_read(module: Module, node: Target) -> bool:
     return not module.is_target(node) and module.enclosing(node, cst.Import, cst.ImportFrom) is None
 
 
-def _used_as(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
+def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
     """Return why a function or class that is named without a call cannot be ported; '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None

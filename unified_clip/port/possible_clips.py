@@ -42,7 +42,6 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
 
 
 def _last(node: Target) -> str:
-    """Return the last part of a dotted name."""
     return node.attr.value if isinstance(node, cst.Attribute) else node.value
 
 

@@ -33,7 +33,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     clips = find(module)
     file = FileRewrite(module, clips, target, native)
     registry.apply(file, RuleOrder.OFF)
-    _read_thresholds(file)
+    _set_meanings(file)
     registry.apply(file, RuleOrder.JUDGE, RuleOrder.STEPS, RuleOrder.CALLS)
     # Calls that clamp something other than gradients are not reported.
     reported = (clip for clip in clips if not (clip.function.quiet and file.sites[clip].verdict == "left"))
@@ -42,7 +42,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     return PortedFile(path, content, file.edits.to_bytes(), sorted(sites, key=lambda site: (site.line, site.column)))
 
 
-def _read_thresholds(file: FileRewrite) -> None:
+def _set_meanings(file: FileRewrite) -> None:
     """Set the meaning of each clip, and flag clips that cannot be rewritten with certainty."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):

@@ -106,8 +106,8 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Merge calls for single gradients, where the other run has one call for all gradients of a step.
 
-    If a run counted every call as a step, and its calls are as many as the other run's gradients, it gets the steps of
-    the other run.
+    If a run counted every call as a step, and its calls are as many as the other run's gradients, its calls get the
+    other run's steps.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]

@@ -20,10 +20,7 @@ MOST_TENSORS = 5
 
 
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp`; '' if none does.
-
-    Sparse gradients are compared as dense ones.
-    """
+    """Return a text about gradients that differ by more than `max_ulp`, sparse ones as dense; '' if none does."""
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
     tensors = [(safe(name), densify(left[name]), densify(right[name])) for name in left]

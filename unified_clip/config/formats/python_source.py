@@ -109,11 +109,7 @@ class Source:
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield (name in the package, node) for each use, in order: 'clip' for optax.clip.
-
-        Raises:
-            ConfigError: The names cannot be inferred.
-        """
+        """Yield (name in the package, node) for each use, in order. ConfigError: a name cannot be inferred."""
         uses = []
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":

@@ -85,10 +85,7 @@ class Adapter(TensorConverter, Protocol):
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Trace a function into a graph, and run it on a list of tensors and None. Return nested lists of tensors.
-
-        Called for the modes in `modes.GRAPHS`.
-        """
+        """Trace a function into a graph of this mode. Run it on tensors and None. Return nested lists of tensors."""
 
     # -- The framework's functions. Set `invocation.native` first: an error is reported under this name.
     # None: the framework has no such function.

@@ -99,10 +99,7 @@ class KnownDifference(schema.Table):
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the installed versions match the entry's `versions`.
-
-        True if the package's version is unknown, which is reported as an error.
-        """
+        """Return whether the installed versions match `versions`, or are unknown, which `unreported` reports."""
         required = self._required
         if required is None or self.unreported(installed):
             return True

@@ -69,10 +69,7 @@ def _first_numbers(outcome: CallOutcome) -> str:
 
 
 def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
-    """Return the largest difference of an element, divided by the largest exact element.
-
-    Tensors are read in pairs, because all may not fit into memory.
-    """
+    """Return the largest difference of an element, divided by the largest exact element."""
     difference = largest = 0.0
     for left, right in zip(exact, results, strict=True):
         if left is not None and right is not None:

@@ -131,10 +131,7 @@ def run(
 
 
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
-    """Write the job directory of a worker. Cases and lists of gradients are written once.
-
-    Gradients that are mapped from a file are not copied: the worker maps them too.
-    """
+    """Write the job directory of a worker. Each list of gradients is written once, unless it is mapped from a file."""
     cases = {item.case.name: item.case for item in items.values()}
     lists = {case.gradients_name: case.gradients for case in cases.values()}
     with (job / memmap.TENSORS).open("wb") as file:

@@ -1,4 +1,4 @@
-"""Rules for clips in Paddle's optimizers, as in `Adam(grad_clip=clip)`. For PyTorch, they move before each step."""
+"""Rules for clips in Paddle's optimizers, as in `Adam(grad_clip=clip)`. For PyTorch, clips move before each step."""
 
 from __future__ import annotations
 

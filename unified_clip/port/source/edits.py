@@ -187,7 +187,6 @@ def _lost_comments(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[
 
 
 def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
-    """Return a statement with these comments added above."""
     lines = [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments]
     return statement.with_changes(leading_lines=[*statement.leading_lines, *lines])
 

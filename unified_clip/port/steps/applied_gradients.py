@@ -76,8 +76,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts all values of a variable. A variable that is being checked counts as
-        accepted."""
+        """Return whether `judge` accepts all values of a variable. Skip a variable that is being checked."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False

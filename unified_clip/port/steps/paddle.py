@@ -257,7 +257,8 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step that a read of an optimizer makes; None if it makes none. UnsureError: it is unknown."""
+        """Return the step in which code reads an optimizer; None if the code makes no step. UnsureError: it may make
+        one."""
         parent = self._module.parents[read]
         line = self._module.position(read)[0]
         if isinstance(parent, cst.Attribute):

@@ -74,7 +74,6 @@ def _clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
 
 
 def _results(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """Return the clipped gradients of the parameters in these tuples."""
     clipped = {p.name: g for p, g in result}
     return [clipped[p.name] for p, _ in pairs]
 

@@ -161,7 +161,7 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result: reads of its names, or calls of the function that returns it."""
+        """Return the nodes that use a statement's result: reads of its names, or calls of the returning function."""
         source = self.source
         function = self._function(statement)
         if isinstance(statement, ast.Return):
