@@ -55,6 +55,7 @@ class ThreadPool {
         if (!only_user) return work(0);
         std::unique_lock<std::mutex> lock(state_);
         start(count - 1);
+        alone_ = true;
         const std::size_t woken = std::min(count - 1, workers_.size());
         for (std::size_t i = 0; i < woken; ++i) workers_[i].work = &work;
         lock.unlock();
@@ -64,6 +65,9 @@ class ThreadPool {
         for (std::size_t i = 0; i < woken; ++i) workers_[i].work = nullptr;
         all_ended_.wait(lock, [this] { return running_ == 0; });
     }
+
+    // Return whether no other thread has helped with the last work.
+    bool was_alone() const { return alone_; }
 
    private:
     struct Worker {
@@ -89,6 +93,7 @@ class ThreadPool {
             worker.has_work.wait(lock, [&] { return worker.work; });
             const Work& work = *worker.work;
             worker.work = nullptr;
+            alone_ = false;
             ++running_;
             lock.unlock();
             work(index);
@@ -106,13 +111,15 @@ class ThreadPool {
     std::condition_variable all_ended_;
     std::deque<Worker> workers_;  // which stay where they are
     std::size_t running_ = 0;
+    std::atomic<bool> alone_{false};
 };
 
 // Call work(piece, thread) once for each piece below `pieces`, in up to `threads` threads. `work` must not throw.
 //
 // Each thread has a range of pieces of its own, which is the same for the same arguments: it finds in its cache what it
 // read in the call before, where it begins with what it read last (`backwards`). A thread that has finished its range
-// takes pieces of the others, so that none waits for a thread that started late.
+// takes pieces of the others, so that none waits for a thread that started late. After a call in which one thread has
+// read all ranges, `backwards` reverses their order too.
 template <class Function>
 void for_pieces(std::size_t pieces, std::size_t threads, bool backwards, const Function& work) {
     threads = std::max<std::size_t>(1, std::min(threads, pieces));
@@ -121,10 +128,11 @@ void for_pieces(std::size_t pieces, std::size_t threads, bool backwards, const F
         char padding[64 - sizeof taken];  // to the next cache line
     };
     std::vector<Range> ranges(threads);
+    const bool reversed = backwards && threads > 1 && ThreadPool::here().was_alone();
     const auto share = [&](std::size_t thread) {
         const Ieee ieee;
         for (std::size_t turn = 0; turn < threads; ++turn) {
-            const std::size_t owner = (thread + turn) % threads;
+            const std::size_t place = (thread + turn) % threads, owner = reversed ? threads - 1 - place : place;
             const std::size_t begin = pieces * owner / threads, end = pieces * (owner + 1) / threads;
             for (std::size_t i; (i = ranges[owner].taken++) < end - begin;)
                 work(backwards ? end - 1 - i : begin + i, thread);
