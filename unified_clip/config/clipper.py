@@ -312,9 +312,9 @@ class OutcomeProperties:
 
 def _checked_step(step: Any) -> int:
     if not isinstance(step, int) or isinstance(step, bool):
-        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor of one.")
+        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor with one.")
     if step < 0:
-        raise ValueError(f"step is {step}. Steps count from 0.")
+        raise ValueError(f"step is {step}. Pass 0 or more.")
     return step
 
 

@@ -89,7 +89,7 @@ class Document:
 def kind_of(path: Path) -> str:
     """Return toml, yaml or json, by the suffix of a path. ConfigError: another suffix."""
     if path.suffix.lower() not in KINDS:
-        raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Rename the file.")
+        raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.")
     return KINDS[path.suffix.lower()]
 
 
@@ -97,7 +97,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}. Check its path and permissions.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from None
 
@@ -111,7 +111,7 @@ def parse(text: str, kind: str, name: str) -> Document:
         line = f", line {error.line}" if error.line else ""
         raise ConfigError(f"{name}{line}: {error}") from None
     except RecursionError:
-        raise ConfigError(f"{name}: lists or tables are nested too deep.") from None
+        raise ConfigError(f"{name}: lists or tables are nested too deep. Remove some levels.") from None
     return Document(name, text, kind, {} if data is None else data)
 
 
@@ -153,6 +153,8 @@ class _UnreadableError(Exception):
         self.line = line
 
 
+NOT_VALID = "this is not {}: {}. Correct it."
+
 MAX_DIGITS = 400
 """The limit for whole numbers. No float has more digits."""
 
@@ -178,7 +180,8 @@ def _toml(text: str) -> Any:
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> _UnreadableError:
     """Return the parser's error with its line and, for a duplicate key, the key's name."""
-    message, _, place = str(error).rpartition(" (at ")
+    problem, _, place = str(error).rpartition(" (at ")
+    message = NOT_VALID.format("TOML", problem)
     at = re.match(r"line (\d+)", place)  # else the end of the document
     try:
         tomlkit.parse(text)
@@ -215,7 +218,7 @@ class _Yaml(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep=True)  # else PyYAML fills tables later, outside this try
         except (ValueError, LookupError, AttributeError) as error:  # from values with !!int, !!bool, ...
-            raise _marked(f"cannot read this value: {error}. Correct it, or quote it if it is text", node) from None
+            raise _marked(f"cannot read this value: {error}. Correct it, or quote it if it is text.", node) from None
 
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")
@@ -224,8 +227,8 @@ class _Yaml(yaml.SafeLoader):
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 
-def _marked(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+def _marked(problem: str, node: yaml.Node) -> _UnreadableError:
+    return _UnreadableError(node.start_mark.line + 1, problem)
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
@@ -252,16 +255,16 @@ def _yaml(text: str) -> Any:
         loader = _Yaml(text)
         node = loader.get_single_node()
         if node is not None and _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
-            raise _marked("aliases make the file too large. Write the values out.", node)
+            raise _marked("aliases expand the file too far. Use fewer of them.", node)
         return None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        raise _UnreadableError(mark.line + 1 if mark else None, str(error.problem)) from None
+        raise _UnreadableError(mark.line + 1 if mark else None, NOT_VALID.format("YAML", error.problem)) from None
     except yaml.reader.ReaderError as error:
         line, character = text[: error.position].count("\n") + 1, chr(error.character)
-        raise _UnreadableError(line, f"the character {character!r} is not allowed in YAML") from None
+        raise _UnreadableError(line, f"the character {character!r} is not allowed in YAML. Remove it.") from None
     except yaml.YAMLError as error:
-        raise _UnreadableError(None, str(error)) from None
+        raise _UnreadableError(None, NOT_VALID.format("YAML", error)) from None
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
@@ -273,7 +276,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
         size = 1
         for child in itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value:
             if sizes.get(id(child), 0) is None:
-                raise _marked("an alias refers to a value that contains it. Write the value out.", node)
+                raise _marked("an alias stands inside the value that it refers to. Remove it.", node)
             size += _size(child, sizes)
     sizes[id(node)] = size
     return size
@@ -295,7 +298,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique_table, parse_int=short_int)
     except json.JSONDecodeError as error:
-        raise _UnreadableError(error.lineno, error.msg) from None
+        raise _UnreadableError(error.lineno, NOT_VALID.format("JSON", error.msg)) from None
 
 
 def _duplicate_line(text: str) -> int | None:

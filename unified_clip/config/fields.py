@@ -35,7 +35,7 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ValueError("this is too large for a float. Give a smaller number, or inf") from None
+        raise ValueError("give a smaller number: a float cannot be that large") from None
 
 
 def _reads_as_number(value: Any) -> bool:

@@ -31,7 +31,7 @@ class Ramp(ConfigModel):
     @model_validator(mode="after")
     def _finite(self) -> Self:
         if not math.isfinite(self.start) or not math.isfinite(self.end):
-            raise ValueError("start and end must be finite.")
+            raise ValueError("start and end must be finite numbers.")
         return self
 
 
@@ -62,7 +62,7 @@ class Piecewise(ConfigModel):
                 "boundaries."
             )
         if sorted(set(self.boundaries)) != self.boundaries:
-            raise ValueError("boundaries must increase.")
+            raise ValueError("boundaries must increase. Sort them, and remove repeated ones.")
         return self
 
 

@@ -165,7 +165,7 @@ class Settings(Clipping):
             if part.rule != "none" and part.threshold is None and part.min is None:
                 place = f"group {part.name!r}: " if isinstance(part, Group) else ""
                 keys: list[str | int] = ["groups", index - 1] if place else ["rule"]
-                raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold. Add threshold = 1.0.")
+                raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold, such as threshold = 1.0.")
         names = [group.name for group in self.groups]
         for index, name in enumerate(names):
             if name in names[:index]:

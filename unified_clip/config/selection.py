@@ -96,7 +96,7 @@ class ParameterSelection:
                 message = f"The pattern {pattern!r} of the configuration matches none of the names {few}."
                 if self._unmatched:
                     raise ValueError(f"{message} {self._unmatched}")
-                validation.warn(message)
+                validation.warn(f"{message} Correct or remove it.")
         self._checked = True
 
 

@@ -93,7 +93,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
     if kind == "whole":
         return error["ctx"]["keys"], message
     if kind == "missing":
-        return keys, "it is missing"
+        return keys, f"it is missing. Add {keys[-1]}."
     if kind in TAGS:
         types = _locate(keys, data, model)[1]
         schedules = [name for table in types for name in _tags(table).get("schedule", ())]

@@ -70,7 +70,7 @@ def test_loading_a_file_of_two_trainers_names_one_of_them(write: Write) -> None:
     [
         ("clip.toml", 'rule = "global_norm"\ngradient_clipping = 1.0\n', "line 2, gradient_clipping: there is no such"),
         ("clip.toml", "colour = 1\n", "line 1, colour: there is no such key"),
-        ("clip.toml", "colour = \n", "line 1: Invalid value"),
+        ("clip.toml", "colour = \n", "line 1: this is not TOML: Invalid value. Correct it."),
         ("absent.py", "", "is not one of .toml"),
     ],
 )

@@ -291,7 +291,7 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frameworks", "message"),
     [
-        ("", "suite.toml, frameworks: it is missing"),
+        ("", "suite.toml, frameworks: it is missing. Add frameworks."),
         ("frameworks = {}\ncolour = 1", "suite.toml, line 4, colour: there is no such key"),
         (
             "[frameworks.numpy]\nmissing = 'maybe'",

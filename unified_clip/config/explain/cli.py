@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         if problem := misplaced(options, {second: ("from_b",)}, second if options.b is not None else ""):
             raise ConfigError(problem)
         if options.step is not None and options.step < 0:
-            raise ConfigError(f"--step is {options.step}. Steps count from 0.")
+            raise ConfigError(f"--step is {options.step}. Pass 0 or more.")
         paths = [path for path in (options.a, options.b) if path is not None]
         formats = (options.from_a, options.from_b)
         configs = [ClipConfig.import_from(path, format_) for path, format_ in zip(paths, formats, strict=False)]
@@ -74,19 +74,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read_gradients(path: Path) -> Gradients:
+    from ..._limits import LimitError
     from ...tensors.files import npz
     from ...tensors.files.entries import select
-    from ...tensors.types import Dense, to_numpy
+    from ...tensors.types import Dense, UnreadableError, to_numpy
 
     try:
         items = list(npz.items(path))
         for item in items:
             if not item.dtype.startswith(("float", "complex", "bfloat")):
-                raise ValueError(f"the dtype of {item.name!r} is {item.dtype}, not a float")
+                raise UnreadableError(f"{item.name!r} has dtype {item.dtype}. Save gradients as floats")
         tensors = select(items, (), path.stat().st_size)
         gradients = {name: to_numpy(tensor) for name, tensor in tensors if isinstance(tensor, Dense)}
         if not gradients:
-            raise ValueError("the file has none")
+            raise UnreadableError("it has no arrays. Save gradients with numpy.savez")
+    except (UnreadableError, LimitError) as error:
+        raise ConfigError(f"{path}: cannot read gradients: {error}.") from None
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise ConfigError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
     return gradients

@@ -139,7 +139,7 @@ class Format(ABC):
     def require_version(self, version: Version | None, document: Document) -> Version:
         """Return the version. ConfigError: it is None, although the meaning of the keys depends on it."""
         if version is None:
-            raise ConfigError(f"{document.name}: {self.needs_version}. Pass --from {self.name}@{self.newest}")
+            raise ConfigError(f"{document.name}: {self.needs_version}. Pass yours, as --from {self.name}@{self.newest}")
         return version
 
     def settings(
@@ -183,13 +183,14 @@ class Format(ABC):
         if not is_number(value) or math.isnan(value):
             raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
         if value == 0 and zero == "error":
-            raise document.wrong(keys, "training fails with 0. Remove the key, or set a number above 0.")
+            raise document.wrong(keys, "training fails with 0. Set a number above 0, or remove the clip.")
         if value < 0 and (negative or zero) != "off":
-            raise document.wrong(keys, f"{value:g} fails in training or flips the sign of gradients. Set 0 or more.")
+            least = "a number above 0" if zero == "error" else "0 or more"
+            raise document.wrong(keys, f"{value:g} fails in training or flips the sign of gradients. Set {least}.")
         if value < 0 or (value == 0 and zero == "off"):
             return None
         if value == math.inf and infinite == "error":
-            raise document.wrong(keys, "inf makes gradients NaN in training. Remove the key to clip nothing.")
+            raise document.wrong(keys, "inf makes gradients NaN in training. To clip nothing, remove the clip.")
         return float(value)
 
     # -- writing
@@ -235,7 +236,7 @@ class Format(ABC):
         if is_off(settings):
             return ""
         if settings.rule not in rules:
-            return f"it does not support the rule {settings.rule!r}, only {' and '.join(rules)}."
+            return f"it does not support the rule {settings.rule!r}. {CHOOSE.format(' or '.join(rules))}"
         if settings.bounds:
             error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
             return "" if self.has_bounds else error
@@ -244,7 +245,7 @@ class Format(ABC):
         if settings.rule == "value":
             return ""
         if not self.norm_types and settings.norm_type not in (None, 2.0):
-            return f"it does not support `norm_type = {settings.norm_type:g}`, only 2."
+            return f"it does not support `norm_type = {settings.norm_type:g}`. {CHOOSE.format(2)}"
         if (settings.family or DEFAULT_FAMILY) != family:
             default = "" if settings.family else ", the default"
             own = f"This configuration's family is {settings.family or DEFAULT_FAMILY!r}{default}"
@@ -264,6 +265,7 @@ class OwnFormat(Format):
         """Return the data of `write` as text of the format's own kind."""
 
 
+CHOOSE = "Set {}, or export to another format."
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each one, and attach it."
 
 
@@ -293,4 +295,4 @@ def read_norm_type(document: Document, keys: Sequence[str]) -> float:
 def check_size(document: Document, keys: Sequence[Key], value: Any) -> None:
     """Raise ConfigError if the value of a key is an integer too large for a float."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise document.wrong(keys, "the number is too large for a float. Set a smaller one, or inf.")
+        raise document.wrong(keys, "the number is too large for a float. Set a smaller one.")

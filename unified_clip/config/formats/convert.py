@@ -79,7 +79,7 @@ def _named(path: Path, trainer: Format) -> Candidate:
     elif kind is None and isinstance(trainer, OwnFormat):
         document = trainer.parse(text, path.name)
     else:
-        raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Rename the file.")
+        raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.")
     names = _names(_recognising(path))
     if names and trainer.name not in names:
         likely = " or ".join(names)

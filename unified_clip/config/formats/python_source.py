@@ -37,9 +37,9 @@ def parse_tree(text: str, name: str) -> ast.Module:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(text)
     except SyntaxError as error:
-        raise ConfigError(f"{name}, line {error.lineno}: this is not Python: {error.msg}") from None
+        raise ConfigError(f"{name}, line {error.lineno}: this is not Python: {error.msg}. Correct it.") from None
     except (RecursionError, ValueError) as error:
-        raise ConfigError(f"{name}: this is not Python: {error}") from None
+        raise ConfigError(f"{name}: this is not Python: {error}. Correct it.") from None
 
 
 class Source:
@@ -135,7 +135,7 @@ class Source:
         """Return the only one of these clips; None without any. ConfigError: there are several."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
-            raise self.wrong(clips[1][1], f"the file clips in several places (lines {lines}). Keep one of them.")
+            raise self.wrong(clips[1][1], f"the file has several clips (lines {lines}). Import a file with one.")
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
@@ -147,7 +147,7 @@ class Source:
             arguments[names[position]] = argument
         for keyword in call.keywords:
             if keyword.arg is None or keyword.arg not in names:
-                raise self.wrong(call, f"{ast.unparse(call)} has an unknown argument: {keyword.arg or '**'}")
+                raise self.wrong(call, f"{ast.unparse(call)} has an unknown argument. Pass only {', '.join(names)}.")
             arguments[keyword.arg] = keyword.value
         data = {name: self.constant(value) for name, value in arguments.items()}
         return Document(f"{self.name}, line {call.lineno}", "", "python", data)

@@ -54,7 +54,7 @@ class HuggingFace(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in PRIVATE:
             if document.get(name) is not None:
-                raise document.wrong([name], "opacus clips the gradient of each example. This is not supported.")
+                raise document.wrong([name], "opacus clips each example's gradient. This is not supported: keep it.")
         max_norm = document.get("max_grad_norm", default=1.0)
         if max_norm is None and self.require_version(version, document) >= NULL_FAILS:
             raise document.wrong(["max_grad_norm"], "training fails with null since 5. Set 0 to clip nothing.")

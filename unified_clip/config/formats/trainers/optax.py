@@ -14,11 +14,13 @@ from ..python_source import PythonFormat, Source
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 
-PRIVACY = "clips the gradient of each example, for differential privacy. This is not supported."
+KEEP = "This is not supported: keep optax's clip."
+SELECT = "Write a clip configuration with `include`."
+PRIVACY = f"clips the gradient of each example, for differential privacy. {KEEP}"
 ANY_PYTREE = "clips any pytree, not always gradients. Set the threshold in a clip configuration."
 REJECTED = {
-    "clip_by_block_rms": "clips each tensor by its root mean square. This is not supported.",
-    "adaptive_grad_clip": "clips by the ratio of gradient to parameter (AGC). This is not supported.",
+    "clip_by_block_rms": f"clips each tensor by its root mean square. {KEEP}",
+    "adaptive_grad_clip": f"clips by the ratio of gradient to parameter (AGC). {KEEP}",
     "per_example_global_norm_clip": PRIVACY,
     "per_example_layer_norm_clip": PRIVACY,
     "differentially_private_aggregate": PRIVACY,
@@ -139,7 +141,7 @@ class _PlaceCheck:
         elif name in WRAPPERS:
             return [WRAPPERS[name]]
         elif name:
-            raise self.source.wrong(node, f"the clip is inside optax.{name}, so that it does not clip all gradients.")
+            raise self.source.wrong(node, f"the clip is inside optax.{name}: it may not clip all gradients. {SELECT}")
         elif alone or any(self._transforms(other) for other in [*call.args, *call.keywords] if other is not inner):
             raise self.source.wrong(node, UNKNOWN_PLACE)
         return []

@@ -31,7 +31,7 @@ REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
     "and family = 'pytorch'.",
     "clip_grad_value_": "clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
-    "ErrorClipByValue": "clips the gradients of intermediate results, not of parameters. This is not supported.",
+    "ErrorClipByValue": "clips the gradients of intermediate results. Keep it: this is not supported.",
     "append_gradient_clip_ops": "applies clips from elsewhere. Import the file that sets them.",
     "clip_by_norm": "clips any tensor, not always gradients. Set the threshold in a clip configuration.",
 }
@@ -125,7 +125,7 @@ class Paddle(PythonFormat):
             if not is_number(bound) or math.isnan(bound):
                 raise arguments.wrong([key], f"{bound!r:.60} is not a bound. Pass a number.")
         if low > high:
-            raise arguments.wrong([low_key], f"{low_key} ({low:g}) is above {high_key} ({high:g}).")
+            raise arguments.wrong([low_key], f"{low_key} ({low:g}) is above {high_key} ({high:g}). Swap them.")
         if low == -high and not math.isinf(high):
             return self.settings("value", float(high))
         return {"rule": "value", "min": float(low), "max": float(high)}

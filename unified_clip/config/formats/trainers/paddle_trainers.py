@@ -122,7 +122,7 @@ class PaddleClas(Format):
         thresholds = [self._threshold(document, [*place, "clip_norm"]) for place in places]
         for place, threshold in zip(places, thresholds, strict=True):
             if threshold != thresholds[0]:
-                raise document.wrong(place, "its threshold differs from the first optimizer's. Import one at a time.")
+                raise document.wrong(place, "its threshold differs from the first optimizer's. Import a file with one.")
         unset = "The file does not set clip_norm. By default, PaddleClas clips nothing."
         return Imported(self.settings("norm", thresholds[0]), [unset if thresholds[0] is None else PER_TENSOR])
 
@@ -142,7 +142,7 @@ def _optimizers(document: Document) -> list[list[Key]]:
         return [["Optimizer"]]
     for index, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, dict) or len(optimizer) != 1:
-            raise document.wrong(["Optimizer", index], "this entry is not a table of one optimizer by its name.")
+            raise document.wrong(["Optimizer", index], "give a table of one optimizer, such as AdamW: {clip_norm: 1}.")
     if not optimizers:
         raise document.wrong(["Optimizer"], "the list is empty. Add an optimizer.")
     return [["Optimizer", index, *optimizer] for index, optimizer in enumerate(optimizers)]

@@ -48,5 +48,5 @@ class TorchTitan(Format):
 
     def write(self, settings: Settings, version: Version) -> Any:
         if version >= NO_FILES:
-            raise self.not_exported(f"{NO_TOML}. Pass --training.max_norm.")
+            raise self.not_exported(f"{NO_TOML}. Pass --training.max_norm to torchtitan.")
         return super().write(settings, version)
