@@ -45,4 +45,4 @@ def unwritable(out: Path, name: str) -> str:
 
 def write_error(out: Path, error: OSError) -> str:
     """Return the message about a directory that cannot be written."""
-    return f"{out} cannot be written: {error.strerror}; name another directory with --out"
+    return f"{out} cannot be written: {error.strerror}. Pass another directory to --out."

@@ -49,7 +49,11 @@ def _import(options: argparse.Namespace) -> int:
         else:
             print(config.dumps(), end="")
     except (ConfigError, OSError) as error:
-        return refuse(f"cannot write {options.out}: {error.strerror}" if isinstance(error, OSError) else str(error))
+        return refuse(
+            f"cannot write {options.out}: {error.strerror}. Pass another --out."
+            if isinstance(error, OSError)
+            else str(error)
+        )
     return 0
 
 

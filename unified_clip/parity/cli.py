@@ -29,10 +29,10 @@ SUITE = Path("parity")
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
-    return seconds
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0. Pass one such as 60")
 
 
 RUN_OPTIONS: dict[str, dict[str, Any]] = {
@@ -182,7 +182,7 @@ def _suite(options: argparse.Namespace) -> Suite:
 
     suite = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
-        raise SuiteError(f'{options.suite} has no list to write. Add known = "known.toml" to it.')
+        raise SuiteError(f'{options.suite} names no list to write. Add known = "known.toml" to suite.toml.')
     if options.accept and options.without:
         raise SuiteError("--accept needs a whole run. Remove --without.")
     if options.frameworks:

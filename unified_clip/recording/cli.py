@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     from . import compare, pairing, report, runs
 
     if not options.max_ulp >= 0:
-        return refuse(f"--max-ulp is {options.max_ulp}; it must be 0 or more")
+        return refuse(f"--max-ulp is {options.max_ulp}. Pass 0 or more.")
     try:
         names = pairing.read_names(options.map) if options.map else None
         comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)

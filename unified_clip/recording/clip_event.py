@@ -31,8 +31,8 @@ def make_namer(names: Any) -> Namer:
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping):
         raise TypeError(
-            f"names is a {type(names).__name__}; pass a list of names, a dict of name to parameter, or a model that "
-            "has named_parameters()"
+            f"names is a {type(names).__name__}. Pass a list of names, a dict of name to parameter, or a model with "
+            "named_parameters()."
         )
     _check_names(list(names))
     return ByParameter(names)
@@ -63,9 +63,9 @@ class ByParameter:
 def _check_names(names: Sequence[Any]) -> None:
     for position, name in enumerate(names):
         if not isinstance(name, str):
-            raise TypeError(f"position {position} of names is a {type(name).__name__}; pass strings")
+            raise TypeError(f"position {position} of names is a {type(name).__name__}. Pass strings.")
         if name in names[:position]:
-            raise ValueError(f"position {position} of names is {name!r}, which is there already; pass each name once")
+            raise ValueError(f"position {position} of names is {name!r}, which is there already. Pass each name once.")
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:

@@ -42,19 +42,22 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     return [CallPair(*both, match_parameters(both[0].parameters, both[1].parameters, names)) for both in of_one_step]
 
 
+WRITE = 'Write lines of "name" = "its name in the other run".'
+
+
 def read_names(path: Path) -> Names:
     """Return the entries `"name in one run" = "name in the other"` of a TOML file. RunError: one is invalid."""
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+        raise RunError(f"{path} cannot be read: {error.strerror}. Pass another --map.") from None
     except RecursionError:
-        raise RunError(f"{path}: its lists or tables are nested too deep") from None
+        raise RunError(f"{path}: its lists or tables are nested too deep. {WRITE}") from None
     except ValueError as error:
-        raise RunError(f"{path}: {error}") from None
+        raise RunError(f"{path} is not TOML: {error}. {WRITE}") from None
     for name, other in names.items():
         if not isinstance(other, str):
-            raise RunError(f'{path}, {name}: write "name" = "its name in the other run", both in quotes')
+            raise RunError(f"{path}, {name}: its value is not a string. {WRITE}")
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
         raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of the two lines.")
@@ -96,8 +99,8 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     unknown = [(a, name, in_a) for name in names if name not in in_a]
     unknown += [(b, name, in_b) for name in names.values() if name not in in_b]
     run, name, known = unknown[0]
-    has = f"it has {', '.join(sorted(known))}" if known else "it was recorded without norms=True"
-    raise RunError(f"the map of names has {name!r}, which is no parameter of {run.path}: {has}")
+    remedy = f"Choose from {', '.join(sorted(known))}." if known else "Record it with norms=True."
+    raise RunError(f"The map of names has {name!r}, which is no parameter of {run.path}. {remedy}")
 
 
 # -- loops that clip one gradient per call

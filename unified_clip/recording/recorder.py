@@ -105,11 +105,9 @@ class Recording:
         _check_count(step, "step")
         with self._lock:
             if self._by_calls and self._step > 1:
-                raise ValueError(
-                    f"{self._step} calls were counted as steps; set step before the first clip call of every step"
-                )
+                raise ValueError(f"{self._step} calls were counted as steps. Set step before the first call of each.")
             if step < self._step:
-                raise ValueError(f"step is {step}, but step {self._step} has begun; pass {self._step} or more")
+                raise ValueError(f"step is {step}, but step {self._step} has begun. Pass {self._step} or more.")
         self._wait_for_graphs()
         self._step, self._by_calls = step, False
 
@@ -272,7 +270,7 @@ def _write_line(file: FileIO, line: dict[str, Any]) -> None:
         text = encode(_json.plain(line))
     data = text.encode() + b"\n"
     if file.write(data) < len(data):
-        raise OSError("only a part of a line was written")
+        raise OSError("only a part of a line was written. Free disk space.")
 
 
 class CallRecorder:
@@ -331,6 +329,6 @@ class CallRecorder:
 
 def _check_count(value: Any, what: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} is {value!r}; pass a whole number")
+        raise TypeError(f"{what} is {value!r}. Pass a whole number.")
     if value < 1:
-        raise ValueError(f"{what} is {value}; it must be 1 or more")
+        raise ValueError(f"{what} is {value}. Pass 1 or more.")

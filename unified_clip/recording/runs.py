@@ -16,6 +16,10 @@ class RunError(Exception):
     """The error for a file that is no valid recording, or for recordings that cannot be compared."""
 
 
+PASS = "Pass a file that unified_clip.record wrote."
+AGAIN = "Record the run again."
+
+
 class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -99,7 +103,7 @@ class RecordedCall(Table):
         if self.rule in NORMS_OF and self.norm_type is None:
             raise ValueError(f"norm_type is missing, and the rule is {self.rule!r}")
         if self.norm_type is not None and not self.norm_type > 0 and not self.watched:
-            raise ValueError(f"norm_type is {self.norm_type}; it must be above 0")
+            raise ValueError(f"norm_type is {self.norm_type}, and not above 0")
         return self
 
     @property
@@ -147,16 +151,16 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+        raise RunError(f"{path} cannot be read: {error.strerror}. {PASS}") from None
     except UnicodeDecodeError:
-        raise RunError(f"{path} is no recording: it is not text") from None
+        raise RunError(f"{path} is no recording: it is not text. {PASS}") from None
     whole, end, torn = text.rpartition("\n")
     if not end:
-        raise RunError(f"{path} is no recording: it has no complete line")
+        raise RunError(f"{path} is no recording: it has no complete line. {PASS}")
     first, *lines = whole.split("\n")
     header = _parsed(path, 1, first, Header)
     if header.schema_ != SCHEMA:
-        raise RunError(f"{path} has schema {header.schema_}, and this version of unified_clip reads {SCHEMA}")
+        raise RunError(f"{path} has schema {header.schema_}, and this version reads {SCHEMA}. {AGAIN}")
     calls = [_parsed(path, number, line, RecordedCall) for number, line in enumerate(lines, start=2)]
     return RecordedRun(
         path=path, header=header, lines=calls, torn=bool(torn), name=name or path.name, recorded=len(calls)
@@ -184,10 +188,11 @@ def _parsed(path: Path, number: int, text: str, model: Any) -> Any:
         return model.model_validate(json.loads(text))
     except ValidationError as error:
         (first, *_) = error.errors()
-        place = ".".join(map(str, first["loc"])) or "it"
-        raise RunError(f"{path}, line {number}: {place}: {first['msg']}") from None
+        place = "".join(f", {key}" for key in first["loc"])
+        problem = first["msg"].removeprefix("Value error, ")
+        raise RunError(f"{path}, line {number}{place}: {problem}. {AGAIN}") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}, line {number} is no JSON: {error}") from None
+        raise RunError(f"{path}, line {number} is no JSON: {error}. {AGAIN}") from None
 
 
 def _listed(value: float | list[float] | None) -> list[float]:

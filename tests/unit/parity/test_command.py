@@ -329,7 +329,7 @@ def test_the_command_refuses_what_is_not_there_or_cannot_be_written(
     assert cli.main(["parity", "--suite", where, "--frameworks", "caffe"]) == 2
     printed = capsys.readouterr().err
     assert all(
-        text in printed for text in ("Pass the suite's directory", "cannot be written", "--frameworks has 'caffe'")
+        text in printed for text in ("Pass the suite to --suite", "cannot be written", "--frameworks has 'caffe'")
     )
 
 

@@ -157,7 +157,7 @@ FAILURES = {
     "garbage for a result": (
         "worker.memmap.append = lambda file, gradient: file.write(b'garbage')",
         "unreadable",
-        "its result cannot be read: TypeError: ",
+        "its result cannot be read. Run it again: TypeError: ",
     ),
     "no memory for NumPy": (clip("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
     "no memory in C++": (
@@ -223,7 +223,7 @@ def test_a_report_that_cannot_be_written_is_no_difference(
 ) -> None:
     (tmp_path / "out" / "parity.md").mkdir(parents=True)
     assert cli.main(arguments) == 2
-    assert "out cannot be written: Is a directory; name another directory with --out" in capsys.readouterr().err
+    assert "out cannot be written: Is a directory. Pass another directory to --out." in capsys.readouterr().err
 
 
 def test_a_table_that_nobody_reads_is_no_difference(arguments: list[str]) -> None:
@@ -247,7 +247,7 @@ def test_a_timeout_that_is_none_is_refused(seconds: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as refused:
         cli.main(["parity", f"--timeout={seconds}"])
     assert refused.value.code == 2
-    assert "--timeout" in capsys.readouterr().err
+    assert f"--timeout: {seconds} is not a number of seconds above 0. Pass one such as 60" in capsys.readouterr().err
 
 
 def test_a_suite_with_a_memory_limit_names_what_to_use_instead(

@@ -91,10 +91,10 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "it has no complete line"),
-        ("{}\n", "line 1: unified_clip: Field required"),
-        (json.dumps({**HEADER, "schema": 2}) + "\n", "has schema 2, and this version of unified_clip reads 1"),
+        ("{}\n", "line 1, unified_clip: Field required. Record the run again"),
+        (json.dumps({**HEADER, "schema": 2}) + "\n", "has schema 2, and this version reads 1. Record the run again"),
         (json.dumps(HEADER) + "\n{\n", "line 2 is no JSON"),
-        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 0}) + "\n", "line 2: step: "),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 0}) + "\n", "line 2, step: "),
         (json.dumps(HEADER) + "\n" + "[" * 100_000 + "\n", "line 2 is no JSON: maximum recursion depth"),
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": None}) + "\n", "norm is None, and the rule is 'gl"),
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": []}) + "\n", "line 2: .* the rule is 'global'"),
@@ -103,12 +103,15 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
             json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm_type": None}) + "\n",
             "norm_type is missing, and the ",
         ),
-        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm_type": -1}) + "\n", "norm_type is -1.0; it must be "),
+        (
+            json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm_type": -1}) + "\n",
+            "norm_type is -1.0, and not above 0. Record",
+        ),
         (
             json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm_type": "nan"}) + "\n",
-            "norm_type is nan; it must be",
+            "norm_type is nan, and not above 0",
         ),
-        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 10**400}) + "\n", "line 2: step: "),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 10**400}) + "\n", "line 2, step: "),
     ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -174,7 +177,7 @@ def test_parameters_are_matched_by_a_map_in_either_direction(compared: Any, tmp_
 
 
 def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
-    with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl: it has a, b, c"):
+    with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl. Choose from a, b, c"):
         compared([line(1)], [line(1)], names={"d": "a"})
     with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*b.jsonl"):
         compared([line(1)], [line(1)], names={"a": "d"})
@@ -184,7 +187,7 @@ def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
     ("text", "message"),
     [
         ("a = ", "map.toml"),
-        ("a = 1", "map.toml, a: write"),
+        ("a = 1", "map.toml, a: its value is not a string. Write"),
         ("a = 'c'\nb = 'c'", "two names stand for 'c'. Keep one"),
         ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
     ],
@@ -755,7 +758,7 @@ def test_the_command_refuses_what_it_cannot_compare(tmp_path: Path, capsys: pyte
     assert cli.main(["compare", a, str(tmp_path / "none")]) == 2
     assert cli.main(["compare", a, a, "--map", str(tmp_path / "none")]) == 2
     assert cli.main(["compare", a, a, "--max-ulp", "nan"]) == 2
-    assert "--max-ulp is nan; it must be 0 or more" in capsys.readouterr().err
+    assert "--max-ulp is nan. Pass 0 or more." in capsys.readouterr().err
 
 
 EMPTY = {"step": 1, "call": "clip_grad_norm_", "seconds": 0.1}

@@ -98,7 +98,7 @@ def test_steps_do_not_go_back_and_are_not_begun_late(path: Path) -> None:
         clip()
         with pytest.raises(ValueError, match="but step 5 has begun"):
             run.step = 4
-        with pytest.raises(TypeError, match="pass a whole number"):
+        with pytest.raises(TypeError, match="Pass a whole number"):
             run.step = 5.5  # type: ignore[assignment]
 
 
@@ -113,11 +113,11 @@ def test_a_file_holds_one_run(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"gradients_every": 0}, ValueError, "gradients_every is 0; it must be 1 or more"),
-        ({"gradients_every": True}, TypeError, "gradients_every is True; pass a whole number"),
+        ({"gradients_every": 0}, ValueError, "gradients_every is 0. Pass 1 or more"),
+        ({"gradients_every": True}, TypeError, "gradients_every is True. Pass a whole number"),
         ({"names": ["a", "a"]}, ValueError, "position 1 of names is 'a', which is there already"),
-        ({"names": ["a", 1]}, TypeError, "position 1 of names is a int; pass strings"),
-        ({"names": 5}, TypeError, "names is a int; pass a list of names"),
+        ({"names": ["a", 1]}, TypeError, "position 1 of names is a int. Pass strings"),
+        ({"names": 5}, TypeError, "names is a int. Pass a list of names"),
     ],
 )
 def test_wrong_options_are_refused_before_there_is_a_file(

@@ -60,7 +60,7 @@ class Sharded(Framework):
         try:
             torch.distributed.all_gather_object(texts, text, self._own)
         except RuntimeError as error:
-            raise SystemExit(f"another rank has ended, or does not respond: {error}") from None
+            raise SystemExit(f"another rank has ended, or does not respond. Run it again: {error}") from None
         return texts
 
     def _filled(self, like: Any, value: float) -> Any:

@@ -86,7 +86,8 @@ class KnownDifference(schema.Table):
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if ("size" in self.model_fields_set) != (self.kind in SIZED):
-            raise ValueError("the kinds value and touched need a size, and other kinds have none")
+            remedy = "needs a size. Add it" if self.kind in SIZED else "has no size. Remove it"
+            raise ValueError(f"kind = {self.kind!r} {remedy}")
         return self
 
     @property

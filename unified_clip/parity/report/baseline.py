@@ -57,12 +57,10 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema != SCHEMA:
-            raise SuiteError(
-                f"The baseline {path} has schema {schema}. This version of unified_clip reads {SCHEMA}. {ADVICE}"
-            )
+            raise SuiteError(f"The baseline {path} has schema {schema}. This version reads {SCHEMA}. {ADVICE}")
         report = ParityReport.model_validate(data)
     except OSError as error:
-        raise SuiteError(f"The baseline {path} cannot be read: {error.strerror}.") from None
+        raise SuiteError(f"The baseline {path} cannot be read: {error.strerror}. {ADVICE}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         what = ".".join(map(str, first["loc"])) or "the file"
@@ -72,7 +70,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     if not set(cases) & {case.name for case in report.cases}:
         raise SuiteError(f"The baseline {path} has none of the cases of this suite. Pass the report of an earlier run.")
     if not set(frameworks) & set(report.frameworks):
-        raise SuiteError(f"The baseline {path} has no results of {', '.join(frameworks)}. {ADVICE}")
+        raise SuiteError(f"The baseline {path} has no results of {', '.join(frameworks)}. Pass another one.")
     return report
 
 

@@ -148,9 +148,7 @@ def _cases(
             gradients = list(lists[name].values())
             if dtype:
                 if not {gradient.dtype for gradient in gradients if gradient is not None} <= REAL:
-                    raise SuiteError(
-                        f"{place}: {name!r} has gradients that are not real, so dtypes does not apply. Remove it"
-                    )
+                    raise SuiteError(f"{place}: {name!r} has gradients that are not real. Remove dtypes")
                 gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
@@ -182,13 +180,13 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
         raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
     if missing:
-        raise SuiteError(f"{place}, {name}: {', '.join(sorted(missing))} is missing. It takes {', '.join(known)}")
+        raise SuiteError(f"{place}, {name}: add {', '.join(sorted(missing))}, which it needs")
     for key, value in arguments.items():
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
         if not all(_is_number(number, kinds) for number in numbers):
-            remedy = "give a number, or for axes a list of whole numbers"
-            raise SuiteError(f"{place}, {name}: {key} is {value!r:.60}; {remedy}")
+            forms = {"axes": "a list of whole numbers", "error_if_nonfinite": "true or false"}
+            raise SuiteError(f"{place}, {name}: {key} is {value!r:.60}. Give {forms.get(key, 'a number')}")
     return name, arguments
 
 
@@ -211,28 +209,37 @@ def _check(case: Case, place: str) -> None:
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
-    yield case.call_form.container in ("nested", "tensor") and not count, "this container needs gradients"
-    yield case.call_form.container == "tensor" and count != 1, "the container tensor takes exactly one gradient"
+    yield (
+        case.call_form.container in ("nested", "tensor") and not count,
+        "this container needs gradients. Choose another one",
+    )
+    yield (
+        case.call_form.container == "tensor" and count != 1,
+        "the container tensor takes one gradient. Choose another one",
+    )
     contained = call.in_place or call.style in ("list", "measure")
     yield form.container != "list" and not contained, "it passes no container of gradients. Remove container"
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
-        yield bool(values) and len(values) != count, f"{key} has {len(values)} entries for {count} gradients"
+        yield (
+            bool(values) and len(values) != count,
+            f"{key} has {len(values)} entries for {count} gradients. Give one for each",
+        )
     yield bool(form.groups) and call.style != "settings", "groups apply to append_gradient_clip_ops only. Remove them"
     on_parameters = bool(case.frameworks) and set(case.frameworks) <= {"torch", "paddle"}
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
     excess = bool(form.need_clip) and not takes_need_clip
-    yield excess, "need_clip applies to classes, and in place with frameworks = ['torch', 'paddle']"
+    yield excess, "need_clip applies to classes, and in place with frameworks = ['torch', 'paddle']. Remove it"
     listed = set(form.listed)
     mislisted = bool(listed) and (not call.in_place or listed != set(range(count)))
-    yield mislisted, "listed applies to calls in place, and needs the index of every gradient"
+    yield mislisted, "listed applies to calls in place. Remove it, or give the index of every gradient"
     by_gradients = form.gradients_for_parameters and call.style != "in place"
     yield by_gradients, "gradients_for_parameters applies to calls in place only. Remove it"
     shared = form.expanded or form.overlapping
     yield shared and not case.raises, "expanded and overlapping memory is rejected. Add raises"
     numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
     wrong_tensors = form.tensor_arguments and not (dtypes <= {"float32"} and numbers)
-    yield wrong_tensors, "tensor_arguments needs float32 gradients, and no norm_type, axes or error_if_nonfinite"
-    yield case.update and not dtypes <= {"float32", "float64"}, "update needs gradients in float32 or float64"
+    yield wrong_tensors, "tensor_arguments needs float32, and no norm_type, axes or error_if_nonfinite. Remove it"
+    yield case.update and not dtypes <= {"float32", "float64"}, "update needs float32 or float64. Remove it"
     whole = "int64" in dtypes and case.call_name != "clip_by_value"
     yield whole and not case.raises, "only clip_by_value supports int64. Choose another dtype, or add raises"
     if not case.raises:

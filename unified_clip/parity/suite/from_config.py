@@ -56,7 +56,7 @@ def _why_not_one_call(config: Settings) -> str:
     """Return why no single public call clips like this configuration, and a remedy; '' if one does."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
-        return "suites do not support include, exclude and groups. Remove them, and choose tensors with only = "
+        return "suites do not support include, exclude and groups. Remove them, and choose tensors with `only`"
     if config.nonfinite != "family":
         return f"suites do not support nonfinite = {config.nonfinite!r}. Remove it"
     if config.has_own_eps:
@@ -64,5 +64,5 @@ def _why_not_one_call(config: Settings) -> str:
     if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
         return f"the family {family!r} has no rule norm. Use tensorflow or paddle"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
-        return "only global_norm of the family pytorch supports a norm_type other than 2"
+        return "only global_norm of the family pytorch supports a norm_type other than 2. Set 2"
     return ""

@@ -37,7 +37,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
         try:
             gradients += [_tensor(tensor)] * tensor.copies
         except (TypeError, ValueError, OverflowError) as error:
-            raise SuiteError(f"{place}, tensors {number}: {error}") from None
+            raise SuiteError(f"{place}, tensors {number}: {error}. Correct values and shape") from None
     return {f"gradient {index}": gradient for index, gradient in enumerate(gradients)}
 
 
@@ -59,11 +59,11 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     for value in values:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
-            raise ValueError(f"values has {value}. Write [n, x] for n copies of x, with a whole n of 1 or more")
+            raise ValueError(f"values has {value}, which is no [n, x] with a whole n of 1 or more")
         count, number = pair
         read = float.fromhex(number) if isinstance(number, str) else float(number)
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
-            raise ValueError(f"values has {number}. int64 takes whole numbers of at most 2**53")
+            raise ValueError(f"values has {number}, which is no whole number of at most 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
 

@@ -55,9 +55,9 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         try:
             matching = sorted(directory.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            raise SuiteError(f"{FILE}, files: {pattern!r} is an invalid pattern: {error}") from None
+            raise SuiteError(f"{FILE}, files: {pattern!r} is an invalid pattern: {error}. Correct it") from None
         if not matching:  # as when the pattern is misspelt
-            raise SuiteError(f"{FILE}, files: {pattern!r} matches no file in {directory}")
+            raise SuiteError(f"{FILE}, files: {pattern!r} matches no file in {directory}. Correct or remove it")
         files += matching
     frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
@@ -79,13 +79,13 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
     """Return a framework's table with its defaults filled in. SuiteError: an unknown framework or mode."""
     if name not in ADAPTERS.values():
-        raise SuiteError(f"{FILE}, frameworks: unified_clip has no adapter for {name!r}")
+        raise SuiteError(
+            f"{FILE}, frameworks: {name!r} is unknown. Choose from {', '.join(dict.fromkeys(ADAPTERS.values()))}"
+        )
     there, chosen = modes_of(name), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:
-        raise SuiteError(
-            f"{FILE}, frameworks {name} modes: {lacking[0]!r} is no mode of it. Choose from {', '.join(there)}"
-        )
+        raise SuiteError(f"{FILE}, frameworks {name} modes: no mode {lacking[0]!r}. Choose from {', '.join(there)}")
     settings: dict[str, Any] = {"modes": modes, "title": table.title or name}
     if "python" in chosen:
         path = directory / table.python
@@ -101,13 +101,11 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
     """Return the suite with these frameworks only. SuiteError: it lacks a framework, or has no case for them."""
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
-        raise SuiteError(
-            f"--frameworks has {', '.join(map(repr, unknown))}. The suite has {', '.join(suite.frameworks)}"
-        )
+        raise SuiteError(f"--frameworks has {unknown[0]!r}. Choose from {', '.join(suite.frameworks)}")
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
     remaining = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
     if not remaining:
-        raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}")
+        raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}. Choose others")
     return dataclasses.replace(suite, cases=remaining, frameworks=frameworks)
 
 
@@ -115,7 +113,7 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     """Return the suite without these modes. SuiteError: no such mode, or a framework would have none left."""
     there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
     if unknown := [mode for mode in modes if mode not in there]:
-        raise SuiteError(f"--without {unknown[0]}: no such mode. The suite has {', '.join(there)}")
+        raise SuiteError(f"--without {unknown[0]}: no such mode. Choose from {', '.join(there)}")
     frameworks = {
         name: framework.model_copy(update={"modes": [mode for mode in framework.modes if mode not in modes]})
         for name, framework in suite.frameworks.items()

@@ -62,7 +62,7 @@ def write(suite: Path, paths: Sequence[Path]) -> Path:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        raise SuiteError(f"{path} cannot be written: {error.strerror}") from None
+        raise SuiteError(f"{path} cannot be written: {error.strerror}. Pass another directory to --suite") from None
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -86,7 +86,7 @@ class TensorTable(Table):
         if self.rows is not None and (
             not self.shape or self.dtype in PARTS or max(self.rows, default=0) >= self.shape[0]
         ):
-            raise ValueError("rows needs a real dtype and a shape, and every row must be below its first length")
+            raise ValueError("rows needs a real dtype and a shape, and rows below its first length. Correct it")
         return self
 
 
@@ -182,9 +182,7 @@ Model = TypeVar("Model", bound=Table)
 def read(path: Path, model: type[Model]) -> Model:
     """Return a TOML file of a suite as a model. SuiteError: its first error, with file, line, key and remedy."""
     if not path.is_file():
-        raise SuiteError(
-            f"{path} is not a file. Pass the suite's directory with --suite, or write one: unified-clip parity init"
-        )
+        raise SuiteError(f"{path} is not a file. Pass the suite to --suite, or write one: unified-clip parity init")
     try:
         document = documents.parse(documents.read_text(path), "toml", path.name)
         return model.model_validate(document.data)

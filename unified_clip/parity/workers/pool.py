@@ -167,7 +167,7 @@ def _run_once(
     try:
         started = _workers.Worker(arguments, scratch, subprocess.PIPE)
     except OSError as error:
-        return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
+        return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}. Correct python in suite.toml")
     with started as worker:
         reader = threading.Thread(target=_read_output, args=[worker.process.stdout, printed], daemon=True)
         reader.start()
@@ -224,4 +224,4 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
             raise TypeError("raised is no list")
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        return Failure("unreadable", f"its result cannot be read: {type(error).__name__}: {error}")
+        return Failure("unreadable", f"its result cannot be read. Run it again: {type(error).__name__}: {error}")

@@ -31,7 +31,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         yield sharded
     statuses = [process.wait() for process in others]
     if any(statuses):
-        raise SystemExit("a rank ended with an error")
+        raise SystemExit("a rank ended with an error. Its lines are above")
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
@@ -47,5 +47,5 @@ def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:
         where = ", ".join(f"rank {rank} reached {each}" for rank, each in enumerate(steps))
-        raise SystemExit(f"ranks are at different steps: {where}")
+        raise SystemExit(f"ranks are at different steps. Run it again: {where}")
     return list(texts)

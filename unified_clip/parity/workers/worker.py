@@ -92,8 +92,8 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
                 look(shards.values)
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
         raise RuntimeError(
-            f"mode {mode!r}: a tensor did not take the expected path ({TITLES[mode]}), so that the comparison "
-            "would prove nothing. Check where the adapter makes its tensors, and the conditions of Backend.path."
+            f"mode {mode!r}: a tensor did not take its path ({TITLES[mode]}). Check how the adapter makes its tensors, "
+            "and the conditions of Backend.path."
         )
 
 
@@ -221,7 +221,7 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
         if values is not None
     }
     if unknown := {dtype for gradients in tensors.values() for dtype in dtypes(gradients)} - STORAGE.keys():
-        raise TypeError(f"the result has the dtype {', '.join(sorted(unknown))}")
+        raise TypeError(f"the result has dtype {min(unknown)}. Return one of {', '.join(STORAGE)}")
     return {key: getattr(result, key) for key in keys}, tensors
 
 
