@@ -111,7 +111,7 @@ def array_header(file: IO[bytes]) -> bytes:
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
     if size > LONGEST_HEADER:
-        raise LimitError(f"its header has {size} bytes, and the limit is {LONGEST_HEADER}")
+        raise LimitError(f"its header has {size} bytes, and the limit is {LONGEST_HEADER}. Save it again")
     return magic + length + file.read(size)
 
 

@@ -73,7 +73,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if self._settings.has_schedule:
             raise TypeError(
                 "a threshold with a schedule works in dynamic mode only: a static program is made once, for all steps. "
-                "Use a number, or make a program for each."
+                "Use a number, or make a program for each threshold."
             )
         step = self.step
         try:

@@ -41,10 +41,10 @@ def sources(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise PortError(f"{path}: no such file or directory")
+        raise PortError(f"{path}: no such file or directory. Correct the path.")
     by_file = {file.resolve(): file for file in sorted(_below(path), key=lambda file: (not file.is_symlink(), file))}
     if not by_file:
-        raise PortError(f"{path}: it contains no Python files")
+        raise PortError(f"{path}: it contains no Python files. Pass another path.")
     return sorted(by_file.values())
 
 
@@ -99,7 +99,7 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
                 single = single or pools.enter_context(_processes(1))
                 result = _result(_submit(single, work, path))
             if result is None:
-                single, result = None, UnreadableFile(path, "Reading it crashes the process.")
+                single, result = None, UnreadableFile(path, "Reading it crashes the process. Port it by hand.")
             yield result
 
 
@@ -196,7 +196,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
                 f"{path} is not in a git repository, so --write could not be undone. Create one, or add --force: "
                 f"{_git(folder)} init"
             )
-        raise PortError(f"git cannot read the repository of {path}: {reason}")
+        raise PortError(f"git cannot read the repository of {path}. Correct that, or add --force: {reason}")
     if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
         raise PortError(
             f"The git repository of {path} has no commit yet, so --write could not be undone. {_commit(folder, '-A')}"
@@ -205,7 +205,8 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
     for command in (("ls-tree", "--name-only", "HEAD"), ("diff", "HEAD", "--name-only", "--relative")):
         answer = run(*command, "-z", "--", ".")
         if answer.returncode:
-            raise PortError(f"git cannot read {path}: {answer.stderr.decode(errors='replace').strip()}")
+            reason = answer.stderr.decode(errors="replace").strip()
+            raise PortError(f"git cannot read {path}. Correct that, or add --force: {reason}")
         names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
     in_commit, changed = names
     return in_commit - changed
@@ -241,7 +242,9 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
             if path.read_bytes() != file.before:
                 _write_beside(path, file.before).replace(path)
         if isinstance(error, OSError):
-            raise PortError(f"{error.filename}: it cannot be written: {error.strerror}. Nothing was changed.") from None
+            raise PortError(
+                f"{error.filename}: it cannot be written: {error.strerror}. Nothing was changed: correct that."
+            ) from None
         raise
     finally:
         for copy in copies.values():

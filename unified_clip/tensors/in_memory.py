@@ -25,7 +25,7 @@ def read_container(container: Any) -> dict[str, Gradient]:
             raise TypeError(f"{leaf.place} is a parameter. Pass the gradients themselves")
         gradient = gradients[name] = None if leaf.tensor is None else tensors.read(leaf.tensor)
         if gradient is not None and gradient.dtype not in STORAGE:
-            raise TypeError(f"{leaf.place} has dtype {gradient.dtype}; supported are {', '.join(STORAGE)}")
+            raise TypeError(f"{leaf.place} has dtype {gradient.dtype}. Convert it to one of {', '.join(STORAGE)}")
     return gradients
 
 

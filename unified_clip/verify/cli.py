@@ -87,15 +87,14 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
             raise run.VerifyError(
-                f"No --{name} given. Both steps run on the same weights and batches. Pass --{name} FILE; see "
-                "docs/verify.md for its format."
+                f"No --{name} given, which both steps run on. Pass --{name} FILE: see docs/verify.md."
             )
     max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
     timeout = SECONDS if options.timeout is None else options.timeout
     if not max_ulp >= 0:
-        raise run.VerifyError(f"--max-ulp is {max_ulp}; it must be 0 or more")
+        raise run.VerifyError(f"--max-ulp is {max_ulp}. Pass 0 or more.")
     if not timeout > 0:
-        raise run.VerifyError(f"--timeout is {timeout}; it must be more than 0")
+        raise run.VerifyError(f"--timeout is {timeout}. Pass seconds above 0.")
     old = run.parse_script("old", options.old, options.python_old)
     new = run.parse_script("new", options.new, options.python_new)
     names = read_names(options.map) if options.map else None

@@ -133,11 +133,10 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
-    unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new] or list(names)
-    raise VerifyError(
-        f"--map has {unknown[0]!r}. Each line must pair a parameter of {old.script} ({', '.join(sorted(in_old))}) with "
-        f"one of {new.script} ({', '.join(sorted(in_new))})."
-    )
+    unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
+    problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "pairs names in two directions"
+    in_each = (f"of {run.script} ({', '.join(sorted(run.shapes))})" for run in (old, new))
+    raise VerifyError(f"--map {problem}. Pair a name {' with one '.join(in_each)} in every line.")
 
 
 # -- outputs that cannot be compared: they would count as the same
@@ -181,13 +180,13 @@ def reject_unpaired(
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
         if unpaired := [name for name in run.shapes if name not in paired]:
             raise VerifyError(
-                f"{other.script} yields no parameter that matches {_listing(unpaired)} of {run.script}, so it cannot "
-                "be compared. Yield it from both, or pair the names with --map."
+                f"{other.script} yields no parameter that matches {_listing(unpaired)} of {run.script}. Yield the same "
+                "parameters from both, or pair their names with --map."
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unused)}, which neither function yields, so it cannot be compared. Yield it from "
-            "both after each step, by that name in one of them, or remove it from the file."
+            f"--weights has {_listing(unused)}, which neither function yields. Let both yield it after each step, at "
+            "least one under this name, or remove it from the file."
         )
 
 

@@ -139,7 +139,7 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in batches.items()}
     if not lengths or len(set(lengths.values())) > 1 or not min(lengths.values()):
         entries = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "it has no array"
-        raise VerifyError(f"--batches {path}: the first axis of every array must have one entry per step; {entries}")
+        raise VerifyError(f"--batches {path}: give every array one entry per step on its first axis: {entries}.")
     count = min(lengths.values())
     if steps is not None and not 1 <= steps <= count:
         raise VerifyError(f"--steps is {steps}; {path} has batches for {count} steps. Pass 1 to {count}.")
@@ -171,7 +171,7 @@ def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, 
             if end.code is None:
                 raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. Pass a higher --timeout.")
             if end.code:
-                raise WorkerError(f"{script} ended with {end}{_not_installed(script, end)}")
+                raise WorkerError(f"{script} failed. Correct it: {end}{_not_installed(script, end)}")
     return [_read(script, out / script.side, len(next(iter(batches.values())))) for script in scripts]
 
 

@@ -198,7 +198,9 @@ def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
-        raise InvalidStepError(f"yielded {name!r} in {part} at step {step}, which is no tensor: {error}") from None
+        raise InvalidStepError(
+            f"yielded {name!r} in {part} at step {step}, which is no dense tensor. Yield one: {error}"
+        ) from None
     assert dense is not None
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:

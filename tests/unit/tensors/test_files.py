@@ -242,7 +242,7 @@ def test_integers_and_text_are_left_out_but_for_what_is_named_in_full(
     assert all_bits(read(tmp_path / "a.npz", only=["steps"])) == {"steps": bits(Dense("int64", steps))}
     with pytest.raises(UnreadableError, match="'short' has dtype int32"):
         read(tmp_path / "a.npz", only=["short"])
-    with pytest.raises(UnreadableError, match=r"a\.npz: no gradients found"):
+    with pytest.raises(UnreadableError, match=r"a\.npz: no tensor has a floating-point dtype"):
         read(tmp_path / "a.npz", only=["mas?"])
 
 
@@ -344,18 +344,21 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("wrong", r"grads\.py: wrong, line 17: ValueError: no data$"),
+        ("wrong", r"grads\.py: wrong, line 17: ValueError: no data. Correct the function$"),
         ("absent", r"grads\.py: absent, AttributeError: .* no attribute 'absent'"),
-        ("nothing", r"grads\.py: nothing returns no gradients"),
+        ("nothing", r"grads\.py: nothing returns no tensor with a floating-point dtype"),
         ("repeated", r"grads\.py: two gradients have the name 'a'"),
         (
             "unheard_of",
-            r"grads\.py: It imports a package .* says: No module named 'unheard_of'. In suite.toml, set python",
+            r"grads\.py: It imports a package .* says: No module named 'unheard_of'. Install it there, or set python",
         ),
-        ("leaves", r"grads\.py: the process that reads it returned no gradients"),
-        ("kills", r"grads\.py: the process that reads it ended: signal 9 \(SIGKILL\)"),
+        ("leaves", r"grads\.py: the process that reads it returned nothing"),
+        (
+            "kills",
+            r"grads\.py: the process that reads it failed. Correct the function. It ended with signal 9 \(SIGKILL\)",
+        ),
         ("hangs", r"grads\.py: no result after 2 seconds; it was in hangs \(grads\.py, line \d+\)"),
-        ("", r"'grads\.py:' names no function in a Python file. Write it as grads\.py:gradients"),
+        ("", r"'grads\.py:' names no function in an existing file. Write it as grads\.py:gradients"),
     ],
 )
 def test_a_function_that_gives_no_gradients_is_an_error(

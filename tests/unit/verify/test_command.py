@@ -277,14 +277,14 @@ def test_what_a_function_does_wrong_is_refused(
         (["--steps", "0"], "--steps is 0; "),
         (["--steps", "-1"], "--steps is -1; "),
         (["--batches", "one.npy"], "--batches one.npy is one array without a name. Save arrays by name"),
-        (["--max-ulp", "-1"], "--max-ulp is -1.0; it must be 0 or more"),
-        (["--timeout", "0"], "--timeout is 0.0; it must be more than 0"),
+        (["--max-ulp", "-1"], "--max-ulp is -1.0. Pass 0 or more"),
+        (["--timeout", "0"], "--timeout is 0.0. Pass seconds above 0"),
         (["--weights", "none.npz"], "--weights none.npz: the file does not exist"),
         (["--batches", "none.npz"], "--batches none.npz cannot be read"),
         (["--map", "names.toml"], "--map has 'v'"),
         (
             ["--batches", "ragged.npz"],
-            "the first axis of every array must have one entry per step; x has 2, y has 3",
+            "give every array one entry per step on its first axis: x has 2, y has 3",
         ),
         (["--python-new", "nowhere"], "nowhere cannot be started"),
     ],
@@ -342,7 +342,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
     data = verify_pairs.write_data(tmp_path)
     at = data.index(option)
     assert main(["verify", *[f"{tmp_path}/old.py:step"] * 2, *data[:at], *data[at + 2 :]]) == 2
-    assert f"No {option} given. Both steps run on the same weights and batches." in capsys.readouterr().err
+    assert f"No {option} given, which both steps run on." in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -49,7 +49,7 @@ def test_a_tensor_that_only_one_step_yields_is_rejected(
 def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = giving("{'weight': weights['weight']}")
     assert run(tmp_path, one, one) == 2
-    assert "--weights has 'bias', which neither function yields, so" in capsys.readouterr().err
+    assert "--weights has 'bias', which neither function yields. Let both yield it" in capsys.readouterr().err
 
 
 def test_a_map_of_tensors_of_other_shapes_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from .function import is_function
 from .registry import RuleOrder, register
 
 TORCH = "torch.nn.utils"
+WITHOUT = "Port it without --native, or by hand."
 NO_FUNCTION = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
 
 WriteClip = Callable[[str, str], list[str]]
@@ -64,14 +65,10 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
         raise UnsureError(NO_FUNCTION)
     binding = module.binding(gradients)
     if {bound.node for bound in binding.bounds} != {statement, source}:
-        raise UnsureError(
-            "PyTorch's functions clip the gradients of backward(), and these are changed before or after the clip."
-        )
+        raise UnsureError(f"The gradients are changed before or after the clip. {WITHOUT}")
     between = range(module.end(source) + 1, module.position(statement)[0])
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
-        raise UnsureError(
-            f"Line {reads[0]} reads the gradients before the clip, and PyTorch's functions clip them in place."
-        )
+        raise UnsureError(f"Line {reads[0]} reads the gradients before they are clipped in place. {WITHOUT}")
     line = call_lines(module, function.rule, step.variables, limit)
     return statement, torch_function(function.rule), line if function.rule == "norm" else f"{norm}{line}"
 
@@ -104,14 +101,14 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
         raise UnsureError(NO_FUNCTION)
     numbers = [module.number(limit) for limit in limits if limit is not None]
     if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
-        raise UnsureError("PyTorch's clip_grad_value_ takes one bound, for both signs.")
+        raise UnsureError(f"PyTorch's clip_grad_value_ takes one bound, for both signs. {WITHOUT}")
     return limits[0]
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
     """Return a function that returns the lines to write in place of a Paddle clip. Raises UnsureError."""
     if source.may_be_none or len(source.clips) != 1:
-        raise UnsureError("It may be None, or one of several clips.")
+        raise UnsureError(f"It may be None, or one of several clips. {WITHOUT}")
     (clip,) = source.clips
     binding = source.binding
     statement = module.small_statement(clip.node)
@@ -119,9 +116,9 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
         raise UnsureError("Other code is on the line of the clip. Give the clip a line of its own.")
     node = _limit(module, clip)
     if (number := module.number(node)) is None:
-        raise UnsureError("Its threshold is only known at run time, and PyTorch's functions take it at the step.")
+        raise UnsureError(f"Its threshold is only known at run time, and not at the step. {WITHOUT}")
     if binding is not None and any(module.parents[read] not in source.uses for read in binding.reads):
-        raise UnsureError("The clip is also used elsewhere.")
+        raise UnsureError(f"The clip is also used elsewhere. {WITHOUT}")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(number)
     limit = 'float("inf")' if limit == "inf" else limit
     return lambda _, parameters: [call_lines(module, clip.function.rule, parameters, limit, "parameter")]

@@ -72,7 +72,7 @@ def _insert_clips(
 ) -> None:
     """Insert the clip before each step of these optimizers. UnsureError: nothing was changed."""
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
-        raise UnsureError("The optimizer may have another clip, too.")
+        raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
     for argument, optimizer in zip(source.uses, optimizers, strict=True):
         file.edits.remove_argument(argument)
         name = _clip_name(file, argument, optimizer)

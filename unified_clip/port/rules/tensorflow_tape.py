@@ -76,7 +76,7 @@ class TapeRewrite:
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
-            self.why_not |= dict.fromkeys(incomplete, "Another clip of this step cannot be ported.")
+            self.why_not |= dict.fromkeys(incomplete, "Another clip of this step cannot be ported. Port both by hand.")
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
@@ -122,7 +122,7 @@ class TapeRewrite:
         else:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
-            raise UnsureError("No training step with it was found, from the gradient to apply_gradients().")
+            raise UnsureError("No step from the gradient to apply_gradients() has it. Clip before the step by hand.")
         for span in ranges:
             if span.step is None:
                 raise UnsureError(span.reason)
@@ -138,9 +138,7 @@ class TapeRewrite:
         if self._module.uses_on_other_objects(binding):
             raise UnsureError(STEPS_ELSEWHERE)
         if len(keywords_of(call).keys() & KERAS_RULES) > 1:
-            raise UnsureError(
-                "Several limits are set, which Keras 3 rejects. Older versions apply them one after the other."
-            )
+            raise UnsureError("Several limits are set, which Keras 3 rejects. Keep one of them.")
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
         methods = [self._module.parents[read] for read in binding.reads]
         names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]
@@ -149,10 +147,10 @@ class TapeRewrite:
             raise UnsureError(STEPS_ELSEWHERE)
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
-            raise UnsureError("The threshold is not available at the steps.")
+            raise UnsureError("The threshold may differ at the steps. Assign it to a variable that keeps its value.")
         meaning = self._file.sites[clip].meaning
         if meaning is None or (not meaning.threshold and meaning.config.threshold == 0):
-            raise UnsureError("A limit of 0 or None is off in Keras 3, but not in older versions.")
+            raise UnsureError("A limit of 0 or None is off in Keras 3, but not in older versions. Set another one.")
         return ranges
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:

@@ -19,7 +19,7 @@ MAX_DEPTH = 200
 MAX_TEXT = 100
 """Longer texts name no attribute."""
 
-TOO_DEEP = "It is nested too deep to be read."
+TOO_DEEP = "It is nested too deep to be read. Port it by hand."
 
 PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
 """Lines that only Python 2 accepts."""
@@ -61,7 +61,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
     line = error.raw_line
     if any(map(PYTHON_2.match, codecs.decode(content, "utf-8", "replace").splitlines())):
         return f"Line {line} is Python 2. Convert the file with 2to3 or futurize, then port the result."
-    return f"Line {line} is not valid Python: {error.message.splitlines()[0]}"
+    return f"Line {line} is not valid Python: {error.message.splitlines()[0]}. Correct it."
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:

@@ -41,7 +41,7 @@ class SyntaxTree:
         except (UnicodeDecodeError, LookupError, SyntaxError) as error:
             raise UnreadableError(f"Its text cannot be decoded: {error}. Save it as UTF-8.") from None
         except (RecursionError, ValueError) as error:
-            raise UnreadableError(f"It cannot be parsed: {error}") from None
+            raise UnreadableError(f"It cannot be parsed: {error}. Correct it.") from None
         self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.nodes = sorted_nodes(self.tree, self.parents)  # in a twentieth of the time of ParentNodeProvider

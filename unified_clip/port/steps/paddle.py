@@ -26,6 +26,8 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
 """Functions and methods that only print their arguments."""
 
+BY_HAND = "Clip before its steps by hand."
+SOMETHING_ELSE = "{} may also be something else. Assign nothing else to it."
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods that clip as step() does."""
 
@@ -127,9 +129,9 @@ class PaddleOptimizers:
     def _check(self, clip: FoundClip) -> None:
         for name in SELECTING_ARGUMENTS:
             if name in clip.arguments.passed:
-                raise UnsureError(f"{name}= selects parameters or programs of Paddle.")
+                raise UnsureError(f"{name}= selects parameters or programs. Clip only those by hand.")
         if self._static:
-            raise UnsureError("The file builds static programs, which run later. PyTorch runs each step at once.")
+            raise UnsureError("The file builds static programs, which run later. Port its steps by hand.")
 
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain. Raises UnsureError."""
@@ -144,7 +146,7 @@ class PaddleOptimizers:
                 continue
             clip = self._clips.get(cast(cst.Call, inner))
             if clip is None:
-                raise UnsureError(f"{binding.text} may also be something else.")
+                raise UnsureError(SOMETHING_ELSE.format(binding.text))
             if clip in self.why_not:
                 raise UnsureError(self.why_not[clip])
             self._check(clip)
@@ -153,7 +155,7 @@ class PaddleOptimizers:
             raise UnsureError(f"{binding.text} may be read or set on another object. Rename that attribute.")
         uses = list(self._uses(binding))
         if not uses:
-            raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=.")
+            raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=. {BY_HAND}")
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
@@ -164,7 +166,7 @@ class PaddleOptimizers:
 
     def _values(self, binding: Binding) -> list[cst.BaseExpression]:
         if binding.values is None:
-            raise UnsureError(f"{binding.text} may also be something else.")
+            raise UnsureError(SOMETHING_ELSE.format(binding.text))
         return binding.values
 
     def _uses(self, binding: Binding) -> Iterator[cst.Arg]:
@@ -173,7 +175,9 @@ class PaddleOptimizers:
             if isinstance(parent, cst.Arg) and keyword_of(parent) == "grad_clip":
                 yield parent
             elif not self._is_test(read) and not is_harmless(self._module, read):
-                raise UnsureError(f"Line {self._module.position(read)[0]} uses {binding.text} in an unsupported way.")
+                raise UnsureError(
+                    f"Line {self._module.position(read)[0]} uses {binding.text}. Only pass it as grad_clip=."
+                )
 
     def _is_test(self, read: cst.CSTNode) -> bool:
         """Return whether a variable is only tested where it is read, as in `if clip:` or `clip is not None`."""
@@ -195,16 +199,16 @@ class PaddleOptimizers:
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
-            raise UnsureError(f"{self._module.code(call.func)} takes it, but is no known optimizer of Paddle.")
+            raise UnsureError(f"{self._module.code(call.func)} takes it, but is no optimizer of Paddle. {BY_HAND}")
         target = self._target(call)
         binding = self._module.binding(target)
         if binding.key is None:
-            raise UnsureError("The optimizer is not assigned to a variable, so its steps cannot be found.")
+            raise UnsureError("The optimizer has no variable to find its steps by. Assign it to one.")
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("Other code is on the line of the optimizer. Give it a line of its own.")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
-            raise UnsureError(f"{binding.text} is global or nonlocal here.")
+            raise UnsureError(f"{binding.text} is global or nonlocal here. Pass it as an argument.")
         if binding.key not in self._by_binding:
             self._by_binding[binding.key] = self._optimizer(binding)
         return self._by_binding[binding.key]
@@ -221,9 +225,11 @@ class PaddleOptimizers:
         binding = self._module.binding(method.value)
         step = self._at(call, "minimize", line)
         if len(call.args) > 2:
-            raise UnsureError(f"minimize() in line {line} has other arguments than the loss and the clip.")
+            raise UnsureError(f"minimize() in line {line} has more arguments than loss and clip. {BY_HAND}")
         if binding.key is None or not isinstance(step.statement, cst.Expr):
-            raise UnsureError(f"The optimizer or the result of minimize() in line {line} cannot be inferred.")
+            raise UnsureError(
+                f"minimize() in line {line} is not called on a variable, or its result is used. {BY_HAND}"
+            )
         return Optimizer(binding, [argument], [step], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
@@ -232,17 +238,19 @@ class PaddleOptimizers:
             if is_name(value, "None"):
                 continue
             if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
-                raise UnsureError(f"{binding.text} may also be something else.")
+                raise UnsureError(SOMETHING_ELSE.format(binding.text))
             passed = keywords_of(value)
             positional = next((arg for arg in value.args if not arg.keyword and calls_parameters(arg.value)), None)
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed or parameters is None:
-                raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=.")
+                raise UnsureError(f"{binding.text} may be created without grad_clip= or parameters=. Pass both.")
             arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
         clips = {self._module.code(argument.value) for argument in arguments}
         if len(clips) != 1 or len(set(map(self._module.code, lists))) != 1:
-            raise UnsureError(f"{binding.text} may be created in several ways, with different clips or parameters.")
+            raise UnsureError(
+                f"{binding.text} may be created with different clips or parameters. Create it in one way."
+            )
         grouped = has_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
 
@@ -251,9 +259,9 @@ class PaddleOptimizers:
         for node in self._module.uses_on_other_objects(binding):
             if isinstance(node, cst.Call) or self._step(binding, node) is not None:
                 line = self._module.position(node)[0]
-                raise UnsureError(f"Line {line} may step {binding.text} of another object of this class.")
+                raise UnsureError(f"Line {line} may step {binding.text} of another object of this class. {BY_HAND}")
         if not steps:
-            raise UnsureError(f"No step of {binding.text} is in this file.")
+            raise UnsureError(f"No step of {binding.text} is in this file. {BY_HAND}")
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
@@ -269,29 +277,35 @@ class PaddleOptimizers:
             case cst.Call(func=cst.Attribute(value=scaler, attr=cst.Name(value="step" | "unscale_" as name))) as call:
                 if isinstance(parent, cst.Arg) and "scaler" in self._module.code(scaler).lower():
                     return self._at(call, "scaler", line) if name == "step" else None
-        raise UnsureError(f"Line {line} passes {binding.text} on, to code that may step it.")
+        raise UnsureError(f"Line {line} passes {binding.text} on, to code that may step it. {BY_HAND}")
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]
         if name in ADDS_GROUP:
-            raise UnsureError(f"Line {line} adds parameters to {binding.text}, in a group with a norm of its own.")
+            raise UnsureError(
+                f"Line {line} adds parameters to {binding.text}, in a group with a norm of its own. {BY_HAND}"
+            )
         full_name = f"{binding.text}.{name}"
         if name in CLIPPING_METHODS:
-            raise UnsureError(f"{full_name}() in line {line} clips, too. PyTorch's optimizers have no such method.")
+            raise UnsureError(f"{full_name}() in line {line} clips, too. Use step() instead.")
         if name not in ("step", "minimize", "_grad_clip"):
             return None
         if name == "_grad_clip" or not isinstance(call, cst.Call):
-            raise UnsureError(f"Line {line} uses {full_name} without a call.")
+            raise UnsureError(f"Line {line} uses {full_name} without a call. {BY_HAND}")
         step = self._at(call, name, line)
         if name == "step" and call.args:
             raise UnsureError(f"{full_name}() in line {line} takes a closure. Clip inside the closure by hand.")
         if name == "minimize":
             if not all(isinstance(argument.value, Target) for argument in call.args):
-                raise UnsureError(f"The loss of {full_name}() in line {line} is computed in the call.")
+                raise UnsureError(
+                    f"The loss of {full_name}() in line {line} is computed in the call. Assign it to a variable."
+                )
             if len(call.args) > 1:
-                raise UnsureError(f"{full_name}() in line {line} has other arguments than the loss.")
+                raise UnsureError(f"{full_name}() in line {line} has more arguments than the loss. {BY_HAND}")
             if not isinstance(step.statement, cst.Expr):
-                raise UnsureError(f"Line {line} uses the result of {full_name}(). step() returns nothing.")
+                raise UnsureError(
+                    f"Line {line} uses the result of {full_name}(). Do not use it: step() returns nothing."
+                )
         return step
 
     def _at(self, call: cst.Call, kind: str, line: int) -> OptimizerStep:

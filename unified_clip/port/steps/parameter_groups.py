@@ -71,4 +71,4 @@ def _adds_group(module: Module, read: cst.CSTNode, depth: int) -> bool:
 
 
 def _unknown(module: Module, node: cst.CSTNode) -> UnsureError:
-    return UnsureError(f"{module.code(node)} may contain parameter groups, each with a norm of its own.")
+    return UnsureError(f"{module.code(node)} may contain groups, each with a norm of its own. Clip them by hand.")

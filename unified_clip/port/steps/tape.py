@@ -15,10 +15,12 @@ from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
 from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
-GRAPH = "A session runs it later. PyTorch runs each step at once."
+GRAPH = "A session runs it later. Port the step by hand: PyTorch runs it at once."
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
-NOT_TOGETHER = "The gradients and apply_gradients() are not in one function."
-SEVERAL_GRADIENTS = "Several gradients are computed before they are applied. backward() would add them up."
+NOT_TOGETHER = "The gradients and apply_gradients() are not in one function. Put them into one."
+SEVERAL_GRADIENTS = (
+    "Several gradients are computed before they are applied. backward() would add them up: port it by hand."
+)
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
 APPLY_METHODS = ("apply_gradients", "apply")
@@ -112,11 +114,9 @@ class TapeSteps:
             raise UnsureError("The loss is scaled. In PyTorch, unscale the gradients with GradScaler before the clip.")
         used = self._module.used_names
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
-            raise UnsureError("Each replica clips before gradients are added up. In PyTorch, backward() averages them.")
+            raise UnsureError("Each replica clips before gradients are added up. Port the step by hand.")
         if any(name.startswith("horovod.") for name in used):
-            raise UnsureError(
-                "Horovod averages the gradients of all processes. Check what its optimizer for PyTorch clips."
-            )
+            raise UnsureError("Horovod averages gradients. Check what its optimizer for PyTorch clips.")
         if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):
             raise UnsureError(SEVERAL_GRADIENTS)
         if method_of(source) != "gradient":
@@ -125,19 +125,19 @@ class TapeSteps:
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
             raise UnsureError("Give the gradient and apply_gradients() lines of their own.")
         if not isinstance(last, cst.Expr) or last.value is not apply:
-            raise UnsureError("The result of apply_gradients() is used. PyTorch's step() returns None.")
+            raise UnsureError("The result of apply_gradients() is used. Do not use it: step() returns None.")
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
-            raise UnsureError("The gradient and apply_gradients() are not in one block.")
+            raise UnsureError("The gradient and apply_gradients() are not in one block. Put them into one.")
         loss, variables = self._arguments(source)
         self._check_optimizer(source, apply)
         values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
         if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
-            raise UnsureError("There are several losses. A tape adds them up, but backward() takes one.")
+            raise UnsureError("There are several losses. Add them up first: backward() takes one.")
         self._check_apply(apply)
         self._check_list(source)
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
-            raise UnsureError("The step may not apply all gradients, each to its own variable.")
+            raise UnsureError("The step may not apply all gradients, each to its own variable. Port it by hand.")
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _is_persistent(self, tape: cst.Call) -> bool:
@@ -149,16 +149,16 @@ class TapeSteps:
         """Return the expression of the loss, and the code of the variables. Raises UnsureError."""
         arguments = Arguments(source, ("target", "sources"))
         if arguments.unknown or len(arguments.passed) < 2:
-            raise UnsureError("The gradient has other arguments than the loss and the variables.")
+            raise UnsureError("The gradient has more arguments than loss and variables. Port it by hand.")
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
-            raise UnsureError("The variables are a dict.")
+            raise UnsureError("The variables are a dict. Pass a list.")
         return arguments.passed["target"].value, self._module.code(variables)
 
     def _check_apply(self, apply: cst.Call) -> None:
         has_other = any(argument.star or keyword_of(argument) not in ("", "grads_and_vars") for argument in apply.args)
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
-            raise UnsureError(f"{method_of(apply)}() has other arguments than gradients and variables.")
+            raise UnsureError(f"{method_of(apply)}() has more arguments than gradients and variables. Port it by hand.")
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
         """Raise UnsureError unless a variable has the optimizer, which is assigned outside of the step."""

@@ -93,7 +93,7 @@ def read(
             directory = Path(tempfile.mkdtemp(dir=scratch))
             gradients = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not gradients:
-            raise UnreadableError("no gradients found: no tensor has a floating-point dtype")
+            raise UnreadableError("no tensor has a floating-point dtype. Save float gradients")
         return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
@@ -110,11 +110,11 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier() or path.suffix != ".py" or not path.is_file():
-        raise UnreadableError(f"{spec!r} names no function in a Python file. Write it as grads.py:gradients")
+        raise UnreadableError(f"{spec!r} names no function in an existing file. Write it as grads.py:gradients")
     try:
         gradients = _convert("function", f"{path}:{name}", scratch, python)
         if not gradients:
-            raise UnreadableError(f"{name} returns no gradients: no tensor has a floating-point dtype")
+            raise UnreadableError(f"{name} returns no tensor with a floating-point dtype. Return gradients")
         return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
@@ -129,14 +129,14 @@ def _kind(path: Path) -> tuple[Path, str]:
         return path, "tensorflow"
     if not path.is_file():
         if not path.with_name(f"{path.name}.index").is_file():
-            raise UnreadableError("the file does not exist")
+            raise UnreadableError("the file does not exist. Correct its path")
         return path, "tensorflow"
     suffix = path.suffix.lower()
     if suffix not in READ_HERE and suffix not in CONVERTED:
         known = ", ".join([*READ_HERE, *CONVERTED])
         raise UnreadableError(f"its suffix is not one of {known}. Save the gradients in one of these formats")
     if not path.stat().st_size:
-        raise UnreadableError("the file is empty")
+        raise UnreadableError("the file is empty. Save it again")
     if suffix == ".index":
         return path.with_suffix(""), "tensorflow"
     return path, CONVERTED.get(suffix, suffix)
@@ -146,9 +146,9 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     """Convert a file or a function's result in a process of its own, and return the gradients that it wrote, mapped."""
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
-    remedy = (
-        f"In suite.toml, set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] to an interpreter that has it"
-    )
+    table = f"[frameworks.{FRAMEWORKS.get(kind, 'torch')}]"
+    remedy = f"Install it there, or set python under {table} in suite.toml to an interpreter that has it"
+    again = "Correct the function" if kind == "function" else "Save it again"
     if kind == "function":
         remedy = f'{remedy}, and framework = "torch" beside function'
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
@@ -160,12 +160,12 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     if end.code is None:
         raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
     if end.code:
-        raise UnreadableError(f"the process that reads it ended: {end}")
+        raise UnreadableError(f"the process that reads it failed. {again}. It ended with {end}")
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
             raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        raise UnreadableError(f"the process that reads it returned no gradients: {end.last_lines}")
+        raise UnreadableError(f"the process that reads it returned nothing. {again}; {end.last_lines}")
     return memmap.load(out)

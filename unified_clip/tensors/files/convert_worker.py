@@ -220,7 +220,7 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f"line {lines[-1]}: " if lines else ""
-        raise UnreadableError(f"{name}, {where}{type(error).__name__}: {error}") from None
+        raise UnreadableError(f"{name}, {where}{type(error).__name__}: {error}. Correct the function") from None
 
 
 def function_in(path: Path, name: str) -> Callable[[], Any]:
@@ -248,7 +248,7 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
         return gradient
     except Exception as error:
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
-        raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}. Save it as a dense tensor") from None
+        raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}. Convert it to a dense tensor") from None
 
 
 KINDS = {"torch": from_torch, "tensorflow": from_tensorflow, "keras": from_keras, "function": from_function}

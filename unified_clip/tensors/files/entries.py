@@ -72,11 +72,13 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
             continue
         if dtype not in STORAGE:
             known = ", ".join(STORAGE)
-            raise UnreadableError(f"{name!r} has dtype {dtype}; supported are {known}. Choose other tensors with only")
+            raise UnreadableError(f"{name!r} has dtype {dtype}. Convert it to one of {known}, or leave it out")
         yield item
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5])) or "none"
-        raise UnreadableError(f"only = {min(unmatched)!r} matches none of the {len(names)} tensors, such as {some}")
+        raise UnreadableError(
+            f"only = {min(unmatched)!r} matches none of the {len(names)} tensors, such as {some}. Correct it"
+        )
 
 
 def twice(name: str) -> UnreadableError:

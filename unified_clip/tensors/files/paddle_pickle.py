@@ -125,7 +125,7 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
     def load_checked(unpickler: Any) -> None:
         for key in unpickler.stack[keys]:
             if not isinstance(key, PLAIN):
-                raise ValueError(f"a dict has a key of type {type(key).__name__}. Use names as keys")
+                raise UnreadableError(f"a dict has a key of type {type(key).__name__}. Save it with strings as keys")
         load(unpickler)
 
     return load_checked
@@ -214,4 +214,6 @@ def items(path: Path) -> Iterator[Item]:
     except (UnreadableError, LimitError):
         raise
     except Exception as error:  # a damaged pickle may raise anything
-        raise UnreadableError(f"damaged or incomplete pickle: {type(error).__name__}: {error}. Save it again") from None
+        raise UnreadableError(
+            f"damaged or incomplete pickle: {type(error).__name__}: {error}. Save it again with paddle.save"
+        ) from None

@@ -54,7 +54,9 @@ def items(path: Path) -> Iterator[Item]:
     for name in sparse:
         rows, values = f"{name}.indices", f"{name}.values"
         if values not in entries or rows not in entries or entries[rows].dtype != "int64":
-            raise UnreadableError(f"the metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing")
+            raise UnreadableError(
+                f"the metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing. Save both"
+            )
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
@@ -89,9 +91,9 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # of JSON or UTF-8
-        raise UnreadableError(f"no safetensors file: its header is no JSON: {error}") from None
+        raise UnreadableError(f"no safetensors file: its header is no JSON: {error}. Save it again") from None
     if not isinstance(header, dict):
-        raise UnreadableError("no safetensors file: its header is no table of tensors")
+        raise UnreadableError("no safetensors file: its header is no table of tensors. Save it again")
     return header, 8 + length
 
 
@@ -112,7 +114,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
             return dict(shapes)
     except (AttributeError, TypeError, ValueError, RecursionError):
         pass
-    raise UnreadableError("`sparse` in its metadata must be a JSON object from names to shapes")
+    raise UnreadableError("`sparse` in its metadata is no JSON object from names to shapes. Correct it")
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
