@@ -288,7 +288,7 @@ def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
 def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = written(tmp_path, SUITE + RULES), str(tmp_path / "out")
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
-    assert 'Add known = "known.toml" to it.' in capfd.readouterr().err
+    assert 'Add known = "known.toml" to suite.toml.' in capfd.readouterr().err
     written(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 2
     assert "known.toml does not exist. Write it with unified-clip parity --accept" in capfd.readouterr().err

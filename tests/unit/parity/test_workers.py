@@ -107,7 +107,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
         ),
         ("sys.exit('so long')", "crashed", "exit status 1; its last lines: so long"),
         ("os._exit(0)", "unreadable", "the worker ended without a result"),
-        ("return 'garbage'", "unreadable", "TypeError: the result has the dtype str"),
+        ("return 'garbage'", "unreadable", "TypeError: the result has dtype str. Return one of"),
     ],
 )
 def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:

@@ -181,7 +181,7 @@ def test_python_objects_and_structures_are_refused_where_they_are_chosen(
     np.savez(tmp_path / "a.npz", objects=objects, structured=structured, weight=np.ones(1))
     assert list(read(tmp_path / "a.npz", only=["weight"])) == ["weight"]
     for name, dtype in (("objects", "object"), ("structured", "void32")):
-        with pytest.raises(UnreadableError, match=f"'{name}' has dtype {dtype}; Convert it to one of float16"):
+        with pytest.raises(UnreadableError, match=f"'{name}' has dtype {dtype}. Convert it to one of float16"):
             read(tmp_path / "a.npz", only=[name])
 
 
