@@ -349,13 +349,14 @@ def _bits(array: Any) -> tuple[Any, ...]:
         partial(jax.debug_infs, True),
         jax.disable_jit,
         partial(jax.enable_x64, True),
+        lambda: jax.set_mesh(Mesh(np.array(jax.devices()), ("x",))),
     ],
 )
 def test_new_arrays_keep_every_bit_whenever_their_list_came_before(setting: Callable[[], Any]) -> None:
     for _ in range(3):
         with setting():
             made = exchange.put(MADE)
-        assert all(isinstance(array, jax.Array) for array in made)
+        assert all(isinstance(array, jax.Array) and array.devices() == {jax.devices()[0]} for array in made)
         assert [_bits(array) for array in made] == [_bits(array) for array in MADE]
 
 

@@ -73,9 +73,12 @@ def _copied(arrays: list[Tensor]) -> list[Tensor]:
 
 
 def _may_compile() -> bool:
-    """Return whether a compiled function takes any value, NaN included, and returns arrays of JAX."""
+    """Return whether a compiled function takes any value, NaN included, and returns arrays of one device."""
     config = jax.config
-    return not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
+    return (
+        not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
+        and jax.sharding.get_abstract_mesh().empty  # else results are on all devices of the mesh that is set
+    )
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
