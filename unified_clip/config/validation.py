@@ -49,9 +49,7 @@ def settings_data(document: Document) -> dict[str, Any]:
     data = {key: value for key, value in data.items() if key != "$schema"}
     version = data.get("version", VERSION)
     if isinstance(version, int) and version > VERSION:
-        raise document.wrong(
-            ["version"], f"it is {version}. This unified_clip supports {VERSION}. Install a later one."
-        )
+        raise document.wrong(["version"], f"it is {version}, and this release supports {VERSION}. Install a later one.")
     try:
         Settings.model_validate(data)
     except ValidationError as error:

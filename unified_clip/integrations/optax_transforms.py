@@ -40,9 +40,7 @@ def transformation(
     """Return a transformation that clips updates. `ClipConfig.as_optax` lists the arguments and errors."""
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, not an optax.GradientTransformation. Pass {instead}."
-        )
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}, no optax.GradientTransformation. Pass {instead}.")
     skips = settings.nonfinite == "skip"
     if skips and optimizer is None:
         raise ValueError(

@@ -176,9 +176,7 @@ def check_clean(changed: Sequence[Path]) -> None:
         committed = _committed(git, folder, paths[0])
         if others := [path for path in paths if path.resolve().name not in committed]:
             names = shlex.join(path.resolve().name for path in others)
-            raise PortError(
-                f"{others[0]} is not committed in git, so --write could not be undone. {_commit(folder, names)}"
-            )
+            raise PortError(f"{others[0]} is not committed, so --write could not be undone. {_commit(folder, names)}")
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
@@ -198,9 +196,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
             )
         raise PortError(f"git cannot read the repository of {path}. Correct that, or add --force: {reason}")
     if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
-        raise PortError(
-            f"The git repository of {path} has no commit yet, so --write could not be undone. {_commit(folder, '-A')}"
-        )
+        raise PortError(f"{path} is in no commit yet, so --write could not be undone. {_commit(folder, '-A')}")
     names = []
     for command in (("ls-tree", "--name-only", "HEAD"), ("diff", "HEAD", "--name-only", "--relative")):
         answer = run(*command, "-z", "--", ".")
@@ -242,9 +238,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
             if path.read_bytes() != file.before:
                 _write_beside(path, file.before).replace(path)
         if isinstance(error, OSError):
-            raise PortError(
-                f"{error.filename}: it cannot be written: {error.strerror}. Nothing was changed: correct that."
-            ) from None
+            raise PortError(f"{error.filename}: {error.strerror}. Nothing was changed. Correct that.") from None
         raise
     finally:
         for copy in copies.values():

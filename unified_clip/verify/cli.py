@@ -86,9 +86,7 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
 
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
-            raise run.VerifyError(
-                f"No --{name} given, which both steps run on. Pass --{name} FILE: see docs/verify.md."
-            )
+            raise run.VerifyError(f"No --{name} given, which both steps use. Pass --{name} FILE: see docs/verify.md.")
     max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
     timeout = SECONDS if options.timeout is None else options.timeout
     if not max_ulp >= 0:

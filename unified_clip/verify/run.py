@@ -181,9 +181,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
     try:
         return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
     except OSError as error:
-        raise VerifyError(
-            f"{script.python} cannot be started: {error.strerror}. Pass an interpreter to --python-{script.side}."
-        ) from None
+        raise VerifyError(f"{script.python}: {error.strerror}. Pass another --python-{script.side}.") from None
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
@@ -202,9 +200,7 @@ def _read(script: Script, out: Path, steps: int) -> ScriptRun:
         raise VerifyError(f"{script}: {ended['invalid']}")
     count = ended["given"]
     if ended["yields"] and count != steps:
-        raise VerifyError(
-            f"{script} yielded {count} time{'s' * (count != 1)} for {steps} batches. Yield once after each batch."
-        )
+        raise VerifyError(f"{script} yielded {count} time{'s' * (count != 1)} for {steps} batches. Yield once each.")
     outputs = [_step_output(out / f"{number}.safetensors") for number in range(1, count + 1)]
     return ScriptRun(script, outputs, out, ended["yields"])
 

@@ -183,9 +183,7 @@ def _store(path: Path, step: int, output: Any) -> None:
         if tensors is None and part != "parameters":
             continue
         if not isinstance(tensors, Mapping):
-            raise InvalidStepError(
-                f"yielded {part} of type {type(tensors).__name__} at step {step}. Yield a dict of tensors by name."
-            )
+            raise InvalidStepError(f"yielded {part} as {type(tensors).__name__} at step {step}. Yield a dict by name.")
         if part == "parameters" and not tensors:
             raise InvalidStepError(f"yielded no parameters at step {step}. Yield a dict of tensors by name.")
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -198,15 +196,11 @@ def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
-        raise InvalidStepError(
-            f"yielded {name!r} in {part} at step {step}, which is no dense tensor. Yield one: {error}"
-        ) from None
+        raise InvalidStepError(f"yielded {name!r} in {part} at step {step}. Yield a dense tensor: {error}") from None
     assert dense is not None
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
-        raise InvalidStepError(
-            f"yielded {name!r} in {part} at step {step} as {dense.dtype}. Yield only trained tensors."
-        )
+        raise InvalidStepError(f"yielded {name!r} in {part} at step {step} as {dense.dtype}. Yield trained tensors.")
     return dtype, dense.array
 
 

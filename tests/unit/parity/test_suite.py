@@ -319,7 +319,7 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
             "[frameworks.jax]\nmodes = ['static']",
             "no mode 'static'. Choose from host, device, native, compiled$",
         ),
-        ("[frameworks.caffe]", "'caffe' is unknown. Choose from torch, tensorflow, paddle, jax, mlx, numpy"),
+        ("[frameworks.caffe]", "no adapter for 'caffe'. Choose from jax, mlx, numpy, paddle, tensorflow, torch"),
         ("timeout = nan\n[frameworks.numpy]", "timeout: it is nan. Give a finite number"),
         ("timeout = -5\n[frameworks.numpy]", "timeout: it is -5. Give more than 0"),
         ("[frameworks.numpy]\nmodes = []", "modes: it is \\[\\]. Give at least one entry"),

@@ -180,7 +180,7 @@ def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: py
         return beside(path, content)
 
     monkeypatch.setattr(source_files, "_write_beside", fail)
-    with pytest.raises(PortError, match=r"train.py: it cannot be written: No space left on device. Nothing"):
+    with pytest.raises(PortError, match=r"train.py: No space left on device. Nothing"):
         source_files.write(ported)
     assert (project / "models/net.py").read_text() == CLIPS
     assert [path.name for path in (project / "models").iterdir()] == ["net.py"]
@@ -194,7 +194,7 @@ def test_what_is_not_committed_is_not_changed(project: Path, git: Callable[..., 
     (project / "train.py").write_text(CLIPS + "# more\n")
     with pytest.raises(
         PortError,
-        match=r"train.py is not committed in git, .* Commit your files, or add --force: git -C \S+ add train.py && ",
+        match=r"train.py is not committed, .* Commit your files, or add --force: git -C \S+ add train.py && ",
     ):
         source_files.check_clean(source_files.sources(project))
     source_files.check_clean([project / "models/net.py"])
@@ -301,7 +301,7 @@ def test_what_is_in_no_repository_is_not_changed(project: Path, monkeypatch: pyt
 def test_a_repository_without_a_commit_is_named_as_that(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     subprocess.run(["git", "init", "-q"], check=True)
-    with pytest.raises(PortError, match=r"The git repository of train.py has no commit yet") as caught:
+    with pytest.raises(PortError, match=r"train.py is in no commit yet") as caught:
         source_files.check_clean([Path("train.py")])
     advice = str(caught.value).partition("or add --force: ")[2]
     assert advice == "git add -A && git commit -m 'Before porting'"

@@ -29,7 +29,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "a = 1; optimizer.step()")), "Line 8 has other code besides the step"),
         ((("parameters=model.parameters()", "parameters=some")), "some may contain groups"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= selects parameters"),
-        ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip. Only pass it as grad_clip=."),
+        ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip. Pass it only as grad_clip="),
         (
             (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
             "optimizer may also be something else",
@@ -40,12 +40,12 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "has more arguments than the loss"),
         (
             (("    for batch", "    optimizer._add_param_group(more)\n    for batch")),
-            "Line 6 adds parameters to optimizer",
+            "Line 6 adds a group to optimizer",
         ),
         ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure. Clip inside"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
-        ((("optimizer.step()", "optimizer.minimize(backward(x))")), "The loss of optimizer.minimize()"),
+        ((("optimizer.step()", "optimizer.minimize(backward(x))")), "Line 8 computes the loss in optimizer.minimize()"),
     ],
 )
 def test_a_step_with_unknown_parts_stays_unchanged(change: tuple[str, str], reason: str) -> None:

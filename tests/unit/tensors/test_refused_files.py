@@ -35,7 +35,7 @@ def test_an_interpreter_without_the_framework_is_told(tmp_path: Path, read: Call
     with pytest.raises(
         UnreadableError,
         match=rf"a\.pt: PyTorch is needed to read it\. {python} says: No module named 'torch'\. "
-        r"Install it there, or set python under \[frameworks\.torch\] in suite\.toml to an interpreter that has it",
+        r"Install it there, or set python under \[frameworks\.torch\] in suite\.toml",
     ):
         read(tmp_path / "a.pt", pythons={"torch": str(python)})
     with pytest.raises(UnreadableError, match=r"a\.pt: .*absent cannot be started: No such file"):
@@ -49,16 +49,16 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
 @pytest.mark.parametrize(
     ("header", "size", "message"),
     [
-        ({"a": ENTRY}, 7, "it has 7. bytes, and its header describes 7.: cut short or damaged"),
-        ({"a": ENTRY}, 9, "cut short or damaged"),
+        ({"a": ENTRY}, 7, "it has 7. bytes, and its header describes 7.: it is damaged"),
+        ({"a": ENTRY}, 9, "it is damaged"),
         (
             {"a": ENTRY, "b": {**ENTRY, "data_offsets": [4, 12]}},
             12,
-            r"'b' has data_offsets \[4, 12\], but the tensor before",
+            r"'b' is at \[4, 12\], but the one before",
         ),
-        ({"a": ENTRY, "b": {**ENTRY, "data_offsets": [9, 17]}}, 17, "'b' has data_offsets"),
-        ({"a": {**ENTRY, "data_offsets": [8, 0]}}, 0, "'a' has -8 bytes, which do not fit float32 of shape"),
-        ({"a": {**ENTRY, "shape": [3]}}, 8, r"'a' has 8 bytes, which do not fit float32 of shape \[3\]"),
+        ({"a": ENTRY, "b": {**ENTRY, "data_offsets": [9, 17]}}, 17, "'b' is at"),
+        ({"a": {**ENTRY, "data_offsets": [8, 0]}}, 0, "'a' has -8 bytes, which do not fit float32"),
+        ({"a": {**ENTRY, "shape": [3]}}, 8, r"'a' has 8 bytes, which do not fit float32 \[3\]"),
         ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"'a' has a shape of more than 2\*\*59 elements"),
         ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape it to at most 32 axes"),
         (
@@ -93,12 +93,12 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "a": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values",
+            r"'x' is sparse in the metadata. Save x\.indices \(int64\) and x\.values",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values",
+            r"'x' is sparse in the metadata. Save x\.indices \(int64\) and x\.values",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def test_arrays_compressed_in_other_ways_are_refused(tmp_path: Path, read: Calla
     np.save(tmp_path / "a.npy", np.ones(2))
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
         archive.write(tmp_path / "a.npy", "a.npy")
-    with pytest.raises(UnreadableError, match="'a' is encrypted, or compressed by an unknown method"):
+    with pytest.raises(UnreadableError, match="'a' has an unknown encryption or compression"):
         read(tmp_path / "a.npz")
 
 
@@ -275,9 +275,9 @@ COPIES = (
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (os.mkdir, ("{marker}",), "the pickle calls posix.mkdir, which is not allowed"),
-        (eval, ("__import__('os').mkdir('{marker}')",), "damaged or incomplete pickle: TypeError"),
-        (eval, ("__import__('os').mkdir('{marker}')", {}), "damaged or incomplete pickle: KeyError"),
+        (os.mkdir, ("{marker}",), "the pickle calls posix.mkdir. Save only tensors"),
+        (eval, ("__import__('os').mkdir('{marker}')",), "damaged pickle: TypeError"),
+        (eval, ("__import__('os').mkdir('{marker}')", {}), "damaged pickle: KeyError"),
         (exec, ("import os; os.mkdir('{marker}')",), "calls (builtins|__builtin__).exec"),
     ],
 )
@@ -302,9 +302,9 @@ def test_a_pickle_is_not_run(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (pickle.dumps({"w": np.ones(2)}, 4)[:-20], "damaged or incomplete pickle"),
-        (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "damaged or incomplete pickle"),
-        (b"no pickle", "damaged or incomplete pickle"),
+        (pickle.dumps({"w": np.ones(2)}, 4)[:-20], "damaged pickle"),
+        (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "damaged pickle"),
+        (b"no pickle", "damaged pickle"),
         (pickle.dumps({"w": SHORT_OF_BYTES}, 4), r"an array of float64 and shape \(3,\) has 16 bytes"),
         (pickle.dumps(ENDLESS, 4), "nested more than 100 deep, or contain themselves. Save a flat dict"),
         (

@@ -243,10 +243,10 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
             "def step(weights, batches): return 1",
             "yielded an output of type int at step 1. Yield (parameters, gradients)",
         ),
-        ("def step(weights, batches): return [], {}", "yielded parameters of type list at step 1. Yield a dict"),
+        ("def step(weights, batches): return [], {}", "yielded parameters as list at step 1. Yield a dict"),
         (
             "def step(weights, batches): return {'w': 'x'}, {}",
-            "yielded 'w' in parameters at step 1 as str32. Yield only trained",
+            "yielded 'w' in parameters at step 1 as str32. Yield trained",
         ),
         ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
         (
@@ -342,7 +342,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
     data = verify_pairs.write_data(tmp_path)
     at = data.index(option)
     assert main(["verify", *[f"{tmp_path}/old.py:step"] * 2, *data[:at], *data[at + 2 :]]) == 2
-    assert f"No {option} given, which both steps run on." in capsys.readouterr().err
+    assert f"No {option} given, which both steps use." in capsys.readouterr().err
 
 
 @pytest.mark.nightly

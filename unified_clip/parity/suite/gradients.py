@@ -25,9 +25,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
             return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
         if table.function is not None:
             if table.framework and table.framework not in pythons:
-                raise SuiteError(
-                    f"{place}: suite.toml has no [frameworks.{table.framework}]. Add it, or remove framework"
-                )
+                raise SuiteError(f"{place}: add [frameworks.{table.framework}] to suite.toml, or remove framework")
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python)
     except UnreadableError as error:
@@ -59,7 +57,7 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     for value in values:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
-            raise ValueError(f"values has {value}, which is no [n, x] with a whole n of 1 or more")
+            raise ValueError(f"values has {value}, which is no [n, x] for n copies of x, with a whole n of 1 or more")
         count, number = pair
         read = float.fromhex(number) if isinstance(number, str) else float(number)
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):

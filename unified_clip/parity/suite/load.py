@@ -79,9 +79,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
     """Return a framework's table with its defaults filled in. SuiteError: an unknown framework or mode."""
     if name not in ADAPTERS.values():
-        raise SuiteError(
-            f"{FILE}, frameworks: {name!r} is unknown. Choose from {', '.join(dict.fromkeys(ADAPTERS.values()))}"
-        )
+        raise SuiteError(f"{FILE}: no adapter for {name!r}. Choose from {', '.join(sorted({*ADAPTERS.values()}))}")
     there, chosen = modes_of(name), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:

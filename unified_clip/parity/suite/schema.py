@@ -102,8 +102,9 @@ class GradientsTable(Table):
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
             raise ValueError("give one of tensors, file and function")
-        if (self.only and self.file is None) or (self.framework and self.function is None):
-            raise ValueError("only needs file, and framework needs function. Remove it, or add the other")
+        for key, source in (("only", "file"), ("framework", "function")):
+            if getattr(self, key) and getattr(self, source) is None:
+                raise ValueError(f"{key} needs {source}. Remove {key}, or add {source}")
         return self
 
 

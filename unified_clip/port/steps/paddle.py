@@ -176,7 +176,7 @@ class PaddleOptimizers:
                 yield parent
             elif not self._is_test(read) and not is_harmless(self._module, read):
                 raise UnsureError(
-                    f"Line {self._module.position(read)[0]} uses {binding.text}. Only pass it as grad_clip=."
+                    f"Line {self._module.position(read)[0]} uses {binding.text}. Pass it only as grad_clip="
                 )
 
     def _is_test(self, read: cst.CSTNode) -> bool:
@@ -227,9 +227,7 @@ class PaddleOptimizers:
         if len(call.args) > 2:
             raise UnsureError(f"minimize() in line {line} has more arguments than loss and clip. {BY_HAND}")
         if binding.key is None or not isinstance(step.statement, cst.Expr):
-            raise UnsureError(
-                f"minimize() in line {line} is not called on a variable, or its result is used. {BY_HAND}"
-            )
+            raise UnsureError(f"Call minimize() in line {line} on a variable, and do not use its result.")
         return Optimizer(binding, [argument], [step], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
@@ -248,9 +246,7 @@ class PaddleOptimizers:
             lists.append(parameters.value)
         clips = {self._module.code(argument.value) for argument in arguments}
         if len(clips) != 1 or len(set(map(self._module.code, lists))) != 1:
-            raise UnsureError(
-                f"{binding.text} may be created with different clips or parameters. Create it in one way."
-            )
+            raise UnsureError(f"{binding.text} may be created with several clips or parameters. Create it in one way.")
         grouped = has_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
 
@@ -282,9 +278,7 @@ class PaddleOptimizers:
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]
         if name in ADDS_GROUP:
-            raise UnsureError(
-                f"Line {line} adds parameters to {binding.text}, in a group with a norm of its own. {BY_HAND}"
-            )
+            raise UnsureError(f"Line {line} adds a group to {binding.text}, with a norm of its own. {BY_HAND}")
         full_name = f"{binding.text}.{name}"
         if name in CLIPPING_METHODS:
             raise UnsureError(f"{full_name}() in line {line} clips, too. Use step() instead.")
@@ -297,15 +291,11 @@ class PaddleOptimizers:
             raise UnsureError(f"{full_name}() in line {line} takes a closure. Clip inside the closure by hand.")
         if name == "minimize":
             if not all(isinstance(argument.value, Target) for argument in call.args):
-                raise UnsureError(
-                    f"The loss of {full_name}() in line {line} is computed in the call. Assign it to a variable."
-                )
+                raise UnsureError(f"Line {line} computes the loss in {full_name}(). Assign it to a variable.")
             if len(call.args) > 1:
                 raise UnsureError(f"{full_name}() in line {line} has more arguments than the loss. {BY_HAND}")
             if not isinstance(step.statement, cst.Expr):
-                raise UnsureError(
-                    f"Line {line} uses the result of {full_name}(). Do not use it: step() returns nothing."
-                )
+                raise UnsureError(f"Line {line} uses the result of {full_name}(). Drop it: step() returns nothing.")
         return step
 
     def _at(self, call: cst.Call, kind: str, line: int) -> OptimizerStep:

@@ -146,8 +146,7 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     """Convert a file or a function's result in a process of its own, and return the gradients that it wrote, mapped."""
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
-    table = f"[frameworks.{FRAMEWORKS.get(kind, 'torch')}]"
-    remedy = f"Install it there, or set python under {table} in suite.toml to an interpreter that has it"
+    remedy = f"Install it there, or set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
     again = "Correct the function" if kind == "function" else "Save it again"
     if kind == "function":
         remedy = f'{remedy}, and framework = "torch" beside function'

@@ -76,9 +76,7 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
         yield item
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5])) or "none"
-        raise UnreadableError(
-            f"only = {min(unmatched)!r} matches none of the {len(names)} tensors, such as {some}. Correct it"
-        )
+        raise UnreadableError(f"only = {min(unmatched)!r} matches no tensor. Choose from {len(names)}, such as {some}")
 
 
 def twice(name: str) -> UnreadableError:

@@ -37,7 +37,7 @@ def items(path: Path) -> Iterator[Item]:
             raise UnreadableError(f"{name!r} is no array. Save arrays with np.savez")
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UnreadableError(
-                f"{name!r} is encrypted, or compressed by an unknown method. Save it with np.savez_compressed"
+                f"{name!r} has an unknown encryption or compression. Save it with np.savez_compressed"
             )
         try:
             with archive.open(info) as file:

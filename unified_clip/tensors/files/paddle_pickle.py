@@ -144,9 +144,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         try:
             return STAND_INS[OTHER_SPELLINGS.get(module, module), name]
         except KeyError:
-            raise UnreadableError(
-                f"the pickle calls {module}.{name}, which is not allowed. Save only tensors, with paddle.save"
-            ) from None
+            raise UnreadableError(f"the pickle calls {module}.{name}. Save only tensors, with paddle.save") from None
 
     def load_counted_bytes(self, width: int) -> None:
         """Load bytes after their length, a number of `width` bytes. Long bytes are mapped instead of read."""
@@ -206,14 +204,10 @@ def items(path: Path) -> Iterator[Item]:
         with path.open("rb") as file:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
-            raise UnreadableError(
-                "its large tensors are in slices. Save it with protocol 4, the default of paddle.save"
-            )
+            raise UnreadableError("its large tensors are sliced. Save it with protocol 4, the default of paddle.save")
         arrays = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
         yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in arrays]
     except (UnreadableError, LimitError):
         raise
     except Exception as error:  # a damaged pickle may raise anything
-        raise UnreadableError(
-            f"damaged or incomplete pickle: {type(error).__name__}: {error}. Save it again with paddle.save"
-        ) from None
+        raise UnreadableError(f"damaged pickle: {type(error).__name__}: {error}. Save it with paddle.save") from None

@@ -54,9 +54,7 @@ def items(path: Path) -> Iterator[Item]:
     for name in sparse:
         rows, values = f"{name}.indices", f"{name}.values"
         if values not in entries or rows not in entries or entries[rows].dtype != "int64":
-            raise UnreadableError(
-                f"the metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing. Save both"
-            )
+            raise UnreadableError(f"{name!r} is sparse in the metadata. Save {rows} (int64) and {values}, too")
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
@@ -73,7 +71,7 @@ def load(path: Path) -> dict[str, Dense]:
         header, start = _header(raw)
         return {name: entry.read(raw) for name, entry in _entries(header, start, len(raw)).items()}
     except (UnreadableError, OSError, ValueError) as error:
-        raise UnreadableError(f"{path.name} cannot be read: {error}") from None
+        raise UnreadableError(f"{path.name}: {error}. Run the command again") from None
 
 
 def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Sparse:
@@ -124,14 +122,10 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
         if entry.start != end or entry.stop < entry.start:
             offsets = f"[{entry.start - first}, {entry.stop - first}]"
-            raise UnreadableError(
-                f"{name!r} has data_offsets {offsets}, but the tensor before it ends at {end - first}. Save it again"
-            )
+            raise UnreadableError(f"{name!r} is at {offsets}, but the one before ends at {end - first}. Save it again")
         end = entry.stop
     if end != size:
-        raise UnreadableError(
-            f"it has {size} bytes, and its header describes {end}: cut short or damaged. Copy it again"
-        )
+        raise UnreadableError(f"it has {size} bytes, and its header describes {end}: it is damaged. Copy it again")
     return entries
 
 
@@ -146,9 +140,7 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
     dtype = DTYPES.get(code, code)
     size = np.dtype(STORAGE["bfloat16"] if dtype == "bfloat16" else dtype).itemsize if code in DTYPES else 0
     if code in DTYPES and stop - start != math.prod(shape) * size:
-        raise UnreadableError(
-            f"{name!r} has {stop - start} bytes, which do not fit {dtype} of shape {shape}. Save the file again"
-        )
+        raise UnreadableError(f"{name!r} has {stop - start} bytes, which do not fit {dtype} {shape}. Save it again")
     return Entry(dtype, shape, first + start, first + stop)
 
 
