@@ -6,11 +6,15 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.port import verify_pairs
 from support.port.verify_pairs import BATCHES, NUMPY, STEPS, WEIGHTS, greatest, mistakes, run, verified
+
+from unified_clip.verify import compare
+from unified_clip.verify.run import VerifyError
 
 GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
 EACH = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
@@ -286,7 +290,7 @@ def test_what_a_function_does_wrong_is_refused(
             ["--batches", "ragged.npz"],
             "give every array one entry per step on its first axis: x has 2, y has 3",
         ),
-        (["--python-new", "nowhere"], "nowhere cannot be started"),
+        (["--python-new", "nowhere"], "nowhere: No such file or directory. Pass another --python-new."),
     ],
 )
 def test_what_is_wrong_with_the_command_is_refused(
@@ -487,3 +491,13 @@ def test_gradients_that_are_not_cleared_are_reported(
     data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
     assert mistakes(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
     assert "at step 2 every gradient of the new step is" in data["finding"]["text"]
+
+
+def test_a_map_of_known_names_in_two_directions_is_rejected_by_its_direction() -> None:
+    old, new = (
+        SimpleNamespace(script=f"{side}.py:step", shapes=dict.fromkeys(names))
+        for side, names in (("old", "ab"), ("new", "AB"))
+    )
+    text = r"--map pairs names in two directions. Pair a name of old.py:step \(a, b\) with one of new.py:step \(A, B\)"
+    with pytest.raises(VerifyError, match=text):
+        compare._oriented(old, new, {"a": "A", "B": "b"})  # type: ignore[arg-type]

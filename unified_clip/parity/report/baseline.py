@@ -68,7 +68,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     except (ValueError, RecursionError) as error:
         raise SuiteError(f"The baseline {path} is no parity.json: {error}. {ADVICE}") from None
     if not set(cases) & {case.name for case in report.cases}:
-        raise SuiteError(f"The baseline {path} has none of the cases of this suite. Pass the report of an earlier run.")
+        raise SuiteError(f"The baseline {path} has none of the cases of this suite. Pass an earlier report of it.")
     if not set(frameworks) & set(report.frameworks):
         raise SuiteError(f"The baseline {path} has no results of {', '.join(frameworks)}. Pass another one.")
     return report
