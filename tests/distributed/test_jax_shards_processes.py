@@ -87,7 +87,7 @@ def test_sparse_rows_of_one_process(world: World) -> None:
         assert found == [float(np.float32(math.sqrt(norm)))] * 2
 
 
-NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others have in its place; pass ownership"
+NOT_TOLD = "is only on devices of rank [01]. Pass ownership"
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,14 @@ NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others h
         ("disagreeing", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("disagreeing_about_copies", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
-        ("norm_of_four", ({"process_group": None},), "process_group is None, and other processes have parts"),
-        ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, and other processes have parts"),
-        ("clipped_by_own_norm", ({"process_group": None},), "process_group is None, and other processes have parts"),
+        ("norm_of_four", ({"process_group": None},), "process_group is None, but other processes have shards"),
+        ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, but other processes have shards"),
+        ("clipped_by_own_norm", ({"process_group": None},), "process_group is None, but other processes have shards"),
         ("norm_of_own_rows", ({},), NOT_TOLD),
         (
             "norm_of_arrays_of_each",
             (),
-            "ownership is 'replicated', and .* alone: rank [01] has no copy; pass 'distinct'",
+            "ownership is 'replicated', but .* only on .*: rank [01] has no copy. Pass ownership='distinct'",
         ),
         ("within_bounds", (), r"a bound has shape \[4\], and several processes hold the gradient; pass"),
     ],
@@ -115,7 +115,7 @@ def test_faults_are_told_on_every_process(world: World, function: str, args: tup
 
 
 def test_arrays_that_are_not_committed_are_copies_only_where_all_ranks_have_the_same_bits(world: World) -> None:
-    message = "the gradients at position 1 differ between ranks. .* pass ownership: 'replicated'"
+    message = "the gradients at position 1 differ between ranks. .* Pass ownership='replicated'"
     for failure in world.attempt(jax_sharded.with_unequal_copy, {}):
         assert re.search(message, str(failure))
     norm = reference.norm([np.array([3.0, 4.0, 3.0, 4.0], np.float32)])
@@ -183,7 +183,7 @@ def test_for_arrays_on_some_processes_it_is_stated_what_the_others_have(
 
 
 def test_arrays_on_some_processes_do_not_tell_what_the_others_have(three: World) -> None:
-    message = "is on devices of rank {} alone, which does not tell what the others have in its place; pass ownership"
+    message = "is only on devices of rank {}. Pass ownership"
     for failure in three.attempt(jax_sharded.clipped_on_meshes_of_some, "listed by all", FIRST, SECOND, 1.0, {}):
         assert message.format("0") in str(failure) or message.format("1, 2") in str(failure)
     for failure in three.attempt(jax_sharded.clipped_on_meshes_of_some, "copies", FIRST, SECOND, 1.0, {})[1:]:

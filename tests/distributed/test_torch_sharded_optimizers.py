@@ -40,7 +40,7 @@ def world(request: pytest.FixtureRequest, torch_worlds: Callable[[int], World]) 
 
 def test_the_norm_of_one_gradient_in_parts_that_do_not_tell_is_not_known(world: World) -> None:
     for found in world.attempt(training.sharded, "FSDP1", CONFIGS["each its own"]):
-        assert "is a plain tensor, of which other processes may hold other parts" in str(found)
+        assert "is a plain tensor, and other ranks may have other shards" in str(found)
 
 
 def test_the_greatest_magnitude_of_one_gradient_in_parts_is_not_known(world: World) -> None:

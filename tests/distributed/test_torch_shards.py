@@ -68,4 +68,4 @@ def test_a_gradient_that_is_said_to_be_whole_here_has_to_be(torch_worlds: Callab
     own = [np.float32(0.6), np.float32(0.8)]
     assert torch_worlds(2).run(torch_sharded.clipped_here, "replicated") == [own, own]
     for found in torch_worlds(2).attempt(torch_sharded.clipped_here, "FSDP"):
-        assert "process_group is None, and the gradient at position 0 is not complete here" in str(found)
+        assert "process_group is None, but the gradient at position 0 is not complete on this rank" in str(found)

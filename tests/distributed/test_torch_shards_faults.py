@@ -70,13 +70,13 @@ def test_what_is_left_out_by_name_tells_of_other_processes_too(worlds: Worlds) -
 def test_copies_are_those_beside_a_mesh_of_the_group_and_of_no_other(worlds: Worlds) -> None:
     *beside, third, fourth = worlds(4).run(faults.outcome, "plain beside the first two, in groups of two")
     assert [(each.norm, each.error) for each in beside] == [(reference.norm(faults.ARRAYS, 2.0), "")] * 2
-    check_refused([third, fourth], "ValueError", "position 1 is a plain tensor, which does not tell")
+    check_refused([third, fourth], "ValueError", "position 1 is a plain tensor. Pass ownership")
 
 
 @pytest.mark.parametrize("how", ["other numbers", "the last bit", "another order", "negated", "NaN"])
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_plain_tensors_are_copies_only_where_all_ranks_have_the_same_bits(worlds: Worlds, size: int, how: str) -> None:
-    message = "the gradients at position 2 differ between ranks. They were taken for copies, .* pass ownership: 'repl"
+    message = "the gradients at position 2 differ between ranks. They are plain tensors .* Pass ownership='repl"
     check_refused(worlds(size).run(faults.outcome, f"unequal copies, {how}"), "ValueError", message)
 
 
@@ -136,8 +136,8 @@ def test_processes_that_disagree_are_told_so(worlds: Worlds, size: int, case: st
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("copies as others", "48 gradient elements were counted, and 24 expected: some are counted more than once"),
-        ("others as copies", "24 gradient elements were counted, and 48 expected: .* or not at all; declare with"),
+        ("copies as others", "48 gradient elements were counted, and 24 expected. Some are counted more than once"),
+        ("others as copies", "24 gradient elements were counted, and 48 expected. .* or not at all. Declare with"),
         ("all copies", "0 gradient elements were counted, and 24 expected"),
         ("all copies, p = inf", "0 gradient elements were counted, and 24 expected"),
     ],
@@ -149,27 +149,27 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
 @pytest.mark.parametrize(
     ("case", "size", "error", "messages"),
     [
-        ("some processes", 2, "ValueError", ["on device meshes of 1 of the 2 processes, .* pass process_group, the"]),
-        ("some processes", 4, "ValueError", ["on device meshes of 2 of the 4 processes, .* pass process_group, the"]),
-        ("some processes, by a functional name", 4, "ValueError", ["pass process_group, the group of all that"]),
-        ("some processes, with derivatives", 2, "ValueError", ["is on 1 of 2 processes, .* torch.no_grad"]),
-        ("some processes, clipped with derivatives", 2, "ValueError", ["is on 1 of 2 processes, .* torch.no_grad"]),
-        ("some processes, configured with derivatives", 4, "ValueError", ["is on 2 of 4 processes, .* torch.no_grad"]),
-        ("some processes beside all", 2, "ValueError", ["at position 0 is on 1 of them, .* pass ownership: 'repl"]),
-        ("some processes beside all", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership: 'repl"]),
-        ("some processes in a group", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership: 'repl"]),
-        ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor, .* pass ownership: 'replicated'"]),
-        ("plain beside some, in a group", 4, "ValueError", ["position 3 is a plain tensor, .* pass ownership"]),
-        ("plain, and only told who counts", 2, "ValueError", ["no tensor tells .* pass process_group as well"]),
-        ("parts of parameters in pairs", 2, "ValueError", ["position 0 is a plain tensor, and a part of what its par"]),
-        ("parts of parameters in pairs, each by its own", 2, "ValueError", ["position 0 is a plain tensor, of which"]),
-        ("another group", 2, "ValueError", [r"this process, rank 0, .* has the ranks \[1\]; ", r"rank 1, .*\[0\]; "]),
-        ("a group that is too small", 2, "ValueError", [r"ranks \[0, 1\], and process_group has \[0\]; pass a", ""]),
+        ("some processes", 2, "ValueError", ["on device meshes of 1 of the 2 ranks. .* Pass process_group, the"]),
+        ("some processes", 4, "ValueError", ["on device meshes of 2 of the 4 ranks. .* Pass process_group, the"]),
+        ("some processes, by a functional name", 4, "ValueError", ["Pass process_group, the group of all ranks that"]),
+        ("some processes, with derivatives", 2, "ValueError", ["is on 1 of 2 ranks, .* torch.no_grad"]),
+        ("some processes, clipped with derivatives", 2, "ValueError", ["is on 1 of 2 ranks, .* torch.no_grad"]),
+        ("some processes, configured with derivatives", 4, "ValueError", ["is on 2 of 4 ranks, .* torch.no_grad"]),
+        ("some processes beside all", 2, "ValueError", ["at position 0 is on 1 of them. Pass ownership='repl"]),
+        ("some processes beside all", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership='repl"]),
+        ("some processes in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership='repl"]),
+        ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor. Pass ownership='replicated'"]),
+        ("plain beside some, in a group", 4, "ValueError", ["position 3 is a plain tensor. Pass ownership"]),
+        ("plain, and only told who counts", 2, "ValueError", ["no tensor has a mesh. Pass process_group as well"]),
+        ("parts of parameters in pairs", 2, "ValueError", ["position 0 is a plain tensor, and smaller than its par"]),
+        ("parts of parameters in pairs, each by its own", 2, "ValueError", ["position 0 is a plain tensor, and other"]),
+        ("another group", 2, "ValueError", [r"rank 0 is not in process_group, .*\[1\]", r"rank 1 is .*\[0\]"]),
+        ("a group that is too small", 2, "ValueError", [r"ranks \[0, 1\], but .* the ranks \[0\]. Pass a", ""]),
         (
             "a group that is too small for single gradients",
             2,
             "ValueError",
-            [r"ranks \[0, 1\], and process_group has \[0\]; pass a", r"and process_group has \[1\]; pass a"],
+            [r"ranks \[0, 1\], but process_group has the ranks \[0\]", r"process_group has the ranks \[1\]. Pass a"],
         ),
         (
             "a mesh without a group",
@@ -177,36 +177,39 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
             "ValueError",
             ["mesh of 2 dimensions with 2 of the 4 .*new_group"],
         ),
-        ("no group", 2, "ValueError", ["process_group is None, and the gradient at position 0 is not complete here"]),
-        ("a mesh of others", 2, "ValueError", ["is a plain tensor", "rank 1, is not on the device mesh"]),
-        ("a name for a group", 2, "TypeError", ["process_group is 'world'; it has to be a process group of"]),
-        ("a name for a group of single gradients", 2, "TypeError", ["process_group is 'world'; it has to be"]),
-        ("a list for a group", 2, "TypeError", [r"process_group is \[0, 1\]; it has to be a process group of"]),
-        ("copies on some processes, in a group", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership"]),
-        ("on the first two, in a group", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership"]),
-        ("who counts on a wider mesh", 4, "ValueError", [r"ranks \[0, 1, 2, 3\], and the gradients are added up over"]),
+        ("no group", 2, "ValueError", ["process_group is None, but the gradient at position 0 is not complete on"]),
+        ("a mesh of others", 2, "ValueError", ["is a plain tensor", "rank 1 is not on the device mesh"]),
+        ("a name for a group", 2, "TypeError", ["process_group is 'world'. Pass a process group of"]),
+        ("a name for a group of single gradients", 2, "TypeError", ["process_group is 'world'. Pass a process group"]),
+        ("a list for a group", 2, "TypeError", [r"process_group is \[0, 1\]. Pass a process group of"]),
+        ("copies on some processes, in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership"]),
+        ("on the first two, in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership"]),
+        ("who counts on a wider mesh", 4, "ValueError", [r"ranks \[0, 1, 2, 3\], but the norm is all-reduced over"]),
         (
             "who counts on a narrower mesh",
             4,
             "ValueError",
-            [r"gradients are added up over \[0, 1, 2, 3\]; pass the dev"],
+            [r"all-reduced over the ranks \[0, 1, 2, 3\]. Pass the dev"],
         ),
         (
             "who counts on a narrower mesh than all",
             2,
             "ValueError",
-            [r"ranks \[0\], and the gradients are added up over \[0, 1\]", r"ranks \[1\], and the gradients are"],
+            [r"ranks \[0\], but the norm is all-reduced over the ranks \[0, 1\]", r"ranks \[1\], but the norm is"],
         ),
         (
             "copies that nobody has",
             2,
             "ValueError",
-            [r"at position 1 is on the ranks \[1\] alone: rank 0 has no copy; pass 'dist", r"0 is on .* rank 1 has no"],
+            [
+                r"position 1 is only on the ranks \[1\]: rank 0 has no copy. Pass ownership='dist",
+                "0 is only on .* 1 has no",
+            ],
         ),
-        ("no answer", 2, "TypeError", ["ownership gave None for position 0.*; it has to be True or False"]),
-        ("unknown ownership", 2, "ValueError", ["ownership is 'owned'; it has to be 'replicated', 'distinct', a fun"]),
-        ("numbers that are no counts", 2, "TypeError", ["check_numel is 10.0; it has to be a bool, a whole number"]),
-        ("terms that are no sums", 2, "ValueError", [r"placement P\(max\); redistribute it first"]),
+        ("no answer", 2, "TypeError", ["ownership returned None for position 0.*. Return True if"]),
+        ("unknown ownership", 2, "ValueError", ["ownership is 'owned'. Pass 'replicated', 'distinct', a fun"]),
+        ("numbers that are no counts", 2, "TypeError", ["check_numel is 10.0. Pass a bool, a whole number"]),
+        ("terms that are no sums", 2, "ValueError", [r"placement P\(max\), which is not supported"]),
     ],
 )
 def test_what_cannot_be_told_has_to_be_stated(

@@ -410,7 +410,7 @@ def test_sums_of_shards_on_a_device_are_added_up_on_the_host() -> None:
     """Ranks exchange integers, whichever path the gradients take."""
     sums = BACKEND.partial_sums([torch.full((4,), 3.0), torch.full((7,), 4.0)])
     assert sums.power_sum(1, False).root(1, sums.norm_dtype) == 40.0
-    assert sums.greatest("float32") == 4.0
+    assert sums.max_abs("float32") == 4.0
 
 
 def test_tensors_on_the_cpu_are_left_to_the_host_path() -> None:

@@ -63,7 +63,7 @@ class TensorListPath(HostPath):
         if self._is_per_tensor:
             return self._tensor_norms()
         if p == math.inf:
-            return self.greatest(self.norm_dtype)
+            return self.max_abs(self.norm_dtype)
         if p not in (1, 2):
             with processor.ieee_arithmetic():
                 return super().norm(p)
@@ -73,7 +73,7 @@ class TensorListPath(HostPath):
         how = kernels.how_to_add(exactly, blocks=self.norm_dtype == "float32")
         return kernels.native_sum(self._list.power_sum(p, how, self._threads), how)
 
-    def greatest(self, dtype: str) -> float:
+    def max_abs(self, dtype: str) -> float:
         return nearest(self._list.max_abs(self._threads), dtype)
 
     def as_norm(self, n: Scalar) -> Tensor:

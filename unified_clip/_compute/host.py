@@ -70,8 +70,8 @@ class HostPath:
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         return kernels.power_sum(self._magnitudes(p), p, self.norm_dtype, exactly=exactly, threads=self._threads)
 
-    def greatest(self, dtype: str) -> float:
-        return kernels.greatest(self._magnitudes(math.inf), dtype, self._threads)
+    def max_abs(self, dtype: str) -> float:
+        return kernels.max_abs(self._magnitudes(math.inf), dtype, self._threads)
 
     def checksum(self) -> int:
         return checksums.checksum(self._views)

@@ -150,19 +150,19 @@ def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float
 def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threads: int = 1) -> float:
     """Any p > 0, inf included, in extended precision where NumPy has it; divided by the greatest magnitude first."""
     if p == math.inf:
-        return greatest(parts, dtype, threads)
-    top = greatest(parts, "float64", threads)
+        return max_abs(parts, dtype, threads)
+    top = max_abs(parts, "float64", threads)
     if top == 0 or not math.isfinite(top):
         return top
     return general_root(relative_sum(parts, p, top), p, top, dtype)
 
 
-def greatest(parts: Sequence[tuple[Array, str]], dtype: str, threads: int = 1) -> float:
+def max_abs(parts: Sequence[tuple[Array, str]], dtype: str, threads: int = 1) -> float:
     """Return the greatest magnitude, rounded once to a dtype; NaN if there is any, 0 for no elements."""
     real = [part for part in parts if not _is_complex(part)]
     compiled = _kernels_for([view for view, _ in real])
     top = float(compiled.max_abs(*_buffers(real), threads) if compiled else _greatest(real))
-    found = [nearest(top, dtype), *(moduli.greatest(view, dtype) for view, _ in filter(_is_complex, parts))]
+    found = [nearest(top, dtype), *(moduli.max_abs(view, dtype) for view, _ in filter(_is_complex, parts))]
     return max(found, key=_nan_last)
 
 

@@ -85,7 +85,7 @@ def exact_sum(view: Array) -> Accumulator:
     return found
 
 
-def greatest(view: Array, dtype: str) -> float:
+def max_abs(view: Array, dtype: str) -> float:
     """Return the greatest modulus, rounded once; NaN if there is any, 0 for no elements."""
     found, squares = Accumulator(), {0}
     for chunk in _chunks(view):

@@ -1,4 +1,4 @@
-"""What the core knows of gradients that several ranks hold: the caller's declaration, and the interface to them."""
+"""Distributed gradients: the caller's declaration, and the interface of their shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPLICATED, DISTINCT = "replicated", "distinct"
 
 @dataclass(frozen=True)
 class DistributedSpec:
-    """The caller's declaration of the ranks that hold the gradients; see `clip_grad_norm_`."""
+    """The caller's declaration of how gradients are distributed over ranks; see `clip_grad_norm_`."""
 
     process_group: Any = "auto"
     ownership: Any = None
@@ -25,16 +25,14 @@ class DistributedSpec:
     def __post_init__(self) -> None:
         if self.ownership not in (None, REPLICATED, DISTINCT) and not callable(self.ownership):
             raise ValueError(
-                f"ownership is {self.ownership!r}; it has to be {REPLICATED!r}, {DISTINCT!r}, a function of a "
-                "parameter, or None"
+                f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, a function of a parameter or None"
             )
         if not isinstance(self.check_numel, int | None):
-            raise TypeError(f"check_numel is {self.check_numel!r}; it has to be a bool, a whole number, or None")
+            raise TypeError(f"check_numel is {self.check_numel!r}. Pass a bool, a whole number, or None")
         if self.process_group is None and self.ownership is not None:
             raise ValueError(
-                f"ownership is {self.ownership!r}, and process_group is None: this process alone, which counts all it "
-                "has; pass a group, once it is made (before init_process_group, WORLD of PyTorch is None), or leave "
-                "ownership out"
+                f"ownership is {self.ownership!r}, but process_group is None, which means this process alone. Pass a "
+                "group (before init_process_group, WORLD of PyTorch is None), or leave ownership out"
             )
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
@@ -48,42 +46,42 @@ class DistributedSpec:
         return self.process_group not in (None, "auto") or self.ownership is not None or is_counted
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
-        """Return how many elements must be counted, by `count` if the caller gives no number; None without a check."""
+        """Return the expected number of counted elements: the caller's, or that of `count`. None without a check."""
         if self.check_numel is None or self.check_numel is False:
             return None
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters; None if each rank may list other ones."""
+        """Return the number of parameters; None if it may differ between ranks."""
         return None if self.ownership == DISTINCT or callable(self.ownership) else len(parameters)
 
 
 INFERRED = DistributedSpec()
-"""The caller declares nothing: gradients are complete here, or carry their placements."""
+"""The caller declares nothing: gradients are complete on this rank, or carry their placements."""
 
 
 def declared(process_group: Any, ownership: Any = None, check_numel: bool | int | None = None) -> DistributedSpec:
-    """Return the declaration of a call, most of which declare nothing."""
+    """Return the declaration of a call."""
     if isinstance(process_group, str) and process_group == "auto" and ownership is None and check_numel is None:
         return INFERRED
     return DistributedSpec(process_group, ownership, check_numel)
 
 
 class PartialSums(Protocol):
-    """Sums over local tensors, on the host, before the root of a norm is taken."""
+    """Sums over local tensors, on the host, before the root of a norm."""
 
     norm_dtype: str
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
 
-    def greatest(self, dtype: str) -> float:
+    def max_abs(self, dtype: str) -> float:
         """Return the largest magnitude, rounded to a dtype; NaN if there is a NaN."""
 
     def checksum(self) -> int:
         """Return 64 bits that depend on the bits of all values in their order."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p, as that of two numbers."""
+        """Return the sum of (|g| / top)**p as two numbers, whose sum it is."""
 
     def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
         """Return the norm, from such a sum over all ranks."""
@@ -93,7 +91,7 @@ Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 
 class Shards(Protocol):
-    """The gradients of one call, of which this rank holds shards. `_distributed.norm` implements it."""
+    """The gradients of one call, of which this rank has shards. `_distributed.norm` implements it."""
 
     values: list[Tensor]
     """The local tensor of each gradient, in the gradient's own memory; sparse ones are coalesced afterwards."""
@@ -115,12 +113,12 @@ class Shards(Protocol):
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return which other ranks hold NaN and inf, and how many, after a `norm` on this path."""
+        """Return the other ranks with NaN or inf, and their counts, after a `norm` on this path."""
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool, function: str
     ) -> dict[int, float]:
-        """Return the norm of each gradient by its index. `known_only`: leave out those that no rank can compute."""
+        """Return the norm of each gradient by its index. `known_only`: leave out norms that cannot be computed."""
 
     def check_by_value(self) -> None:
         """Raise ValueError if elements cannot be clipped one by one."""
@@ -136,7 +134,7 @@ class Shards(Protocol):
 
 
 class Awaited(threading.local):
-    """The call under way whose ranks wait for this one."""
+    """The current call of this thread, if other ranks wait for this one."""
 
     send_rejection: Callable[[Exception], None] | None = None
 

@@ -1,4 +1,4 @@
-"""Norms over gradients that several ranks hold; `consensus` has the consensus_of_group between ranks."""
+"""Norms of distributed gradients: over all gradients, and per tensor. `consensus` has the collectives."""
 
 from __future__ import annotations
 
@@ -12,50 +12,49 @@ from typing import Any, NamedTuple
 from .._core.distributed import DistributedSpec, Measure, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
-from . import consensus
-from .consensus import Call, Consensus, Group, Sum
+from .consensus import Call, Consensus, Group, Sum, send_rejection
 from .differences import ELEMENTS
 
 
 class NormGroup(NamedTuple):
     """A parameter whose gradient is clipped by its own norm."""
 
-    at: int | None
-    """The index of its gradient; None where there is none here."""
+    gradient: int | None
+    """The index of its gradient. None without a gradient on this rank."""
 
     groups: Sequence[Group]
-    """Over which its parts are spread, one after the other."""
+    """The groups of its shards. Sums are all-reduced over one after the other."""
 
     leaf: Leaf
     label: str | None = None
-    """Name and shape, equal on the ranks of its groups. None where they are not known here."""
+    """Name and shape, equal on the ranks of its groups. None if unknown on this rank."""
 
 
 class SingleProcess:
-    """A group of one process, which holds everything."""
+    """A group of one process."""
 
     rank, size = 0, 1
 
     def __init__(self) -> None:
         self.ranks, self.key = [0], self
 
-    def total(self, numbers: Sequence[int]) -> list[int]:
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return list(numbers)
 
-    greatest = total
+    all_reduce_max = all_reduce_sum
 
 
 class LocalShards(ABC):
-    """`Shards` of one call. A subclass knows the placements of its framework's tensors."""
+    """`Shards` of one call. A subclass reads the placements of its framework's tensors."""
 
     values: list[Tensor]
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """`parameters`: with those that have no gradient."""
+        """`parameters`: with or without a gradient."""
         self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
         self._measured: list[tuple[Path, Consensus]] = []
 
-    # -- what the placements imply
+    # -- from the placements
 
     @abstractmethod
     def elements(self, index: int) -> int:
@@ -63,53 +62,53 @@ class LocalShards(ABC):
 
     @abstractmethod
     def group(self) -> Group:
-        """Return the ranks that add up. Raise ValueError if they cannot be inferred."""
+        """Return the group of the all-reduce. Raise ValueError if it cannot be inferred."""
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors of gradients that this rank counts: one rank counts each element."""
+        """Return the local tensors that this rank counts in the total norm. One rank counts each element."""
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return the gradients, of those last `counted`, that are taken for copies without a declaration."""
+        """Return the gradients of the last `counted` that are assumed, not declared, to be copies."""
 
     @abstractmethod
-    def rows(self, known_only: bool = False) -> list[NormGroup]:
-        """Return all parameters in the order that all ranks have.
+    def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
+        """Return all parameters, in the same order on all ranks.
 
-        Raise ValueError if the own norm of one cannot be computed, or leave it out with `known_only`.
+        Raise ValueError for a parameter whose norm cannot be computed. With `known_only`, leave it out.
         """
 
     @abstractmethod
-    def whole(self, index: int) -> Tensor:
-        """Return what this rank counts of one gradient for its own norm; of a `Partial` one, of the sum."""
+    def counted_alone(self, index: int) -> Tensor:
+        """Return the local tensor that this rank counts in the norm of one gradient, with `Partial` reduced."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
-        """Return the placements of each gradient in words: `Shard(dim=0) over dp=4`."""
+        """Return the placements of each gradient as text: `Shard(dim=0) over dp=4`."""
 
     @abstractmethod
     def world(self) -> Group:
         """Return the group of all ranks."""
 
     def awaits_sums(self) -> bool:
-        """Return whether collectives precede that of the norm, so that a rank cannot reject the call there."""
+        """Return whether other collectives precede the norm. A rank then cannot reject the call before the norm."""
         return False
 
-    # -- what follows
+    # -- for all frameworks
 
     @property
     def numel(self) -> int | None:
-        """The number of elements that must be counted on all ranks together; None without a check."""
+        """The expected number of counted elements over all ranks. None without a check."""
         return self._spec.expected_numel(lambda: sum(map(self.elements, range(len(self._leaves)))))
 
     @property
     def parameters(self) -> int | None:
-        """The number of parameters, with a gradient or without; None if each rank may list other ones."""
+        """The number of parameters, with or without a gradient. None if it may differ between ranks."""
         return self._spec.comparable(self._parameters)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
-        """Return name and shape of each parameter; None if ranks list other ones, or a shape is unknown here."""
+        """Return name and shape of each parameter. None if they may differ between ranks, or a shape is unknown."""
         known = [(leaf, text) for leaf in self._parameters if (text := label(leaf)) is not None]
         return known if self.parameters is not None and len(known) == len(self._parameters) else None
 
@@ -139,15 +138,15 @@ class LocalShards(ABC):
             call = self._first_call(arguments, counted, measure, function)
         else:
             call = Call(arguments, remarks=lambda: {"function": function})
-        consensus_of_group = Consensus(self.group(), call)
-        self._measured.append((path, consensus_of_group))
-        n, path.norm_dtype = _norm(measure(counted), consensus_of_group, p)
+        consensus = Consensus(self.group(), call)
+        self._measured.append((path, consensus))
+        n, path.norm_dtype = _norm(measure(counted), consensus, p)
         return path.xp.asarray(n)
 
     def _first_call(
         self, arguments: dict[str, Any], counted: Sequence[Tensor], measure: Measure, function: str
     ) -> Call:
-        """Return a call that also compares the parameters of the ranks, and counts their elements."""
+        """Return a call that also compares the ranks' parameters and counts elements."""
         numel, copies = self.numel, self.copies()
 
         def checksum(tensors: Sequence[Tensor]) -> int:
@@ -165,104 +164,104 @@ class LocalShards(ABC):
     def _remarks(self, function: str) -> dict[str, str]:
         remarks, missing = {"function": function}, self.missing()
         if missing and self.numel is not None:
-            few = ", ".join(leaf.place for leaf in missing[:3]) + ", ..." * (len(missing) > 3)
-            remarks["missing"] = f"no gradient for {len(missing)} of the parameters ({few})"
+            places = ", ".join(leaf.place for leaf in missing[:3]) + ", ..." * (len(missing) > 3)
+            remarks["missing"] = f"no gradient for {len(missing)} of the parameters ({places})"
         return remarks
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        agreed = next((each for measured, each in self._measured if measured is path), None)
-        if agreed is None:
+        consensus = next((consensus for measured, consensus in self._measured if measured is path), None)
+        if consensus is None:
             return []
-        counts = zip(*path.nonfinite_counts(), strict=True)
-        nans, infs = (agreed.all_gather(sum(each)) for each in (*counts, (), ())[:2])
+        columns = zip(*path.nonfinite_counts(), strict=True)
+        nans, infs = (consensus.all_gather(sum(column)) for column in (*columns, (), ())[:2])
         ranks = enumerate(zip(nans, infs, strict=True))
-        return [(f"rank {rank}", *each) for rank, each in ranks if rank != agreed.group.rank and any(each)]
+        return [(f"rank {rank}", *counts) for rank, counts in ranks if rank != consensus.group.rank and any(counts)]
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool = False, function: str = ""
     ) -> dict[int, float]:
-        rows = self.rows(known_only)
-        parts = [measure([] if row.at is None else [self.whole(row.at)]) for row in rows]
+        groups = self.norm_groups(known_only)
+        indices = [group.gradient for group in groups]
+        partial_sums = [measure([] if index is None else [self.counted_alone(index)]) for index in indices]
         norms: dict[int, float] = {}
         for exactly in (False, True):
-            left = [number for number in range(len(rows)) if number not in norms]
-            sums = {number: (parts[number].power_sum(p, exactly), parts[number].norm_dtype) for number in left}
+            left = [at for at in range(len(groups)) if at not in norms]
+            sums = {at: (partial_sums[at].power_sum(p, exactly), partial_sums[at].norm_dtype) for at in left}
             compared = None if exactly else {**must_match, "norm_type": f"{p} of each gradient"}
-            _add_up(sums, rows, compared, function)
-            norms.update((number, n) for number in left if (n := sums[number][0].root(p, sums[number][1])) is not None)
-        return {row.at: norms[number] for number, row in enumerate(rows) if row.at is not None}
+            _all_reduce(sums, groups, compared, function)
+            norms.update((at, n) for at in left if (n := sums[at][0].root(p, sums[at][1])) is not None)
+        return {index: norms[at] for at, index in enumerate(indices) if index is not None}
 
     def send_rejection(self, error: Exception) -> None:
-        if not self.awaits_sums():  # whose collectives a rank cannot leave out
-            consensus.send_rejection(error, self.group)
+        if not self.awaits_sums():
+            send_rejection(error, self.group)
 
 
 def label(leaf: Leaf) -> str | None:
-    """Return name and shape of a parameter, to be compared across ranks; None if its shape is unknown."""
+    """Return name and shape of a parameter, for comparison across ranks. None if its shape is unknown."""
     tensor = leaf.parameter if hasattr(leaf.parameter, "shape") else leaf.tensor
     if tensor is None:
         return None
-    name = leaf.name if leaf.name != getattr(leaf.parameter, "name", None) else None  # a framework numbers its own
+    # A name that the framework generates has a number, which may differ between ranks.
+    name = leaf.name if leaf.name != getattr(leaf.parameter, "name", None) else None
     return f"{list(tensor.shape)}" if name is None else f"{name!r} {list(tensor.shape)}"
 
 
-def _add_up(
-    sums: dict[int, Sum], rows: Sequence[NormGroup], must_match: Mapping[str, Any] | None, function: str
+def _all_reduce(
+    sums: dict[int, Sum], norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any] | None, function: str
 ) -> None:
-    """Along the first group of each row, then along the second; all rows of a group at once.
+    """All-reduce sums in place: over the first process group of each parameter, then over the second.
 
-    After an error this rank rejects the call in the groups that are left, so that no rank waits.
+    Parameters with one process group share a collective. After an error this rank rejects the call in all other groups,
+    so that no rank waits.
     """
     difference: ValueError | None = None
-    for depth in range(max((len(row.groups) for row in rows), default=0)):
+    for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[Group, list[int]] = {}
-        for number in sums:
-            if len(rows[number].groups) > depth:
-                members.setdefault(rows[number].groups[depth], []).append(number)
-        for group, numbers in members.items():
-            consensus_of_group = Consensus(
-                group, _call_of([rows[number] for number in numbers], must_match or {}, function)
-            )
+        for at in sums:
+            if len(norm_groups[at].groups) > depth:
+                members.setdefault(norm_groups[at].groups[depth], []).append(at)
+        for group, positions in members.items():
+            call = _call_of([norm_groups[at] for at in positions], must_match or {}, function)
+            consensus = Consensus(group, call)
             if difference is not None:
-                consensus_of_group.reject(difference)
+                consensus.reject(difference)
                 continue
             try:
                 if must_match is not None:
-                    consensus_of_group.compare()
+                    consensus.compare()
             except ValueError as error:
                 difference = error
             else:
-                sums.update(
-                    zip(numbers, consensus_of_group.power_sums([sums[number] for number in numbers]), strict=True)
-                )
+                sums.update(zip(positions, consensus.power_sums([sums[at] for at in positions]), strict=True))
     if difference is not None:
         raise difference
 
 
-def _call_of(rows: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:
-    """What the ranks of a group compare before they add up the sums of some rows."""
-    labels = [(row.leaf, row.label) for row in rows if row.label is not None]
+def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:
+    """Return the call that the ranks of a process group compare before they add up sums."""
+    labels = [(group.leaf, group.label) for group in norm_groups if group.label is not None]
     return Call(
-        {**must_match, "the number of parameters": len(rows)},
-        layout=labels if len(labels) == len(rows) else None,
+        {**must_match, "the number of parameters": len(norm_groups)},
+        layout=labels if len(labels) == len(norm_groups) else None,
         remarks=lambda: {"function": function},
     )
 
 
-def _norm(own: PartialSums, consensus_of_group: Consensus, p: float) -> tuple[float, str]:
-    """Return the norm over all processes, and its dtype."""
+def _norm(own: PartialSums, consensus: Consensus, p: float) -> tuple[float, str]:
+    """Return the norm over all ranks, and its dtype."""
     if p in (1, 2):
-        n, dtype = _power_norm(own, consensus_of_group, int(p), exactly=False)
+        n, dtype = _power_norm(own, consensus, int(p), exactly=False)
         if n is None:
-            n, dtype = _power_norm(own, consensus_of_group, int(p), exactly=True)
+            n, dtype = _power_norm(own, consensus, int(p), exactly=True)
         assert n is not None, "an exact sum has no slack"
         return n, dtype
-    top, dtype = consensus_of_group.greatest(own, p)
+    top, dtype = consensus.max_abs(own, p)
     if p == math.inf or top == 0 or not math.isfinite(top):
         return top, dtype
-    return own.general_root(consensus_of_group.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
+    return own.general_root(consensus.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
 
 
-def _power_norm(own: PartialSums, consensus_of_group: Consensus, p: int, *, exactly: bool) -> tuple[float | None, str]:
-    total, dtype = consensus_of_group.power_sum(own.power_sum(p, exactly), own.norm_dtype)
+def _power_norm(own: PartialSums, consensus: Consensus, p: int, *, exactly: bool) -> tuple[float | None, str]:
+    total, dtype = consensus.power_sum(own.power_sum(p, exactly), own.norm_dtype)
     return total.root(p, dtype), dtype

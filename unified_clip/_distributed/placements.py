@@ -1,7 +1,6 @@
-"""Who counts what, where several processes hold gradients: what tensors tell, and what the caller states.
+"""Assign each gradient element to one rank, from placements on a mesh or from the caller's `ownership`.
 
-In the group that adds up, every element is counted by exactly one process. The same for all frameworks that cut tensors
-over a mesh of processes; a subclass says what its tensors are like.
+Exactly one rank of the process group counts each element. A framework's subclass reads the placements of its tensors.
 """
 
 from __future__ import annotations
@@ -19,165 +18,163 @@ from .norm import LocalShards, NormGroup, SingleProcess, label
 
 
 class RankedGroup(Group, Protocol):
-    """A group that knows its processes' ranks among all."""
+    """A group with the global ranks of its processes."""
 
     ranks: list[int]
 
 
-def states(spec: DistributedSpec, leaf: Leaf, held_by: Collection[int], *, here: int, first: int) -> bool | None:
-    """Return whether this process counts a gradient, as the caller states it; None where nothing is stated.
+def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
+    """Return whether this rank counts a gradient by the caller's `ownership`; None without one.
 
-    `held_by`: the ranks that are known to hold it. `here`, `first`: those of this process, and of the group's first.
+    `ranks`: the ranks that have the gradient. `rank`: this rank. `first`: the first rank of the group.
     """
-    if callable(spec.ownership):  # of a gradient where its parameter is a name, which does not tell where it is
-        found = spec.ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
-        if found not in (True, False):
+    if callable(spec.ownership):
+        # A name, which JAX has for a parameter, has no placement.
+        is_owner = spec.ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
+        if is_owner not in (True, False):
             raise TypeError(
-                f"ownership gave {found!r} for {leaf.place}; it has to be True or False: whether this process counts it"
+                f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank counts it, else False"
             )
-        return bool(found)
-    if spec.ownership == REPLICATED and here not in held_by:
+        return bool(is_owner)
+    if spec.ownership == REPLICATED and rank not in ranks:
         raise ValueError(
-            f"ownership is {REPLICATED!r}, and the gradient at {leaf.place} is on the ranks {sorted(held_by)} alone: "
-            f"rank {here} has no copy; pass {DISTINCT!r} where every process lists the tensors of all"
+            f"ownership is {REPLICATED!r}, but the gradient at {leaf.place} is only on the ranks {sorted(ranks)}: "
+            f"rank {rank} has no copy. Pass ownership={DISTINCT!r} if every rank lists the tensors of all ranks"
         )
     if spec.ownership == DISTINCT:
         return True
-    return first in held_by if spec.ownership == REPLICATED else None
+    return first in ranks if spec.ownership == REPLICATED else None
 
 
-def ownership_unknown(size: int, place: str, held: str) -> ValueError:
+def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
     return undeclared(
-        f"{size} processes hold the gradients, and the one at {place} is {held}, which does not tell what the others "
-        f"have in its place; {REMEDY}"
+        f"Cannot infer how gradients are distributed over {size} ranks: the gradient at {place} is {kind}. {REMEDY}"
     )
 
 
-def part_unknown(leaf: Leaf) -> ValueError:
+def norm_unknown(leaf: Leaf) -> ValueError:
     return undeclared(
-        f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm is not known; "
-        "use one norm over all gradients, or, if it is whole here, leave process_group out, or state "
-        f"ownership={REPLICATED!r} where that is taken"
+        f"{leaf.place} is a plain tensor, and other ranks may have other shards of it, so its own norm is unknown. Use "
+        "one norm over all gradients. If it is complete on this rank, leave process_group out, or pass "
+        f"ownership={REPLICATED!r}"
     )
 
 
 class Terminology(NamedTuple):
-    """What a framework calls things, for messages."""
+    """A framework's terms, for messages."""
 
     mesh: str
     redistribute: str
-    everybody: str
-    """The group of all processes."""
+    world_group: str
 
 
 class DistributedGradients(LocalShards):
-    """`Shards` of one call."""
+    """`Shards` of one call, from placements on a mesh."""
 
-    words: ClassVar[Terminology]
+    terminology: ClassVar[Terminology]
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self._gradients = [leaf.tensor for leaf in gradients]
         self._groups: dict[Any, Any] = {}
-        self._assumed: list[int] = []
-        self._within: set[frozenset[int]] = set()  # of the meshes whose processes are known to be in the group
+        self._assumed_copies: list[int] = []
+        self._checked_meshes: set[frozenset[int]] = set()
 
-    # -- what a framework says of its tensors
+    # -- from the framework
 
     @abstractmethod
     def is_sharded(self, tensor: Any) -> bool:
-        """Return whether it tells by a mesh and placements what processes have of it; else it is plain."""
+        """Return whether a tensor has a mesh and placements; if not, it is plain."""
 
     @abstractmethod
     def ranks(self, tensor: Any) -> frozenset[int]:
-        """Return the processes of its mesh."""
+        """Return the ranks of a tensor's mesh."""
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether no process of its mesh that comes before this one has the same, once terms are added up."""
+        """Return whether this is the first rank of the mesh with these elements, once `Partial` is reduced."""
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this process has all of it."""
+        """Return whether this rank has all elements."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool:
-        """Return whether every process has a term of each element."""
+        """Return whether a placement is `Partial`."""
 
     @abstractmethod
-    def summed(self, index: int) -> Tensor:
-        """What this process holds of a gradient, or of the sum where every process has a term, by a collective."""
+    def reduced(self, index: int) -> Tensor:
+        """Return the local tensor of a gradient, with `Partial` reduced by a collective."""
 
     @abstractmethod
     def layout(self, tensor: Any) -> str:
-        """Return the placements of a tensor in words: `Shard(dim=0) over dp=4`."""
+        """Return the placements of a tensor as text: `Shard(dim=0) over dp=4`."""
 
     @abstractmethod
-    def world(self) -> RankedGroup:
-        """All processes."""
+    def world(self) -> RankedGroup: ...
 
     @abstractmethod
-    def named_group(self, stated: Any) -> RankedGroup:
-        """What the caller passes as process_group."""
+    def group_from(self, process_group: Any) -> RankedGroup:
+        """Return the group that the caller passes as process_group."""
 
     @abstractmethod
-    def groups_over(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
-        """Over which the parts of a parameter's gradient are spread, one after the other; None where that is untold."""
+    def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
+        """Return the groups over which a gradient is sharded, one after the other; None if unknown."""
 
     def inferred_group(self) -> RankedGroup | None:
-        """Where neither the caller nor a mesh tells the group, but something else does."""
+        """Return the group that the framework has set up, if neither the caller nor a mesh determines it."""
         return None
 
     def inferred_owner(self, leaf: Leaf, group: RankedGroup) -> bool | None:
-        """Return the same for who counts a plain tensor."""
+        """Return whether this rank counts a plain tensor, if the framework's attributes determine it."""
         return None
 
-    # -- what follows
+    # -- for all frameworks
 
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        return [(self._leaves[index], self.values[index]) for index in self._assumed]
+        return [(self._leaves[index], self.values[index]) for index in self._assumed_copies]
 
     def awaits_sums(self) -> bool:
         return any(self.is_sharded(tensor) and self.is_partial(tensor) for tensor in self._gradients)
 
-    def rows(self, known_only: bool = False) -> list[NormGroup]:
+    def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
         if self._spec.process_group is None:
             self._check_complete(range(len(self._leaves)))
             return [NormGroup(index_of.get(leaf.position), [], leaf) for leaf in self._parameters]
         group = None if self._spec.process_group == "auto" else self._group
-        rows = []
+        norm_groups = []
         for leaf in self._parameters:
             index = index_of.get(leaf.position)
             tensor = leaf.parameter if index is None else self._gradients[index]
             if group is not None and self.is_sharded(tensor):
                 self._check_within(leaf, self.ranks(tensor), group)
-            groups = self.groups_over(leaf, tensor)
+            groups = self.shard_groups(leaf, tensor)
             if groups is not None:
                 text = label(leaf) if self.is_sharded(tensor) else None
-                rows.append(NormGroup(index, groups, leaf, text))
+                norm_groups.append(NormGroup(index, groups, leaf, text))
             elif not known_only:
-                raise part_unknown(leaf)
-        return rows
+                raise norm_unknown(leaf)
+        return norm_groups
 
-    def is_complete_here(self, parameter: Any, tensor: Any) -> bool:
-        """Return whether a plain tensor is said to be all there is of a gradient, or tells so."""
+    def is_complete(self, parameter: Any, tensor: Any) -> bool:
+        """Return whether a plain tensor is a complete gradient, by declaration or by its attributes."""
         if self._spec.ownership is not None:
             return bool(self._spec.ownership == REPLICATED)
-        if self._is_of_part(parameter, tensor):
+        if self._is_plain_shard(parameter, tensor):
             return False
-        return self._spec.process_group == "auto" or self._is_beside_whole_meshes
+        return self._spec.process_group == "auto" or self._has_full_mesh
 
-    def _is_of_part(self, parameter: Any, tensor: Any) -> bool:
-        """Whether a plain gradient is that of a part of its parameter, which is cut: then it has another shape."""
+    def _is_plain_shard(self, parameter: Any, tensor: Any) -> bool:
+        """Return whether a plain gradient belongs to one shard of its parameter: then the shapes differ."""
         return self.is_sharded(parameter) and list(tensor.shape) != list(parameter.shape)
 
     def check_by_value(self) -> None:
         for leaf in self._leaves:
             if self.is_sharded(leaf.tensor) and self.is_partial(leaf.tensor):
                 raise ValueError(
-                    f"the gradient at {leaf.place} has the placements {leaf.tensor.placements}: every process holds a "
-                    f"term of each element, so that elements cannot be clipped by value; {self.words.redistribute}"
+                    f"the gradient at {leaf.place} has the placements {leaf.tensor.placements}: every rank has a "
+                    f"partial sum of each element, which cannot be clipped by value. {self.terminology.redistribute}"
                 )
 
     def layouts(self) -> Iterable[str]:
@@ -193,96 +190,93 @@ class DistributedGradients(LocalShards):
         if self._spec.process_group is None:
             self._check_complete(indices)
             return [self.values[index] for index in indices]
-        self._assumed = []
-        counts = [
-            self._counts(index, self._group) for index in indices
-        ]  # where that cannot be told, before any is summed
-        summed = [self.summed(index) for index in indices]  # on all processes, since they communicate
-        return [tensor for tensor, counted in zip(summed, counts, strict=True) if counted]
+        self._assumed_copies = []
+        # All errors come before the first collective, in which all ranks take part.
+        is_counted = [self._counts(index, self._group) for index in indices]
+        return [tensor for tensor, counts in zip(map(self.reduced, indices), is_counted, strict=True) if counts]
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:
             gradient = self._gradients[index]
             if self.is_sharded(gradient) and not self.is_replicated(gradient):
                 raise ValueError(
-                    f"process_group is None, and the gradient at {self._leaves[index].place} is not complete here: it "
-                    f"is {gradient.placements} on {len(self.ranks(gradient))} processes; leave process_group out"
+                    f"process_group is None, but the gradient at {self._leaves[index].place} is not complete on this "
+                    f"rank: it is {gradient.placements} on {len(self.ranks(gradient))} ranks. Leave process_group out"
                 )
 
     # -- the group
 
     @functools.cached_property
     def _group(self) -> RankedGroup:
-        group = self._inferred_group()
+        group, mesh_name = self._find_group(), self.terminology.mesh
         mesh = getattr(self._spec.ownership, "mesh_ranks", None)
         if mesh is not None and mesh != set(group.ranks):
             raise ValueError(
-                f"ownership goes by a {self.words.mesh} with the ranks {sorted(mesh)}, and the gradients are added up "
-                f"over {group.ranks}; pass the {self.words.mesh} and the process_group of all that hold the model"
+                f"ownership is for a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over the "
+                f"ranks {group.ranks}. Pass the {mesh_name} and the process_group of all ranks that have the model"
             )
         return group
 
-    def _inferred_group(self) -> RankedGroup:
-        stated, world = self._spec.process_group, self.world()
-        if stated != "auto":
-            return self.named_group(stated)
+    def _find_group(self) -> RankedGroup:
+        process_group, world = self._spec.process_group, self.world()
+        if process_group != "auto":
+            return self.group_from(process_group)
         sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_sharded(tensor)}
         if world.size in sizes or len(getattr(self._spec.ownership, "mesh_ranks", ())) == world.size:
             return world
-        if (told := self.inferred_group()) is not None:
-            return told
+        if (inferred := self.inferred_group()) is not None:
+            return inferred
         if not sizes:
             raise ValueError(
-                "ownership or check_numel is given, and no tensor tells which processes hold the gradients; pass "
-                "process_group as well"
+                "Cannot infer which ranks have the gradients: no tensor has a mesh. Pass process_group as well as "
+                "ownership or check_numel"
             )
         raise ValueError(
-            f"the gradients are on {self.words.mesh}es of {', '.join(map(str, sorted(sizes)))} of the {world.size} "
-            "processes, and nothing tells what the other processes hold; pass process_group, the group of all that "
-            f"hold the model ({self.words.everybody} if all do), and ownership: 'replicated' if others hold copies, "
-            "'distinct' if they hold other parameters, or a function of a parameter"
+            f"the gradients are on {self.terminology.mesh}es of {', '.join(map(str, sorted(sizes)))} of the "
+            f"{world.size} ranks. Cannot infer what the other ranks have. Pass process_group, the group of all ranks "
+            f"that have the model ({self.terminology.world_group} if all have it). {REMEDY}"
         )
 
     def _tensors(self) -> list[Any]:
         return [leaf.parameter for leaf in self._parameters] + self._gradients
 
-    # -- who counts what
+    # -- ownership
 
     def _counts(self, index: int, group: RankedGroup) -> bool:
-        """Return whether this process counts its part of a gradient."""
+        """Return whether this rank counts its local tensor of a gradient."""
         gradient = self._gradients[index]
         if not self.is_sharded(gradient):
             return self._is_owner(index, group, frozenset([group.ranks[group.rank]]))
         ranks = self.ranks(gradient)
         self._check_within(self._leaves[index], ranks, group)
-        is_owner = len(ranks) == group.size or self._is_owner(index, group, ranks)  # or an error, for copies too
+        is_owner = len(ranks) == group.size or self._is_owner(index, group, ranks)  # it may raise, so it comes first
         return is_owner and self.is_first(gradient)
 
     def _check_within(self, leaf: Leaf, ranks: frozenset[int], group: RankedGroup) -> None:
-        if ranks not in self._within and not ranks <= set(group.ranks):
+        if ranks not in self._checked_meshes and not ranks <= set(group.ranks):
             raise ValueError(
-                f"the gradient at {leaf.place} is on a {self.words.mesh} with the ranks {sorted(ranks)}, and "
-                f"process_group has {group.ranks}; pass a group of all processes that hold the model"
+                f"the gradient at {leaf.place} is on a {self.terminology.mesh} with the ranks {sorted(ranks)}, but "
+                f"process_group has the ranks {group.ranks}. Pass a group of all ranks that have the model"
             )
-        self._within.add(ranks)
+        self._checked_meshes.add(ranks)
 
     def _is_owner(self, index: int, group: RankedGroup, ranks: frozenset[int]) -> bool:
-        """Return whether what these ranks hold is counted: the tensor does not tell what the others have."""
+        """Return whether the elements on `ranks`, which are only some of the group, are counted."""
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
-        stated = states(self._spec, leaf, ranks, here=group.ranks[group.rank], first=group.ranks[0])
-        if stated is not None:
-            return stated
-        if plain and self._is_of_part(leaf.parameter, leaf.tensor):
-            raise ownership_unknown(group.size, leaf.place, "a plain tensor, and a part of what its parameter has")
-        if plain and self._is_beside_whole_meshes:
-            self._assumed.append(index)  # which the ranks compare
+        declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])
+        if declared is not None:
+            return declared
+        if plain and self._is_plain_shard(leaf.parameter, leaf.tensor):
+            raise ownership_unknown(group.size, leaf.place, "a plain tensor, and smaller than its parameter")
+        if plain and self._has_full_mesh:
+            self._assumed_copies.append(index)  # the ranks compare them
             return group.rank == 0
-        if plain and (told := self.inferred_owner(leaf, group)) is not None:
-            return told
+        if plain and (inferred := self.inferred_owner(leaf, group)) is not None:
+            return inferred
         raise ownership_unknown(group.size, leaf.place, "a plain tensor" if plain else f"on {len(ranks)} of them")
 
     @functools.cached_property
-    def _is_beside_whole_meshes(self) -> bool:
-        """Return whether there are tensors that are cut over all processes: then plain ones beside them are copies."""
-        everybody = frozenset(self._group.ranks)
-        return any(self.is_sharded(tensor) and self.ranks(tensor) == everybody for tensor in self._tensors())
+    def _has_full_mesh(self) -> bool:
+        """Return whether a tensor is on a mesh of all ranks. Plain tensors beside it are assumed to be copies."""
+        all_ranks = frozenset(self._group.ranks)
+        return any(self.is_sharded(tensor) and self.ranks(tensor) == all_ranks for tensor in self._tensors())

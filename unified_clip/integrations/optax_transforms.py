@@ -50,7 +50,7 @@ def transformation(
     following = optax.with_extra_args_support(optimizer or optax.identity())
     spec = DistributedSpec(process_group)
     clipper = steps.clipper(settings, BACKEND, spec)
-    anywhere = BACKEND.with_spec(spec).anywhere
+    any_device = BACKEND.with_spec(spec).any_device
 
     def init(params: Any) -> ClipState:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)
@@ -64,7 +64,7 @@ def transformation(
         traced = clipper.traced(named, step=state.step)
         leaves = [leaf for _, leaf in traced.gradients]
         changes = zip((leaf for _, leaf in entries), leaves, strict=True)
-        kept = steps.outcome_arrays(settings, jnp, traced, changes, anywhere)
+        kept = steps.outcome_arrays(settings, jnp, traced, changes, any_device)
         new, inner = following.update(jax.tree_util.tree_unflatten(structure, leaves), state.inner, params, **extra)
         if skips:
             new = jax.tree.map(lambda leaf: jnp.where(kept.skipped, jnp.zeros_like(leaf), leaf), new)

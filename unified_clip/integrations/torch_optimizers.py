@@ -143,7 +143,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
         )
     check_not_attached(optimizer)
     if not spec.is_given and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
-        raise sharded.flat()
+        raise sharded.undeclared_flat()
     return Attached(config, optimizer, names, spec)
 
 

@@ -129,7 +129,7 @@ def test_roots_decide_a_tie_by_what_they_add() -> None:
     assert (Accumulator.of_pair_sums(half_way) + Accumulator(0, roots=1)).root(1, "float64") is None
 
 
-@pytest.mark.parametrize("measure", [moduli.greatest, lambda view, dtype: norm([view], math.inf)])
+@pytest.mark.parametrize("measure", [moduli.max_abs, lambda view, dtype: norm([view], math.inf)])
 def test_the_greatest_of_many_that_are_nearly_equal(measure: Callable[[np.ndarray, str], float]) -> None:
     angles = np.random.default_rng(1).uniform(0, 2 * np.pi, 5000)
     view = np.exp(1j * angles)

@@ -48,10 +48,10 @@ class Member:
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.left), self
 
-    def total(self, numbers: Sequence[int]) -> list[int]:
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self._found(numbers, sum)
 
-    def greatest(self, numbers: Sequence[int]) -> list[int]:
+    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
         return self._found(numbers, max)
 
     def _found(self, numbers: Sequence[int], how: Callable[[Any], int]) -> list[int]:
@@ -74,8 +74,8 @@ class Sums:
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         return kernels.power_sum(self._parts, p, self.norm_dtype, exactly=exactly)
 
-    def greatest(self, dtype: str) -> float:
-        return kernels.greatest(self._parts, dtype)
+    def max_abs(self, dtype: str) -> float:
+        return kernels.max_abs(self._parts, dtype)
 
     def checksum(self) -> int:
         return checksums.checksum([array for array, _ in self._parts])
@@ -118,13 +118,13 @@ class Held(LocalShards):
     def counted(self, indices: Sequence[int]) -> list[Any]:
         return [self.values[index] for index in indices]
 
-    def rows(self, known_only: bool = False) -> list[NormGroup]:
+    def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         return [
             NormGroup(index if array.size else None, [self._group], leaf(index), self._names and self._names[index])
             for index, array in enumerate(self.values)
         ]
 
-    def whole(self, index: int) -> Any:
+    def counted_alone(self, index: int) -> Any:
         return self.values[index]
 
     def elements(self, index: int) -> int:
@@ -268,8 +268,8 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
     def total(member: Member, numbers: Sequence[int]) -> list[int]:
         return member._found(numbers, how if len(numbers) == 173 else sum)  # the rest is for all alike
 
-    monkeypatch.setattr(Member, "greatest", lambda member, numbers: member._found(numbers, how))
-    monkeypatch.setattr(Member, "total", total)
+    monkeypatch.setattr(Member, "all_reduce_max", lambda member, numbers: member._found(numbers, how))
+    monkeypatch.setattr(Member, "all_reduce_sum", total)
     array = np.ones(2, np.float32)
 
     def run(group: Member) -> Any:
@@ -338,14 +338,12 @@ def test_a_spec_is_given_if_a_keyword_declares_something(keywords: dict[str, Any
 
 
 def test_a_statement_that_means_nothing_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="ownership is 'owned'; it has to be 'replicated', 'distinct', a function of a"
-    ):
+    with pytest.raises(ValueError, match=r"ownership is 'owned'. Pass 'replicated', 'distinct', a function of a"):
         DistributedSpec(ownership="owned")
-    with pytest.raises(TypeError, match="check_numel is '5'; it has to be a bool, a whole number, or None"):
+    with pytest.raises(TypeError, match=r"check_numel is '5'. Pass a bool, a whole number, or None"):
         DistributedSpec(check_numel="5")  # type: ignore[arg-type]
     for ownership in ("replicated", "distinct", bool):  # as with a group of all that is not made yet
-        with pytest.raises(ValueError, match=r"process_group is None: .* \(before init_process_group"):
+        with pytest.raises(ValueError, match=r"process_group is None, .* \(before init_process_group"):
             DistributedSpec(process_group=None, ownership=ownership)
 
 
@@ -425,7 +423,7 @@ def test_copies_have_the_same_bits_on_all_ranks(p: float) -> None:
     for at in range(3):
         run = lambda group: of_copies(group, p, [np.array([3.0, other if group.rank == at else 3.0], np.float32)])  # noqa: B023, E731
         assert refused(3, run).startswith(
-            "the gradients at position 0 differ between ranks. They were taken for copies"
+            "the gradients at position 0 differ between ranks. They are plain tensors beside"
         )
 
 
@@ -525,10 +523,10 @@ class Broken:
     def __init__(self, group: Member) -> None:
         self.rank, self.size, self.key = group.rank, group.size, group
 
-    def total(self, numbers: Sequence[int]) -> list[int]:
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         raise ConnectionError("the network is down")
 
-    greatest = total
+    all_reduce_max = all_reduce_sum
 
 
 # -- rejections
@@ -592,7 +590,7 @@ def test_a_rank_that_cannot_measure_can_still_reject(p: float, monkeypatch: pyte
 
         return call
 
-    for method in ("power_sum", "greatest", "relative_sum"):
+    for method in ("power_sum", "max_abs", "relative_sum"):
         monkeypatch.setattr(Sums, method, failing(method))
 
     def run(group: Member) -> float:
@@ -628,7 +626,7 @@ def test_a_rank_that_waits_for_long_with_an_error_logs_it(monkeypatch: Any, capl
         time.sleep(0.2)
         return list(numbers)
 
-    group = SimpleNamespace(rank=0, size=2, key=threading.Event(), total=slow)
+    group = SimpleNamespace(rank=0, size=2, key=threading.Event(), all_reduce_sum=slow)
     awaited(group, TypeError("no gradient"))
     assert "to raise on all of them: TypeError('no gradient')" in caplog.text
 
@@ -641,7 +639,7 @@ def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:
         at, to = divmod(group.rank, 2)
         held = Held(None, [np.ones(2)])
         groups = [Member(rows[at], to), Member(columns[to], at)]
-        held.rows = lambda known_only=False: [NormGroup(0, groups, leaf(0), "[2]")]  # type: ignore[method-assign]
+        held.norm_groups = lambda known_only=False: [NormGroup(0, groups, leaf(0), "[2]")]  # type: ignore[method-assign]
         with pytest.raises(ValueError) as caught:
             held.tensor_norms(2, {"threshold": float(group.rank == 0)}, Sums)
         return str(caught.value)

@@ -17,32 +17,34 @@ from ..._core.types import Scalar, Tensor
 HALF = (jnp.float16, jnp.bfloat16)
 
 SMALL = 4096
-"""Elements up to which tensors are copied into one another's company to be added up: see `fewer`."""
+"""Maximum elements of a tensor that `stack_small` stacks."""
 
 
 def real_parts(tensor: Tensor) -> list[Tensor]:
     return [tensor.real, tensor.imag] if jnp.iscomplexobj(tensor) else [tensor]
 
 
-def fewer(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same numbers in fewer tensors: small ones of a type in one. Each sum costs XLA time to compile and to run."""
+def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Stack small tensors of one type: XLA compiles and runs fewer sums faster."""
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
-        small = isinstance(tensor.size, int) and tensor.size <= SMALL  # it may be symbolic, in `jax.export`
+        small = isinstance(tensor.size, int) and tensor.size <= SMALL  # a size is symbolic in `jax.export`
         groups.setdefault(jax.typeof(tensor) if small else index, []).append(tensor)
     return [jnp.stack(group) if len(group) > 1 else without_last_ones(group[0]) for group in groups.values()]
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """The tensor without axes of length 1, if its last is one: XLA takes six times as long to add it up on a CPU, and
-    simplifies a shape back where nothing is in its way."""
+    """Remove axes of length 1 if the last is one: XLA on a CPU takes six times as long to sum over them.
+
+    The barrier keeps XLA from restoring the shape.
+    """
     if tensor.shape[-1:] != (1,):
         return tensor
     return jax.lax.optimization_barrier(jnp.squeeze(tensor))
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """`jnp.where`, which takes longer to trace. The condition is 0-d, or has axes of length 1."""
+    """Do the same as `jnp.where`, and trace faster. The condition is 0-d, or has axes of length 1."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -51,7 +53,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
-    """Indices and summed rows, as many as were given, padded as BCOO does. Summed in float64 and rounded once."""
+    """Return indices and rows, with repeated rows summed in float64 and rounded once. Padded like BCOO."""
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
     indices, inverse = jnp.unique(
@@ -69,27 +71,27 @@ def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
 
 
 def magnitudes(tensor: Tensor) -> Tensor:
-    """|g| in float64, with derivative 0 where g is 0, complex numbers included."""
+    """Return |g| in float64, real or complex, with derivative 0 where g is 0."""
     if not jnp.iscomplexobj(tensor):
         numbers = wide(tensor)
         return jnp.where(numbers == 0, 0.0, jnp.abs(numbers))  # JAX's own has derivative 1 at 0
     parts = [jnp.abs(wide(part)) for part in (tensor.real, tensor.imag)]
-    greatest = jnp.maximum(*map(jax.lax.stop_gradient, parts))
-    divisor = jnp.where((greatest > 0) & (greatest < math.inf), greatest, 1.0)
-    squares = sum(divided(part, divisor) ** 2 for part in parts)  # the derivative of JAX's own |z| is as of its power
+    max_abs = jnp.maximum(*map(jax.lax.stop_gradient, parts))
+    divisor = jnp.where((max_abs > 0) & (max_abs < math.inf), max_abs, 1.0)
+    squares = sum(divided(part, divisor) ** 2 for part in parts)  # not JAX's |z|: see `powers`
     zero = squares == 0
     magnitudes = jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squares)) * divisor)
     return jnp.where(jnp.isnan(tensor), math.nan, magnitudes)  # |inf + nan j| is inf
 
 
 def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
-    """XLA divides by multiplying with the reciprocal, which for a large divisor it flushes to 0."""
+    """Divide in two steps: XLA multiplies by the reciprocal, which it flushes to 0 for a large divisor."""
     half = 1.0 / jnp.sqrt(divisor)
     return numbers * half * half
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """|g / divisor|**p. The derivative of JAX's own power is taken outside the scope that has float64."""
+    """Return |g / divisor|**p. JAX computes the derivative of its own power outside of the scope with float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)
@@ -99,51 +101,53 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
         return numbers * numbers
     if p == 1:
         return numbers
-    assert divisor is not None  # as every order but 1 and 2 has one
+    assert divisor is not None  # orders other than 1 and 2 have one
     zero = numbers == 0
     below = jnp.log(jnp.where(zero, divisor, numbers)) - jnp.log(divisor)
-    below = jnp.where((below > 0) & (numbers < math.inf), 0.0, below)  # at most 0, but for rounding
+    below = jnp.where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
     return jnp.where(zero, 0.0, jnp.exp(p * below))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The greatest value along axes, which stay with length 1: 0 for none, NaN where there is any (XLA may drop it)."""
-    greatest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
-    return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, greatest)
+    """Return the maximum along axes, kept with length 1: 0 for no values, NaN if there is a NaN (XLA may drop it)."""
+    largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
+    return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 
 
 @maximum.defjvp  # type: ignore[untyped-decorator]
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-    """Shared by all that are the greatest. JAX's own needs float64 where a jitted function is differentiated, and it
-    forgets this rule where it differentiates a loop again: what that is for is written out."""
+    """Distribute the derivative equally over all maxima. JAX's own rule needs float64 under jit.
+
+    JAX drops this rule in the second derivative of a loop, so the result has the first derivative too.
+    """
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):
         fixed = jax.lax.stop_gradient(values)
-        greatest = maximum(fixed, axes)
-        found = (fixed == greatest) & (fixed > 0)
-        count = jnp.maximum(found.sum(axis=axes, keepdims=True, dtype=jnp.float64), 1.0)
+        largest = maximum(fixed, axes)
+        is_largest = (fixed == largest) & (fixed > 0)
+        count = jnp.maximum(is_largest.sum(axis=axes, keepdims=True, dtype=jnp.float64), 1.0)
 
-        def shared(numbers: Tensor) -> Tensor:
-            return jnp.where(found, numbers, 0.0).sum(axis=axes, keepdims=True) / count
+        def mean(numbers: Tensor) -> Tensor:
+            return jnp.where(is_largest, numbers, 0.0).sum(axis=axes, keepdims=True) / count
 
-        nothing = jnp.where(jnp.isfinite(fixed), values - fixed, 0.0)  # but its derivative
-        return greatest + shared(nothing), shared(tangent)
+        zero = jnp.where(jnp.isfinite(fixed), values - fixed, 0.0)  # with the derivative of the values
+        return largest + mean(zero), mean(tangent)
 
 
 def narrowed(value: Tensor, dtype: Any) -> Tensor:
-    """Return a bound rounded to a dtype. XLA casts to 16 bits by way of float32, which rounds others twice."""
+    """Return a bound rounded once to a dtype. XLA casts to 16 bits through float32, which rounds twice."""
     if dtype not in HALF or value.dtype in (*HALF, jnp.float32):
         return value.astype(dtype)
     wide = jax.lax.stop_gradient(value.astype(jnp.float64))
     near = wide.astype(jnp.float32)
     bits = odd_bits(wide, near.astype(jnp.float64), jax.lax.bitcast_convert_type(near, jnp.int32), jnp.where)
     once, twice = jax.lax.bitcast_convert_type(bits, jnp.float32).astype(dtype), value.astype(dtype)
-    return jnp.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
+    return jnp.where(once == twice, twice, once)  # only `twice` has a derivative
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """tensor * coef, in float32 with coef rounded to it, but for float64 and complex128."""
+    """Return tensor * coef, computed in float32, but for float64 and complex128 in float64."""
     if tensor.dtype == jnp.float64:
         return tensor * coef
     if jnp.iscomplexobj(tensor):

@@ -22,7 +22,7 @@ from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
 from . import block_sums, mesh_axes, sharded
-from .arithmetic import fewer, magnitudes, maximum, merged_rows, narrowed, powers, product, real_parts, select
+from .arithmetic import magnitudes, maximum, merged_rows, narrowed, powers, product, real_parts, select, stack_small
 from .block_sums import computed_once
 from .exchange import Exporter, beside, is_concrete, put
 
@@ -35,36 +35,36 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     donates = True
     takes_capsules = True
     _axes: tuple[str, ...] | None = None
-    """Those of `shard_map` that a caller states; None where types tell."""
+    """The axes of `shard_map` that the caller passes as process_group; None to infer them from types."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         group = spec.process_group
         if group == "auto":
             return self
-        told = copy.copy(self)
         axes = () if group is None else (group,) if isinstance(group, str) else group
         if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
             raise TypeError(
-                f"process_group is {group!r}; it has to be the name of an axis of shard_map, a tuple of such names, "
-                "None, or 'auto'"
+                f"process_group is {group!r}. Pass the name of an axis of shard_map, a tuple of such names, None, or "
+                "'auto'"
             )
-        told._axes = tuple(axes)
-        return told
+        backend = copy.copy(self)
+        backend._axes = tuple(axes)
+        return backend
 
-    # -- recognising
+    # -- tensors
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, jax.Array | BCOO) or kernels.is_array(value)
 
     def as_tensor(self, value: Any) -> Tensor:
-        # JAX may read the memory that it is given after it has returned, so it is given a copy.
+        # JAX may read the memory after the call has returned, so it gets a copy.
         if isinstance(value, jax.Array | BCOO):
             return value
         with np.errstate(over="ignore"):  # without x64, a large float64 becomes inf
             return jnp.asarray(kernels.own_copy(value))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a NumPy array as it is: JAX without x64 would narrow it."""
+        """Return a copy of a NumPy array: JAX without x64 would narrow its dtype."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -77,12 +77,12 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if isinstance(node, str) or jax.tree_util.all_leaves([node]):
             return None
         if type(node) in (dict, list, tuple) or hasattr(node, "_fields"):
-            return None  # plain containers, which may hold (name, gradient) pairs
-        pairs, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda part: part is not node)
-        return {jax.tree_util.keystr(path, simple=True): child for path, child in pairs}
+            return None  # Python's containers, which may have (name, gradient) tuples
+        children, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)
+        return {jax.tree_util.keystr(path, simple=True): child for path, child in children}
 
     def with_children(self, node: Any, children: list[Any]) -> Any:
-        structure = jax.tree_util.tree_structure(node, is_leaf=lambda part: part is not node)
+        structure = jax.tree_util.tree_structure(node, is_leaf=lambda child: child is not node)
         return jax.tree_util.tree_unflatten(structure, children)
 
     def unsupported(self, gradient: Any) -> str | None:
@@ -97,12 +97,12 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if not isinstance(gradient, BCOO):
             return None
         if gradient.n_batch or not gradient.n_sparse:
-            raise TypeError("BCOO with batch dimensions, or without sparse ones, cannot be clipped; use todense()")
+            raise TypeError("BCOO with batch dimensions, or without sparse ones, is not supported. Pass todense()")
         if self.host_views([gradient.indices, gradient.data]) is None:
             indices, data = merged_rows(gradient)
         else:
             rows = np.asarray(gradient.indices)
-            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # BCOO pads with the rest
+            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # others are BCOO's padding
             dtype = self.dtype(gradient)
             unique, array = sparse_rows.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
             merged = [jnp.asarray(unique.T), self.from_host(array, dtype)]
@@ -117,22 +117,22 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         columns = indices[:, list(axes)]
         if self.host_views([indices]) is None:
             return jnp.unique(columns, axis=0, size=len(indices), return_inverse=True)[1].reshape(-1)
-        return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # nothing to compile
+        return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # without compilation
 
-    # -- the path
+    # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *extra_inputs])
         if views is None:
-            if self._are_in_parts(tensors, extra_inputs):
-                return sharded.PartsPath(self, tensors)
+            if self._are_multi_device(tensors, extra_inputs):
+                return sharded.MultiDevicePath(self, tensors)
             return JaxPath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def _are_in_parts(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any]) -> bool:
+    def _are_multi_device(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any]) -> bool:
         if host.forced_path() or not all(map(is_concrete, extra_inputs)):
             return False
-        return all(sharded.is_in_parts(tensor) or is_concrete(tensor) for tensor in tensors)
+        return all(sharded.is_multi_device(tensor) or is_concrete(tensor) for tensor in tensors)
 
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
@@ -140,14 +140,14 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if self.in_graph([leaf.tensor for leaf in gradients]):
             if spec.ownership is not None or spec.check_numel is not None:
                 raise TypeError(
-                    "ownership and check_numel are for eager calls on the arrays of several processes; in a graph, "
-                    "types tell along which axes gradients are cut; leave them out"
+                    "ownership and check_numel are not supported in traced code, where types have the axes over which "
+                    "gradients are sharded. Leave them out"
                 )
             return None
         if self._axes:
             raise ValueError(
-                f"process_group names {', '.join(map(repr, self._axes))}, as for axes of shard_map, and this is not "
-                "inside it: arrays tell by themselves on which devices they are; leave process_group out"
+                f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map, and "
+                "arrays have shardings. Leave process_group out"
             )
         if jax.process_count() == 1:
             if spec.is_given:
@@ -157,28 +157,28 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
         """`tensors`: arrays of one device, or lists of them."""
-        parts = [part for each in tensors for part in (each if isinstance(each, list) else [each])]
-        return super().partial_sums(parts)
+        shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
+        return super().partial_sums(shards)
 
-    def spread(self, tensor: Tensor) -> tuple[str, ...]:
-        """Return the axes of `shard_map` along which devices have parts of an array."""
-        return mesh_axes.spread(tensor, self._axes)
+    def sharded_axes(self, tensor: Tensor) -> tuple[str, ...]:
+        """Return the axes of `shard_map` over which an array is sharded."""
+        return mesh_axes.sharded_axes(tensor, self._axes)
 
-    def anywhere(self, tensors: Sequence[Tensor], found: Sequence[Tensor]) -> Tensor:
-        """Return whether anything was found, of what was looked for in each tensor, on any device."""
-        if self._are_in_parts(tensors, ()):  # where the answers may be on devices that have nothing in common
-            return jnp.asarray(any(map(np.asarray, found)))
-        return mesh_axes.anywhere([(each, self.spread(tensor)) for tensor, each in zip(tensors, found, strict=True)])
+    def any_device(self, tensors: Sequence[Tensor], flags: Sequence[Tensor]) -> Tensor:
+        """Return whether any flag, one per tensor, is true on any device."""
+        if self._are_multi_device(tensors, ()):  # no device may have all flags
+            return jnp.asarray(any(map(np.asarray, flags)))
+        return mesh_axes.any_device([(flag, self.sharded_axes(g)) for g, flag in zip(tensors, flags, strict=True)])
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
-        if collector and jax.process_count() > 1 and any(map(sharded.is_elsewhere, tensors)):
-            return None  # a copy on one device here has a buffer too, and others may have it on several
+        if collector and jax.process_count() > 1 and any(map(sharded.is_multi_process, tensors)):
+            return None  # with one device of this process, an array has a buffer too
         return collected.whole_path(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
-        """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
+        """Return views of all arrays; None if any is traced, on several devices or not on the CPU."""
         if host.forced_path() or not all(is_concrete(tensor) for tensor in tensors):
             return None
         return [self.host_view(tensor) for tensor in tensors]
@@ -190,8 +190,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return self.list_from_host([array], [dtype])[0]
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        every = zip(arrays, dtypes, strict=True)
-        return put([array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array for array, dtype in every])
+        both = zip(arrays, dtypes, strict=True)
+        return put([array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array for array, dtype in both])
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
         return put([np.from_dlpack(Exporter(capsule)) for capsule in capsules])
@@ -206,29 +206,29 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return [beside(result, tensors) for result, tensors in zip(results, groups, strict=True)]
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Arrays are never written."""
+        """Do nothing: arrays are never written."""
 
     def read(self, scalar: Tensor) -> float | int | None:
         return np.asarray(scalar).item() if is_concrete(scalar) else None
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        # Nothing is written in place, and two gradients may well be one array: those of a + b are.
+        # Arrays are not written, and two gradients may be one array, as those of a + b are.
         return list(range(len(tensors)))
 
-    # -- what the device path needs, in a scope where JAX has float64
+    # -- primitives of the device path, in a scope where JAX has float64
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         return jnp.reshape(jnp.asarray(value, dtype=jnp.float64), ())
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        parts = [(jnp.sum(powers(tensor, p, divisor)), self.spread(tensor)) for tensor in fewer(tensors)]
-        return computed_once(mesh_axes.total(parts))
+        sums = [(jnp.sum(powers(tensor, p, divisor)), self.sharded_axes(tensor)) for tensor in stack_small(tensors)]
+        return computed_once(mesh_axes.sum_over_devices(sums))
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        greatest = [self.slice_max_abs(tensor, range(tensor.ndim)).reshape(()) for tensor in fewer(tensors)]
-        here = maximum(jnp.stack([jnp.zeros((), jnp.float64), *greatest]), (0,))
-        axes = {axis for tensor in tensors for axis in self.spread(tensor)}
-        return computed_once(maximum(mesh_axes.of_every_device(here, sorted(axes)), (0,)).reshape(()))
+        maxima = [self.slice_max_abs(tensor, range(tensor.ndim)).reshape(()) for tensor in stack_small(tensors)]
+        local = maximum(jnp.stack([jnp.zeros((), jnp.float64), *maxima]), (0,))
+        axes = {axis for tensor in tensors for axis in self.sharded_axes(tensor)}
+        return computed_once(maximum(mesh_axes.gather_scalar(local, sorted(axes)), (0,)).reshape(()))
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
         return computed_once(jnp.sum(powers(tensor, 2, divisor), axis=tuple(axes), keepdims=True))
@@ -307,14 +307,14 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
 
 class JaxPath(DevicePath):
-    """The device path with norms that are rounded from the exact sum: of orders 1 and 2, but for float64."""
+    """The device path with correctly rounded norms: of orders 1 and 2, except for float64."""
 
     _backend: JaxBackend
     _is_per_tensor = False
 
     def __init__(self, backend: JaxBackend, tensors: Sequence[Tensor], differentiable: bool) -> None:
         for tensor in tensors:
-            mesh_axes.refuse_terms(tensor)
+            mesh_axes.reject_unreduced(tensor)
         super().__init__(backend, tensors, differentiable)
 
     def per_tensor(self) -> Path | None:
@@ -335,9 +335,10 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Not where sums of float64 lose too much, terms are not exact, or lengths are symbols, in `jax.export`. And
-        only with several devices: there the order of additions depends on their number, and XLA needs time to compile
-        what makes up for it."""
+        """Return whether the norm is correctly rounded: not for float64, and not for symbolic lengths of `jax.export`.
+
+        Only with several devices, whose number changes the order of additions: the exact sum takes time to compile.
+        """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (
             jax.device_count() > 1
@@ -347,34 +348,34 @@ class JaxPath(DevicePath):
         )
 
     def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
-        parts = [[part for tensor in fewer(group) for part in real_parts(tensor)] for group in groups]
-        return self._backend.rounded(block_sums.norms(parts, p, self._backend.spread), "float32")
+        parts = [[part for tensor in stack_small(group) for part in real_parts(tensor)] for group in groups]
+        return self._backend.rounded(block_sums.norms(parts, p, self._backend.sharded_axes), "float32")
 
 
 @functools.cache
 def _collector(kind: type) -> Any | None:
-    """For the type of concrete arrays, whose buffers refuse what is deleted, elsewhere or in parts."""
+    """Return a collector for concrete arrays. Their buffers reject deleted arrays, and those on other devices."""
     return collected.collector(kind) if issubclass(kind, jax.Array) else None
 
 
 def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:
     def receive_bits(*bits: Any) -> None:
-        receive([np.asarray(each).view(np.float64)[..., 0].tolist() for each in bits])
+        receive([np.asarray(words).view(np.float64)[..., 0].tolist() for words in bits])
 
     with jax.enable_x64(True):
-        # As bits: without x64 a callback is given float32.
+        # Pass bits: without x64 a callback receives float32.
         wide = [jnp.asarray(scalar, jnp.float64) for scalar in scalars]
-        jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(each, jnp.uint32) for each in wide))
+        jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(number, jnp.uint32) for number in wide))
     wait: Callable[[], object] = jax.effects_barrier
     return wait
 
 
 def _check_concrete(rows: Any) -> None:
-    """Reject sums of groups in traced code: their transposes make float64 arrays where x64 is off."""
+    """Reject sums of groups in traced code: their transposes create float64 arrays where x64 is off."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
-            "axes has some, and not all, of the several sparse axes of a BCOO array, which is not supported under jit, "
-            "grad and vmap. Pass sparse.todense()"
+            "axes has some, but not all, sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "
+            "Pass sparse.todense()"
         )
 
 

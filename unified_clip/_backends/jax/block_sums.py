@@ -1,8 +1,8 @@
-"""Norms of JAX's arrays where there is no memory to look at: correctly rounded, over all devices that hold parts.
+"""Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
-A float64 sum settles nearly every norm: it says how much it may have lost, and a float32 result is in doubt only where
-the middle between two numbers is that close. Then a loop, which otherwise runs no turn, compares the exact sum with
-that middle. Between devices of `shard_map` go integers, in float64.
+A float64 sum with a bound on its error decides nearly every norm. A float32 result is in doubt only if the middle
+between two numbers is within that bound. Then a loop compares the exact sum with the middle; else it has no iteration.
+Devices of `shard_map` exchange integers, as float64.
 """
 
 from __future__ import annotations
@@ -22,47 +22,49 @@ from ..._core.types import Scalar, Tensor
 Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
-"""A sum is cut into windows of 16 bits, from 2**-300, below the square of the smallest float32, up to 2**308: up to
-2**37 such numbers add up in float64 without an error."""
+"""A sum is split into windows of 16 bits, from 2**-300, below the square of the smallest float32, up to 2**308. Up to
+2**37 windows add up exactly in float64."""
 
 BASE = 2.0**WIDTH
 
 UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
-"""What makes integers of a number, for each window and the one above it."""
+"""The factor that turns a number into an integer, for each window and the one above it."""
 
 
-def norms(groups: Sequence[Sequence[Tensor]], p: int, spread: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the p-norm (1 or 2) of each group of real arrays, held in float64 and rounded to float32.
+def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
+    """Return the p-norm (1 or 2) of each group of real arrays, rounded to float32, as float64.
 
-    `spread`: the axes of `shard_map` over which an array is cut; over the others, all devices have the same.
+    `sharded_axes`: returns the axes of `shard_map` over which an array is sharded. Over others it is replicated.
     """
-    over = [[spread(tensor) for tensor in group] for group in groups]
-    everywhere = tuple(sorted({axis for axes in over for each in axes for axis in each}))
-    owned = tuple(tuple(tuple(a for a in everywhere if a not in each) for each in axes) for axes in over)
+    axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
+    all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
+    owned = tuple(tuple(tuple(a for a in all_axes if a not in axes) for axes in group) for group in axes_of)
     sums = [[_sum(tensor, p) for tensor in group] for group in groups]
-    total = _over_devices(_stacked([[total for total, _ in each] for each in sums], owned), everywhere)
-    lost = np.array([max((terms for _, terms in each), default=0) + len(each) + WINDOWS for each in sums]) * 2.0**-52
+    total = _over_devices(_stacked([[total for total, _ in group] for group in sums], owned), all_axes)
+    lost = np.array([max((count for _, count in group), default=0) + len(group) + WINDOWS for group in sums]) * 2.0**-52
     is_zero = total <= 0
     root = jnp.where(is_zero, 1.0, total)
     root = jnp.where(is_zero, 0.0, jnp.sqrt(root) if p == 2 else root)
     fixed = tuple(tuple(map(jax.lax.stop_gradient, group)) for group in groups)
-    nearest = _nearest(jax.lax.stop_gradient(total), jax.lax.stop_gradient(root), lost, fixed, p, owned, everywhere)
+    nearest = _nearest(jax.lax.stop_gradient(total), jax.lax.stop_gradient(root), lost, fixed, p, owned, all_axes)
     return root * jax.lax.stop_gradient(jnp.where(jnp.isfinite(nearest) & ~is_zero, nearest / root, 1.0))
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """The sum of |g|**p, and how many times 2**-53 of itself it may be off by: as many as additions follow on one
-    another. A long sum is that of sums over the last axes, as many of them as make the fewest."""
+    """Return the sum of |g|**p, and the bound of its relative error in units of 2**-53: the longest chain of additions.
+
+    A long sum first adds over the last axes, split where the chain is shortest.
+    """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
         return jnp.sum(powers), tensor.size
-    lengths = [(math.prod(tensor.shape[:cut]), math.prod(tensor.shape[cut:])) for cut in range(tensor.ndim)]
-    cut = min(range(tensor.ndim), key=lambda cut: sum(lengths[cut]))
-    return jnp.sum(computed_once(jnp.sum(powers, axis=tuple(range(cut, tensor.ndim))))), sum(lengths[cut])
+    lengths = [(math.prod(tensor.shape[:axis]), math.prod(tensor.shape[axis:])) for axis in range(tensor.ndim)]
+    split = min(range(tensor.ndim), key=lambda axis: sum(lengths[axis]))
+    return jnp.sum(computed_once(jnp.sum(powers, axis=tuple(range(split, tensor.ndim))))), sum(lengths[split])
 
 
 def _powers(tensor: Tensor, p: int) -> Tensor:
-    """|g|**p in float64, exactly, with derivative 0 where g is 0."""
+    """Return |g|**p in float64, exactly, with derivative 0 where g is 0."""
     numbers = tensor.astype(jnp.float64)
     if p == 2:
         return numbers * numbers
@@ -70,47 +72,49 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """The same numbers, as a quotient. XLA computes divisions once, but repeats cheaper operations, the sum over all
-    tensors among them, in every fusion that needs their result: in the scaling of every tensor."""
-    factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # that NaN stays NaN anyway is not known to XLA
+    """Return the same numbers as a quotient, which XLA computes once.
+
+    XLA repeats cheaper operations, even the sum over all tensors, in every fusion: in the scaling of every tensor.
+    """
+    factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return the sum of each group, on the devices that count."""
+    """Return the sum of each group, with each shard on one device only."""
     return jnp.stack([
         sum(
-            (counted(each, axes) for each, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
+            (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
         )
         for group, own in zip(sums, owned, strict=True)
     ])  # fmt: skip
 
 
 def counted(value: Scalar, axes: Axes) -> Scalar:
-    """Return a value, on the device that is the first along all of these axes; elsewhere 0."""
+    """Return a value on the device that is first along all of these axes, and 0 on others."""
     for axis in axes:
         value = jnp.where(jax.lax.axis_index(axis) == 0, value, 0.0)
     return value
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Sums over devices, from one exchange: as integers, which no order changes, and with a derivative."""
+    """Return sums over devices, with one collective and a derivative. Integers add up exactly in any order."""
     if not axes:
         return computed_once(own)
     fixed = jax.lax.stop_gradient(own)
     finite = jnp.isfinite(fixed)
     integers = _windows(jnp.where(finite, fixed, 0.0))
-    nothing = jnp.where(finite, own - fixed, 0.0)  # but its derivative
-    sent = jnp.stack([*integers, jnp.isnan(fixed).astype(own.dtype), jnp.isinf(fixed).astype(own.dtype), nothing])
-    found = jax.lax.psum(sent, axes)
-    # Not by slices, whose derivative needs float64 outside of the scope that has it.
-    total = jnp.sum(found * jnp.asarray([*1 / UNITS[:-1], 0.0, 0.0, 1.0])[:, None], axis=0)
-    nan, inf = jax.lax.stop_gradient(found)[WINDOWS : WINDOWS + 2]
+    zero = jnp.where(finite, own - fixed, 0.0)  # with the derivative of the sums
+    sent = jnp.stack([*integers, jnp.isnan(fixed).astype(own.dtype), jnp.isinf(fixed).astype(own.dtype), zero])
+    reduced = jax.lax.psum(sent, axes)
+    # A slice's derivative would need float64 outside of the scope with float64.
+    total = jnp.sum(reduced * jnp.asarray([*1 / UNITS[:-1], 0.0, 0.0, 1.0])[:, None], axis=0)
+    nan, inf = jax.lax.stop_gradient(reduced)[WINDOWS : WINDOWS + 2]
     return computed_once(jnp.where(nan > 0, math.nan, jnp.where(inf > 0, math.inf, total)))
 
 
 def _windows(numbers: Tensor) -> Tensor:
-    """Along a new first axis, what each window holds of numbers that are not negative."""
+    """Split numbers that are not negative into windows, along a new first axis."""
     units = jnp.asarray(UNITS).reshape(-1, *[1] * numbers.ndim)
     return _window(jnp.expand_dims(numbers, 0), units[:-1], units[1:])
 
@@ -123,26 +127,26 @@ def _window(numbers: Tensor, unit: Any, above: Any) -> Tensor:
 def _nearest(
     total: Scalar, root: Scalar, lost: Any, groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes
 ) -> Scalar:
-    """The float32 numbers nearest to the roots of exact sums, of which the totals have lost so much of themselves."""
+    """Return the float32 numbers nearest to the roots of exact sums. `lost`: relative error bounds of the totals."""
     bits = jax.lax.bitcast_convert_type(root, jnp.uint64) & np.uint64(0x7FF << 52)
     unit = jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-23, 2.0**-149)
     below = jnp.floor(root / unit)
     middle = (below + 0.5) * unit
-    middle = middle * middle if p == 2 else middle  # exactly
+    middle = middle * middle if p == 2 else middle  # exact in float64
     doubt = jnp.isfinite(total) & (total > 0) & (jnp.abs(total - middle) <= total * lost)
 
-    def settled(state: tuple[Any, Scalar]) -> tuple[Any, Scalar]:
-        here = jax.lax.optimization_barrier((groups, state[1]))[0]  # else XLA does what it can outside of the loop
-        exact = _exact_windows(here, p, owned, axes)
+    def decide(state: tuple[Any, Scalar]) -> tuple[Any, Scalar]:
+        inputs = jax.lax.optimization_barrier((groups, state[1]))[0]  # else XLA moves work out of the loop
+        exact = _exact_windows(inputs, p, owned, axes)
         return state[0] & False, _sign(exact - _windows(middle))
 
-    side = jax.lax.while_loop(lambda state: state[0], settled, (jnp.any(doubt), jnp.sign(total - middle)))[1]
+    side = jax.lax.while_loop(lambda state: state[0], decide, (jnp.any(doubt), jnp.sign(total - middle)))[1]
     above = (side > 0) | ((side == 0) & (below % 2 == 1))
     return jnp.where(jnp.isfinite(total) & (total > 0), (below + above.astype(below.dtype)) * unit, root)
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the sums of |g|**p, cut into windows: integers that have not been carried yet."""
+    """Return the sums of |g|**p, split into windows: integers without carries."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)
@@ -152,11 +156,11 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Of sums of windows, each an integer of either sign."""
+    """Return the signs of sums of windows, each an integer of either sign."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
-        whole = jnp.floor((window + carry) / BASE)
-        return whole, window + carry - whole * BASE
+        new_carry = jnp.floor((window + carry) / BASE)
+        return new_carry, window + carry - new_carry * BASE
 
     top, rest = jax.lax.scan(carried, windows[0] * 0, windows)
     return jnp.where(top == 0, jnp.any(rest != 0, axis=0).astype(top.dtype), jnp.sign(top))

@@ -16,11 +16,11 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""Bytes up to which compiled code copies an array in less time than `jax.device_put` takes to share its memory."""
+"""Maximum bytes of a small array: compiled code copies it faster than `jax.device_put` shares its memory."""
 
 
 class _Structure:
-    """The shapes and dtypes of a list of arrays, and what follows from them."""
+    """Positions of small and large arrays, for a list of shapes and dtypes."""
 
     def __init__(self, arrays: Sequence[kernels.Array]) -> None:
         self.small = [index for index, array in enumerate(arrays) if array.nbytes <= SMALL]
@@ -30,7 +30,7 @@ class _Structure:
 
 
 _STRUCTURES: OrderedDict[tuple[Any, ...], _Structure] = OrderedDict()
-"""Those of the last lists."""
+"""The structures of the last lists."""
 
 MOST_STRUCTURES = 64
 
@@ -63,8 +63,8 @@ def put(arrays: list[kernels.Array]) -> list[Tensor]:
                 return list(_copied(arrays))
             copies = _copied([arrays[index] for index in structure.small])
         shared = jax.device_put([arrays[index] for index in structure.large], may_alias=True)
-        found = dict(zip((*structure.small, *structure.large), (*copies, *shared), strict=True))
-        return [found[index] for index in range(len(arrays))]
+        by_index = dict(zip((*structure.small, *structure.large), (*copies, *shared), strict=True))
+        return [by_index[index] for index in range(len(arrays))]
 
 
 @jax.jit  # type: ignore[untyped-decorator]
@@ -82,7 +82,7 @@ def _may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Where these tensors are, if they are committed to their devices; else the result stays free to leave its own."""
+    """Put a result on the devices of committed tensors. Without one, the result stays uncommitted."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result
@@ -90,16 +90,16 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     meshes = {getattr(home, "mesh", None) for home in homes}
     with jax.enable_x64(True):
         if len(tensors) == len(homes) == 1 and result.shape == tensors[0].shape:
-            return sharded.copied(result, homes.pop())
+            return sharded.put_replicated(result, homes.pop())
         if len(devices) == 1:
             return jax.device_put(result, devices.pop())
         if len(meshes) == 1 and None not in meshes:
-            return sharded.copied(result, NamedSharding(meshes.pop(), PartitionSpec()))
+            return sharded.put_replicated(result, NamedSharding(meshes.pop(), PartitionSpec()))
         return result
 
 
 class Exporter:
-    """What has a capsule to give, as NumPy asks for it. JAX's own `from_dlpack` ties an array to one device."""
+    """An object with a DLPack capsule for NumPy. JAX's own `from_dlpack` would commit an array to one device."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -112,7 +112,7 @@ class Exporter:
 
 
 def is_concrete(tensor: Any) -> bool:
-    """Return whether the array is all here, in this process and in the memory of one CPU device."""
+    """Return whether an array is complete in the memory of one CPU device of this process."""
     if isinstance(tensor, np.ndarray):
         return True
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():

@@ -1,4 +1,4 @@
-"""Inside `shard_map`: over which axes an array is cut, and sums and lists over the devices along them."""
+"""Inside `shard_map`: the axes over which an array is sharded, and collectives along them."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ from ..._core.types import Scalar, Tensor
 from .block_sums import Axes, counted
 
 
-def spread(tensor: Tensor, stated: Axes | None) -> Axes:
-    """The axes along which devices have parts of an array: those that its type varies over. Over others they have the
-    same. `stated`: the axes that are to count; needed where types do not tell."""
+def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
+    """Return the axes over which an array is sharded: its type varies over them. Over others it is replicated.
+
+    `declared`: only these axes; required if types do not track them.
+    """
     manual = sorted(_manual_axes())
-    if unknown := [axis for axis in stated or () if axis not in manual]:
+    if unknown := [axis for axis in declared or () if axis not in manual]:
         raise ValueError(
-            f"process_group names {', '.join(map(repr, unknown))}, and the axes of shard_map are "
-            f"{', '.join(map(repr, manual)) or 'none here'}; name those along which the gradients are cut"
+            f"process_group names {', '.join(map(repr, unknown))}, but the axes of shard_map are "
+            f"{', '.join(map(repr, manual)) or 'none here'}. Name the axes over which the gradients are sharded"
         )
     if not manual:
         return ()
     if not _are_tracked(manual):
-        if stated is None:
+        if declared is None:
             raise ValueError(
-                "inside pmap, and shard_map with check_vma=False, arrays do not tell along which axes they are cut; "
-                "leave check_vma=False out, or state it with process_group: None where each device has whole gradients "
-                "(as after pmean), or the axes' names where devices along them have parts"
+                "Cannot infer over which axes gradients are sharded, inside pmap or shard_map with check_vma=False. "
+                "Leave check_vma=False out. Or pass process_group=None if each device has complete gradients (as after "
+                "pmean), else the names of the axes over which they are sharded"
             )
-        return tuple(stated)
+        return tuple(declared)
     varying = _varying(tensor)
-    return tuple(axis for axis in manual if axis in varying and (stated is None or axis in stated))
+    return tuple(axis for axis in manual if axis in varying and (declared is None or axis in declared))
 
 
-def refuse_terms(tensor: Tensor) -> None:
-    """ValueError for an array of which devices have terms, in `shard_map` or with `Explicit` axes."""
+def reject_unreduced(tensor: Tensor) -> None:
+    """Raise ValueError for an unreduced array, in `shard_map` or with `Explicit` axes."""
     of = jax.typeof(tensor)
     unreduced = set(getattr(of.sharding.spec, "unreduced", ()))
-    if hasattr(of, "manual_axis_type"):  # before JAX 0.10 there are none
+    if hasattr(of, "manual_axis_type"):  # JAX before 0.10 has none
         unreduced |= of.manual_axis_type.unreduced
     if unreduced:
         raise ValueError(
-            f"a gradient is {of}, unreduced over {', '.join(map(repr, sorted(unreduced)))}: each device has a term of "
-            "it; add them up first (by jax.lax.psum inside shard_map, else by jax.sharding.reshard)"
+            f"a gradient is {of}, unreduced over {', '.join(map(repr, sorted(unreduced)))}. Reduce it first: with "
+            "jax.lax.psum inside shard_map, else with jax.sharding.reshard"
         )
 
 
-def anywhere(found: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Whether any device found something, of what each looked for in its part of several arrays; in one exchange."""
-    everywhere = tuple(sorted({axis for _, axes in found for axis in axes}))
-    own = functools.reduce(jnp.logical_or, (each for each, _ in found))
-    return jax.lax.psum(own.astype(jnp.int32), everywhere) > 0 if everywhere else own
+def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
+    """Return whether any flag is true on any device, with one collective."""
+    all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
+    local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
+    return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local
 
 
 def _manual_axes() -> tuple[str, ...]:
@@ -61,32 +63,34 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """Return whether types say what varies: here, what surely does."""
+    """Return whether types track the axes: that of an axis index does, if any."""
     return bool(_varying(jax.lax.axis_index(manual[0])))
 
 
 def _varying(tensor: Tensor) -> frozenset[str]:
     """Return the axes that an array varies over."""
     of = jax.typeof(tensor)
-    found: frozenset[str] = of.manual_axis_type.varying if hasattr(of, "manual_axis_type") else of.vma  # before 0.10
-    return found
+    axes: frozenset[str] = of.manual_axis_type.varying if hasattr(of, "manual_axis_type") else of.vma  # before 0.10
+    return axes
 
 
-def total(parts: Sequence[tuple[Scalar, Axes]]) -> Scalar:
-    """Return the sum of what devices have of each, in one exchange."""
-    everywhere = tuple(sorted({axis for _, axes in parts for axis in axes}))
-    own = sum(
-        (counted(each, tuple(axis for axis in everywhere if axis not in axes)) for each, axes in parts),
+def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
+    """Return the sum of local sums over all devices, each shard counted once, with one collective."""
+    all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
+    local = sum(
+        (counted(scalar, tuple(axis for axis in all_axes if axis not in axes)) for scalar, axes in sums),
         start=jnp.zeros((), jnp.float64),
     )
-    return jax.lax.psum(own, everywhere) if everywhere else own
+    return jax.lax.psum(local, all_axes) if all_axes else local
 
 
-def of_every_device(own: Scalar, axes: Sequence[str]) -> Tensor:
-    """A number, of shape (1,), of every device along these axes. As a sum: unlike a maximum over devices, that has a
-    derivative, and keeps NaN."""
+def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
+    """Return a number, of shape (1,), from every device along these axes.
+
+    By a sum: unlike a maximum over devices, it has a derivative, and NaN stays NaN.
+    """
     for axis in axes:
         at = jax.lax.axis_index(axis)
-        slots = jnp.arange(jax.lax.axis_size(axis)).reshape(-1, *[1] * own.ndim)
-        own = jnp.where(slots == at, own, 0.0)
-    return jax.lax.psum(own, tuple(axes)).reshape(-1) if axes else own
+        slots = jnp.arange(jax.lax.axis_size(axis)).reshape(-1, *[1] * scalar.ndim)
+        scalar = jnp.where(slots == at, scalar, 0.0)
+    return jax.lax.psum(scalar, tuple(axes)).reshape(-1) if axes else scalar

@@ -264,7 +264,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return functools.reduce(operator.add, sums) if sums else self.constant(0.0, tensors)
 
     def max_abs(self, tensors: Sequence[Dense]) -> Scalar:
-        greatest = [numbers.greatest() for numbers in pieces(tensors)]
+        greatest = [numbers.max_abs() for numbers in pieces(tensors)]
         return paddle.stack(greatest).amax() if greatest else self.constant(0.0, tensors)
 
     def slice_power_sum(self, tensor: Dense, axes: Sequence[int], divisor: Scalar | None) -> Scalar:

@@ -96,7 +96,7 @@ class Numbers:
         numbers = self.wide.astype("float64").reshape([-1])
         return paddle.matmul(numbers, numbers)  # no memory for the squares, and no second derivative
 
-    def greatest(self) -> Scalar:
+    def max_abs(self) -> Scalar:
         magnitudes = self.powers(1, None)
         if min(magnitudes.shape, default=1) < 1:  # perhaps no elements, of which amax is whatever lies in memory
             magnitudes = paddle.concat([magnitudes.reshape([-1]), paddle.zeros([1], "float64")])

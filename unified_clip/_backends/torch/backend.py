@@ -39,7 +39,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     def as_bound(self, value: Any) -> Tensor:
         """Return a DTensor, as PyTorch's own norm of several is one, as the tensor that all processes have."""
-        return self.as_tensor(sharded.gathered(value))
+        return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
         return tuple(tensor.shape)
@@ -128,7 +128,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return any(map(sharded.is_dtensor, parameters))
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        sharded.check_spanning(gradients, spec)
+        sharded.check_full_mesh(gradients, spec)
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
         whole = _collected(self, tensors, recording=False, in_place=False)

@@ -42,8 +42,8 @@ class TorchSums:
         flags = Accumulator(nan=found.nan, infinite=found.infinite)
         return Accumulator.of_block_sums(found.total) + flags
 
-    def greatest(self, dtype: str) -> float:
-        return kernels.greatest(self._magnitudes(float("inf")), dtype)
+    def max_abs(self, dtype: str) -> float:
+        return kernels.max_abs(self._magnitudes(float("inf")), dtype)
 
     def checksum(self) -> int:
         """As `checksums.checksum` computes it, on the tensors' own devices."""

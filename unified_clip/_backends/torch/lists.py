@@ -34,7 +34,7 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
     return measured(tensors, norms) ** p
 
 
-def greatest(tensors: Sequence[Tensor]) -> Tensor:
+def max_abs(tensors: Sequence[Tensor]) -> Tensor:
     """Return the greatest magnitude of each tensor, NaN if there is any: a vector."""
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 

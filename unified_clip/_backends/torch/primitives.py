@@ -47,7 +47,7 @@ class TorchPrimitives(DevicePrimitives):
         greatest = self.constant(0.0, tensors)
         for tensor in tensors:
             if tensor.numel():
-                found = sharded.greatest(arithmetic.magnitudes(arithmetic.widened(tensor)))
+                found = sharded.full_max(arithmetic.magnitudes(arithmetic.widened(tensor)))
                 greatest = torch.maximum(greatest, found.to(greatest.device))
         return greatest
 
@@ -83,7 +83,7 @@ class TorchPrimitives(DevicePrimitives):
         return scalar.to(DTYPES[dtype]).to(torch.float64)
 
     def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return (scalar if type(scalar) in PLAIN else sharded.gathered(scalar)).to(DTYPES[dtype])
+        return (scalar if type(scalar) in PLAIN else sharded.full_tensor(scalar)).to(DTYPES[dtype])
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = lists.stored(coef)
@@ -171,7 +171,7 @@ class ListPrimitives(TorchPrimitives):
         return lists.power_sums(tensors, p, divisor).sum()
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        return lists.greatest(tensors).max()
+        return lists.max_abs(tensors).max()
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         if coef.dim():
@@ -206,7 +206,7 @@ class PerTensorPrimitives(ListPrimitives):
         return lists.power_sums(tensors, p, divisor)
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        return lists.greatest(tensors)
+        return lists.max_abs(tensors)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         return lists.multiplied(tensors, coef)

@@ -1,4 +1,4 @@
-"""PyTorch's DTensors, and plain tensors beside them: what this process holds of each, and what of that it counts."""
+"""PyTorch's DTensors, and plain tensors beside them: local tensors, placements and process groups."""
 
 from __future__ import annotations
 
@@ -15,64 +15,61 @@ from ..._distributed.placements import DistributedGradients, RankedGroup, Termin
 
 
 def is_dtensor(value: Any) -> bool:
-    """Without an import: where PyTorch's module is not loaded there is none."""
+    """Return whether a value is a DTensor, without importing PyTorch's module."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
 
-def gathered(value: Any) -> Any:
-    """Return a DTensor as the tensor that all processes have; anything else as it is."""
+def full_tensor(value: Any) -> Any:
+    """Gather a DTensor; return anything else unchanged."""
     return value.full_tensor() if is_dtensor(value) else value
 
 
-def greatest(magnitudes: Any) -> Any:
-    """The greatest one, by PyTorch's operations, of all: of parts it may lose a NaN, and an empty one has none."""
-    return gathered(magnitudes).max()
+def full_max(values: Any) -> Any:
+    """Return the maximum, from the gathered tensor: of shards, PyTorch's may lose a NaN, and an empty one fails."""
+    return full_tensor(values).max()
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """What processes hold together, where anything says so: a DTensor, or the caller."""
-    given = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)]
-    if spec.is_given or any(map(is_dtensor, given)) or (spec.process_group == "auto" and are_flat(given)):
+    """Return the shards of gradients if there is a DTensor, a flat parameter or a declaration, else None."""
+    tensors = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)]
+    if spec.is_given or any(map(is_dtensor, tensors)) or (spec.process_group == "auto" and are_flat(tensors)):
         return TorchShards(gradients, parameters, spec)
     return None
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
-    """Return whether they are shards of FSDP1 over several processes, which do not tell so."""
+    """Return whether these are FSDP1's flat parameters over several ranks. They carry no placements."""
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
         return False
-    return torch.distributed.get_world_size() > 1 and any(hasattr(each, "_fsdp_flattened") for each in parameters)
+    return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
 
 
-def check_told(parameters: Sequence[Any], spec: DistributedSpec) -> None:
-    """Reject shards that do not tell so, where the caller does not either."""
+def check_declared(parameters: Sequence[Any], spec: DistributedSpec) -> None:
+    """Reject flat parameters without a declaration."""
     if spec.process_group == "auto" and spec.ownership is None and are_flat(parameters):
-        raise flat()
+        raise undeclared_flat()
 
 
-def flat() -> RuntimeError:
+def undeclared_flat() -> RuntimeError:
     return RuntimeError(
         "These are FSDP1 flat parameters, which carry no placement. Pass process_group=model.process_group, the ranks "
         "that FSDP1 shards over, and ownership='distinct'"
     )
 
 
-def check_spanning(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Reject DTensors on some of the processes, which PyTorch's operations would take for all there is."""
+def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
+    """Reject DTensors on some ranks only, whose norm PyTorch's operations would take for the total norm."""
     for leaf in gradients if spec.process_group is not None else ():
-        size, everybody = _mesh_size(leaf.tensor)
-        if size != everybody:
+        if not is_dtensor(leaf.tensor):
+            continue
+        size, world_size = leaf.tensor.device_mesh.size(), torch.distributed.get_world_size()
+        if size != world_size:
             raise ValueError(
-                f"the gradient at {leaf.place} is on {size} of {everybody} processes, which does not tell what the "
-                "others have, and its norm is to have a derivative; call under torch.no_grad(), and pass process_group "
+                f"the gradient at {leaf.place} is on {size} of {world_size} ranks, and a derivative of its norm is "
+                "recorded. Cannot infer what the other ranks have. Call under torch.no_grad(), and pass process_group "
                 "and ownership"
             )
-
-
-def _mesh_size(tensor: Any) -> tuple[int, int]:
-    """Return how many processes hold it, of how many; of a plain tensor this one alone is asked."""
-    return (tensor.device_mesh.size(), torch.distributed.get_world_size()) if is_dtensor(tensor) else (1, 1)
 
 
 class TorchGroup:
@@ -86,55 +83,55 @@ class TorchGroup:
         self.key = group
         if self.rank < 0:
             raise ValueError(
-                f"this process, rank {torch.distributed.get_rank()}, is not in process_group, which has the ranks "
-                f"{self.ranks}; call with a group that it is in, or not at all"
+                f"rank {torch.distributed.get_rank()} is not in process_group, which has the ranks {self.ranks}. Pass "
+                "a group with this rank, or call on the other ranks only"
             )
 
-    def total(self, numbers: Sequence[int]) -> list[int]:
-        return self._reduced(numbers, torch.distributed.ReduceOp.SUM)
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
+        return self._all_reduce(numbers, torch.distributed.ReduceOp.SUM)
 
-    def greatest(self, numbers: Sequence[int]) -> list[int]:
-        return self._reduced(numbers, torch.distributed.ReduceOp.MAX)
+    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
+        return self._all_reduce(numbers, torch.distributed.ReduceOp.MAX)
 
-    def _reduced(self, numbers: Sequence[int], how: Any) -> list[int]:
+    def _all_reduce(self, numbers: Sequence[int], op: Any) -> list[int]:
         if self.size == 1:
             return list(numbers)
-        found = torch.tensor(numbers, dtype=torch.int64, device=_device(self._group))
-        torch.distributed.all_reduce(found, how, self._group)
-        reduced: list[int] = found.tolist()
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=_device(self._group))
+        torch.distributed.all_reduce(tensor, op, self._group)
+        reduced: list[int] = tensor.tolist()
         return reduced
 
 
 def _device(group: Any) -> torch.device:
-    """Where a group takes tensors: on the CPU wherever it can."""
+    """Return the device of a group's collectives: the CPU if its backend supports it."""
     devices = [device.type for device in group._device_types] if group is not None else []
     return torch.device("cpu" if "cpu" in devices or not devices else devices[0])
 
 
 class TorchShards(DistributedGradients):
-    """`Shards` of one call."""
+    """`Shards` of one call: DTensors, and plain tensors beside them."""
 
-    words = Terminology("device mesh", "redistribute it first", "torch.distributed.group.WORLD")
+    terminology = Terminology("device mesh", "Redistribute it first", "torch.distributed.group.WORLD")
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self._ranks: dict[int, frozenset[int]] = {}
         with torch.no_grad():
-            self.values = [_held(gradient) for gradient in self._gradients]
+            self.values = [_local(gradient) for gradient in self._gradients]
 
     def want_derivatives(self) -> bool:
         return any(isinstance(gradient, torch.Tensor) and gradient.requires_grad for gradient in self._gradients)
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        check_told([leaf.parameter for leaf in self._parameters], self._spec)
+        check_declared([leaf.parameter for leaf in self._parameters], self._spec)
         return super().counted(indices)
 
-    def rows(self, known_only: bool = False) -> list[NormGroup]:
-        check_told([leaf.parameter for leaf in self._parameters], self._spec)
-        return super().rows(known_only)
+    def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
+        check_declared([leaf.parameter for leaf in self._parameters], self._spec)
+        return super().norm_groups(known_only)
 
-    def whole(self, index: int) -> Tensor:
-        return self.summed(index)
+    def counted_alone(self, index: int) -> Tensor:
+        return self.reduced(index)
 
     def restored(self, index: int, value: Tensor) -> Any:
         like = self._gradients[index]
@@ -144,13 +141,13 @@ class TorchShards(DistributedGradients):
             value, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
         )
 
-    # -- what DTensors tell
+    # -- placements
 
     def is_sharded(self, tensor: Any) -> bool:
         return is_dtensor(tensor)
 
     def ranks(self, tensor: Any) -> frozenset[int]:
-        mesh = tensor.device_mesh  # whose own hash takes long
+        mesh = tensor.device_mesh  # its own hash is slow
         if id(mesh) not in self._ranks:
             self._ranks[id(mesh)] = frozenset(mesh.mesh.flatten().tolist())
         return self._ranks[id(mesh)]
@@ -167,22 +164,23 @@ class TorchShards(DistributedGradients):
     def is_partial(self, tensor: Any) -> bool:
         return any(placement.is_partial() for placement in tensor.placements)
 
-    def summed(self, index: int) -> Tensor:
+    def reduced(self, index: int) -> Tensor:
         gradient = self._gradients[index]
         if not is_dtensor(gradient) or not self.is_partial(gradient):
             return self.values[index]
         for placement in gradient.placements:
             if placement.is_partial() and placement.reduce_op not in ("sum", "avg"):
                 raise ValueError(
-                    f"the gradient at {self._leaves[index].place} has the placement {placement}; redistribute it first"
+                    f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
+                    "supported. Redistribute it first"
                 )
         replicated = sys.modules["torch.distributed.tensor"].Replicate()
         with torch.no_grad():
             placements = [replicated if placement.is_partial() else placement for placement in gradient.placements]
-            return _held(gradient.redistribute(placements=placements))
+            return _local(gradient.redistribute(placements=placements))
 
     def elements(self, index: int) -> int:
-        gradient = self._gradients[index]  # of a sparse one the rows that are there
+        gradient = self._gradients[index]  # of a sparse gradient, `values` are the stored rows
         return int((gradient if is_dtensor(gradient) else self.values[index]).numel())
 
     def layout(self, tensor: Any) -> str:
@@ -196,35 +194,36 @@ class TorchShards(DistributedGradients):
     # -- groups
 
     def world(self) -> RankedGroup:
-        is_one_of_several = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return self._group_of(torch.distributed.group.WORLD) if is_one_of_several else SingleProcess()
+        is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return self._group_of(torch.distributed.group.WORLD) if is_initialized else SingleProcess()
 
-    def named_group(self, stated: Any) -> TorchGroup:
-        if hasattr(stated, "get_all_groups"):
-            return self._group_of(_group_of(stated))
-        if not isinstance(stated, torch.distributed.ProcessGroup | int):  # int: of a process that is not in a group
+    def group_from(self, process_group: Any) -> TorchGroup:
+        if hasattr(process_group, "get_all_groups"):
+            return self._group_of(_group_of_mesh(process_group))
+        # `new_group` returns an int on ranks outside of the group.
+        if not isinstance(process_group, torch.distributed.ProcessGroup | int):
             raise TypeError(
-                f"process_group is {stated!r}; it has to be a process group of torch.distributed, a device mesh, None, "
+                f"process_group is {process_group!r}. Pass a process group of torch.distributed, a device mesh, None, "
                 "or 'auto'"
             )
-        return self._group_of(stated)
+        return self._group_of(process_group)
 
-    def groups_over(self, leaf: Leaf, tensor: Any) -> list[TorchGroup] | None:
+    def shard_groups(self, leaf: Leaf, tensor: Any) -> list[TorchGroup] | None:
         if not is_dtensor(tensor):
-            return [] if self.is_complete_here(leaf.parameter, tensor) else None
+            return [] if self.is_complete(leaf.parameter, tensor) else None
         mesh = tensor.device_mesh
-        cut = [at for at, p in enumerate(tensor.placements) if mesh.size(at) > 1 and _is_shard(p)]
-        return [self._group_of(mesh.get_group(at)) for at in cut]
+        dims = [dim for dim, p in enumerate(tensor.placements) if mesh.size(dim) > 1 and _is_shard(p)]
+        return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
     def _group_of(self, group: Any) -> TorchGroup:
         if group not in self._groups:
             self._groups[group] = TorchGroup(group)
-        found: TorchGroup = self._groups[group]
-        return found
+        torch_group: TorchGroup = self._groups[group]
+        return torch_group
 
 
-def _held(gradient: Any) -> Tensor:
-    """What this process holds, in the gradient's own memory. Called without derivatives being recorded."""
+def _local(gradient: Any) -> Tensor:
+    """Return the local tensor, in the gradient's own memory. Call it without recording derivatives."""
     return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
 
 
@@ -234,16 +233,16 @@ def _waited(tensor: Any) -> Tensor:
 
 
 def _is_shard(placement: Any) -> bool:
-    """Return whether processes along a dimension of the mesh have different elements."""
+    """Return whether ranks along a dimension of the mesh have different elements."""
     return not (placement.is_replicate() or placement.is_partial())
 
 
-def _group_of(mesh: Any) -> Any:
-    """Of a device mesh."""
+def _group_of_mesh(mesh: Any) -> Any:
+    """Return the process group of a device mesh."""
     if mesh.get_coordinate() is None:
         raise ValueError(
-            f"this process, rank {mesh.get_rank()}, is not on the device mesh that is passed as process_group, which "
-            f"has the ranks {mesh.mesh.flatten().tolist()}; pass one that it is on"
+            f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "
+            f"{mesh.mesh.flatten().tolist()}. Pass a mesh with this rank"
         )
     if mesh.size() == torch.distributed.get_world_size():
         return torch.distributed.group.WORLD
@@ -251,6 +250,6 @@ def _group_of(mesh: Any) -> Any:
         return mesh.get_group()
     raise ValueError(
         f"process_group is a device mesh of {mesh.ndim} dimensions with {mesh.size()} of the "
-        f"{torch.distributed.get_world_size()} processes, for which there is no process group; make one once, with "
+        f"{torch.distributed.get_world_size()} ranks, which has no process group. Create one once with "
         "torch.distributed.new_group, and pass it"
     )
