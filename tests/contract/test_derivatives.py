@@ -202,7 +202,7 @@ def test_error_if_nonfinite_can_be_asked_for_where_a_derivative_is_wanted(kit: K
             kit.derivative(function, kit.tensor([3.0, 4.0]))
         return
     np.testing.assert_allclose(kit.derivative(function, kit.tensor([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
-    with pytest.raises(RuntimeError, match="position 0 holds 1 NaN"):
+    with pytest.raises(RuntimeError, match="position 0 has 1 NaN"):
         kit.derivative(function, kit.tensor([3.0, math.nan]))
 
 

@@ -81,14 +81,14 @@ def test_error_if_nonfinite_names_the_tensors_and_changes_nothing(kit: Kit) -> N
         kit.namespace.clip_grad_norm_(holders, 1.0, error_if_nonfinite=True)
     assert isinstance(caught.value, RuntimeError)
     named = r"(?: \(parameter '[^']+'\))?"  # where parameters have names
-    found = rf"position 1{named} holds 2 NaN and 1 inf; position 2{named} holds 0 NaN and 1 inf"
+    found = rf"position 1{named} has 2 NaN and 1 inf; position 2{named} has 0 NaN and 1 inf"
     assert re.search(found, str(caught.value))
     assert "position 0" not in str(caught.value)
     assert [kit.bits(gradient) for gradient in kit.kept(holders)] == before
     named = dict(zip(("first", "second"), kit.in_place([kit.tensor([1.0]), kit.tensor([INF])]), strict=True))
-    with pytest.raises(NonFiniteNormError, match=r"position 1 \(parameter 'second'\) holds 0 NaN and 1 inf"):
+    with pytest.raises(NonFiniteNormError, match=r"position 1 \(parameter 'second'\) has 0 NaN and 1 inf"):
         kit.namespace.clip_grad_norm_(named, 1.0, error_if_nonfinite=True)
-    with pytest.raises(NonFiniteNormError, match="position 1 holds 1 NaN"):
+    with pytest.raises(NonFiniteNormError, match="position 1 has 1 NaN"):
         kit.namespace.get_total_norm([kit.tensor([1.0]), kit.tensor([NAN])], error_if_nonfinite=True)
     with pytest.raises(NonFiniteNormError, match="exceeds the largest number"):
         kit.namespace.get_total_norm([kit.tensor([3e38, 3e38])], error_if_nonfinite=True)

@@ -218,7 +218,7 @@ def test_slices_across_sparse_axes_neither_overflow_nor_underflow(kit: Kit, scal
 
 
 @pytest.mark.parametrize(
-    ("axes", "message"), [(2, "names axis 2"), (-3, "names axis -3"), ([0, -2], "twice"), ([0, 0], "twice")], ids=str
+    ("axes", "message"), [(2, "has axis 2"), (-3, "has axis -3"), ([0, -2], "twice"), ([0, 0], "twice")], ids=str
 )
 def test_axes_that_a_sparse_tensor_lacks_or_has_once_are_rejected(kit: Kit, axes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

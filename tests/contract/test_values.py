@@ -83,7 +83,7 @@ def test_numpy_thresholds_and_bounds_keep_their_dtype(kit: Kit) -> None:
     for threshold in (np.array(2**32), np.array([2.0**-7 + 2.0**-40])):
         expected = kit.namespace.clip_by_norm(given, threshold.item())
         assert kit.bits(kit.namespace.clip_by_norm(given, threshold)) == kit.bits(expected)
-    with pytest.raises(ValueError, match="it must be 0 or more"):
+    with pytest.raises(ValueError, match="Pass 0 or more"):
         kit.namespace.clip_by_norm(given, np.array(-1e-46))
     got = kit.namespace.clip_by_value(kit.tensor([9e12, 5.0]), 0, np.array([2**40, 2**40]))
     assert kit.array(got).tolist() == [2.0**40, 5.0]
@@ -102,7 +102,7 @@ def test_bounds_may_be_tensors_that_broadcast(kit: Kit) -> None:
 @pytest.mark.parametrize(("low", "high"), [([1.0, 2.0], [2.0, 1.0]), ([3.0, 3.0], 2.0), (0.0, [1.0, -1.0])])
 def test_a_lower_bound_above_the_upper_one_is_refused(kit: Kit, low: object, high: object) -> None:
     low, high = (bound if isinstance(bound, float) else kit.tensor(bound) for bound in (low, high))
-    with pytest.raises(ValueError, match="above the upper one"):
+    with pytest.raises(ValueError, match="above the upper bound"):
         kit.namespace.clip_by_value(kit.tensor([0.0, 0.0]), low, high)
 
 
@@ -130,7 +130,7 @@ def test_bounds_of_integers_are_whole_and_leave_something(kit: Kit) -> None:
     tensor = kit.tensor([0, 5], "int8")
     with pytest.raises(TypeError, match="whole number"):
         kit.namespace.clip_by_value(tensor, 0.5, 7)
-    with pytest.raises(ValueError, match="leave no value of int8"):
+    with pytest.raises(ValueError, match="no value of int8"):
         kit.namespace.clip_by_value(tensor, 200, 300)
 
 
@@ -157,9 +157,9 @@ def test_a_bound_that_is_nan_is_refused(kit: Kit, bounds: tuple[float, float]) -
 def test_class_bounds(kit: Kit) -> None:
     assert kit.namespace.GradientClipByValue(2).min == -2
     for make in (kit.namespace.GradientClipByValue, kit.namespace.ErrorClipByValue):
-        with pytest.raises(ValueError, match="swap"):
+        with pytest.raises(ValueError, match="Swap"):
             make(max=1.0, min=2.0)
-        with pytest.raises(ValueError, match="pass min as well"):
+        with pytest.raises(ValueError, match="Pass min as well"):
             make(max=-1.0)
         for wrong in ("1", None, True):
             with pytest.raises(TypeError, match="max is"):
@@ -169,7 +169,7 @@ def test_class_bounds(kit: Kit) -> None:
 def test_tensor_bounds_of_integers_have_their_dtype(kit: Kit) -> None:
     tensor = kit.tensor([1, 2], "int8")
     bounds = kit.tensor([0, 1], "int32"), kit.tensor([1, 2], "int32")
-    with pytest.raises(TypeError, match="give both one dtype"):
+    with pytest.raises(TypeError, match="Pass both in one dtype"):
         kit.namespace.clip_by_value(tensor, *bounds)
     got = kit.namespace.clip_by_value(tensor, kit.tensor([2, 0], "int8"), 5)
     assert kit.array(got).tolist() == [2, 2]

@@ -179,7 +179,7 @@ def test_what_is_not_finite_on_one_device_is_known_to_all(p: float, value: float
 def test_names_of_what_is_not_finite() -> None:
     array = np.ones((4, 4), np.float32)
     array[3, 3] = np.nan
-    with pytest.raises(NonFiniteNormError, match="1 holds 1 NaN"):
+    with pytest.raises(NonFiniteNormError, match="1 has 1 NaN"):
         uc.clip_grad_norm_(put([arrays()[0], array], [P(), P("x")], mesh_of(4)), 1.0, error_if_nonfinite=True)
 
 
@@ -577,7 +577,7 @@ def test_terms_of_a_sum_on_explicit_axes_are_refused(clip: Callable[[list[Any]],
         (lambda g: uc.get_total_norm(g, process_group=3), TypeError,
          "process_group is 3. Pass the name of an axis of shard_map, a tuple of such names, None, or 'auto'"),
         (lambda g: uc.get_total_norm(g, check_numel=True), TypeError,
-         "process_group, ownership and check_numel are for gradients that several processes hold"),
+         "process_group, ownership and check_numel are for distributed gradients"),
     ],
 )  # fmt: skip
 def test_statements_that_do_not_fit(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:

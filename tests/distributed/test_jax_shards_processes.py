@@ -106,7 +106,7 @@ NOT_TOLD = "is only on devices of rank [01]. Pass ownership"
             (),
             "ownership is 'replicated', but .* only on .*: rank [01] has no copy. Pass ownership='distinct'",
         ),
-        ("within_bounds", (), r"a bound has shape \[4\], and several processes hold the gradient; pass"),
+        ("within_bounds", (), r"a bound has shape \[4\], and the gradient is distributed. Pass"),
     ],
 )
 def test_faults_are_told_on_every_process(world: World, function: str, args: tuple[Any, ...], message: str) -> None:
@@ -139,8 +139,8 @@ def test_nan_on_one_process_is_known_to_all(world: World) -> None:
     first, last = world.run(jax_sharded.with_nan_on_the_last)
     assert math.isnan(first[0])
     assert math.isnan(last[0])
-    assert "rank 1 holds 1 NaN and 0 inf" in first[1]
-    assert "position 0 holds 1 NaN and 0 inf" in last[1]
+    assert "rank 1 has 1 NaN and 0 inf" in first[1]
+    assert "position 0 has 1 NaN and 0 inf" in last[1]
 
 
 # -- three processes, and arrays over the devices of some

@@ -109,4 +109,4 @@ def test_a_norm_with_a_derivative_is_one_number(
 
 def test_bounds_are_numbers(world: World) -> None:
     for message in world.run(cases.bounds):
-        assert "a bound has shape [2], and several processes hold the gradient; pass numbers" in message
+        assert "a bound has shape [2], and the gradient is distributed. Pass numbers" in message

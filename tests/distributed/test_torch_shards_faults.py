@@ -57,8 +57,8 @@ def test_one_process_with_such_a_value_is_enough(worlds: Worlds, size: int, valu
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_all_raise_where_one_is_not_finite(worlds: Worlds, size: int, case: str, counts: str) -> None:
     """The process that has it names the tensor, the others the process."""
-    messages = [f"no gradient was changed. rank 1 holds {counts}$"] * size
-    messages[1] = f"no gradient was changed. position 1 holds {counts}$"
+    messages = [f"No gradient was changed. rank 1 has {counts}$"] * size
+    messages[1] = f"No gradient was changed. position 1 has {counts}$"
     check_refused(worlds(size).run(faults.outcome, case), "NonFiniteNormError", *messages)
 
 

@@ -295,7 +295,7 @@ def test_loss_scaling_and_half_precision() -> None:
         (lambda: transforms.gradient_clip_by_global_norm(math.nan), ValueError, "clip_norm is nan"),
         (lambda: transforms.gradient_clip_by_global_norm(1.0, {"b": False}), TypeError, "optax.masked"),
         (lambda: transforms.clip_by_norm(-1.0), ValueError, r"clip_norm is -1\.0"),
-        (lambda: transforms.clip_by_value(2.0, 1.0), ValueError, "above the upper one"),
+        (lambda: transforms.clip_by_value(2.0, 1.0), ValueError, "above the upper bound"),
         (lambda: transforms.clip_by_value(math.nan, 1.0), ValueError, "clip_value_min is NaN"),
     ],
 )

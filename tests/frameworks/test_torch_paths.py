@@ -202,7 +202,7 @@ def test_memory_that_cannot_be_written_or_overlaps_is_refused(forced: bool, monk
     base = torch.arange(12.0)
     expanded = torch.nn.Parameter(torch.zeros(4))
     expanded.grad = torch.ones(1).expand(4)
-    with pytest.raises(ValueError, match="position 1 has several elements in one place"):
+    with pytest.raises(ValueError, match="position 1 has elements that overlap in memory"):
         uc.clip_grad_norm_([good, expanded], 1.0)
     with pytest.raises(ValueError, match=r"position 1 and the gradient at position 2 overlap in memory"):
         uc.clip_grad_norm_([good, with_gradient(base[:7]), with_gradient(base[6:])], 1.0)
@@ -250,7 +250,7 @@ def test_a_real_model_by_parameters_named_parameters_and_state() -> None:
 def test_names_of_parameters_are_in_messages() -> None:
     model = torch.nn.Linear(2, 1)
     model.weight.grad, model.bias.grad = torch.ones(1, 2), torch.tensor([math.nan])
-    with pytest.raises(RuntimeError, match=r"position 1 \(parameter 'bias'\) holds 1 NaN"):
+    with pytest.raises(RuntimeError, match=r"position 1 \(parameter 'bias'\) has 1 NaN"):
         uc.clip_grad_norm_(model.named_parameters(), 1.0, error_if_nonfinite=True)
 
 
@@ -311,7 +311,7 @@ def test_wrappers_of_one_tensor_are_one_gradient() -> None:
 def test_what_refuses_to_be_multiplied_does_so_before_anything_is_written() -> None:
     plain = with_gradient(torch.tensor([30.0]))
     for gradient in (Refusing(torch.tensor([3.0])), Wrapper(torch.ones(1).expand(4))):
-        with pytest.raises((RuntimeError, ValueError), match=r"not multiplied|several elements in one place"):
+        with pytest.raises((RuntimeError, ValueError), match=r"not multiplied|elements that overlap in memory"):
             uc.clip_grad_norm_([plain, with_gradient(gradient)], 1.0)
         assert plain.grad.item() == 30.0
 
@@ -370,7 +370,7 @@ def test_what_pytorch_cannot_write_is_refused_before_anything_is_written(
     expanded.grad = torch.ones(1).expand(4).as_subclass(Own)
     nothing = torch.nn.Parameter(torch.zeros(2))
     nothing.grad = torch._efficientzerotensor((2,))
-    for wrong, why in ((expanded, "several elements in one place"), (nothing, "has no memory")):
+    for wrong, why in ((expanded, "elements that overlap in memory"), (nothing, "has no memory")):
         with pytest.raises(ValueError, match=f"position 1 .*{why}"):
             clip_([good, wrong], 1.0)
         assert good.grad.item() == 30.0
@@ -408,7 +408,7 @@ def test_one_gradient_without_an_address_does_not_hide_the_others() -> None:
     expanded.grad = torch.ones(1).expand(4)
     good = with_gradient(torch.tensor([30.0]))
     for wrong in ([with_gradient(base[:3]), with_gradient(base[1:])], [expanded]):
-        with pytest.raises(ValueError, match=r"overlap in memory|several elements"):
+        with pytest.raises(ValueError, match=r"overlap in memory"):
             uc.clip_grad_norm_([good, *wrong, with_gradient(other)], 1.0)
         with torch.autograd.forward_ad.dual_level(), pytest.raises(ValueError, match=r"overlap|several elements"):
             uc.clip_grad_norm_([good, *wrong], 1.0)
@@ -585,9 +585,9 @@ def test_mean_squared_error_of_random_logits(reduction: str) -> None:
 
 
 def test_a_clip_has_to_know_its_threshold() -> None:
-    with pytest.raises(TypeError, match="clip_norm is a tensor whose value is not known here"):
+    with pytest.raises(TypeError, match="clip_norm is a tensor of unknown value"):
         uc.GradientClipByNorm(torch.ones((), device="meta"))
-    with pytest.raises(TypeError, match="max is a tensor whose value is not known here"):
+    with pytest.raises(TypeError, match="max is a tensor of unknown value"):
         uc.GradientClipByValue(torch.ones((), device="meta"))
 
 
@@ -683,5 +683,5 @@ def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
         lambda: uc.clip_by_norm(deep, 1.0, axes=[0]),
     )
     for call in calls:
-        with pytest.raises(ValueError, match=r"^position 0 has 65 axes; unified_clip takes up to 64"):
+        with pytest.raises(ValueError, match=r"^position 0 has 65 axes, and at most 64 are supported"):
             call()

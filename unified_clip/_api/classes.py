@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from .._core import containers, entry, observer, rule, validation
 from .._core.backend import Backend
-from .._core.collect import collect_in_place, from_tree, from_whole, wants_clipping
+from .._core.collect import collect_in_place, from_path, from_tree, wants_clipping
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList
@@ -125,7 +125,7 @@ class GradientClip(FrameworkBinding):
         if path is None:
             return None
         parameters, gradients = zip(*pairs, strict=True)
-        return from_whole(
+        return from_path(
             path, Functional(gradients, lambda new: list(zip(parameters, new, strict=True)), reuse_unchanged=True)
         )
 

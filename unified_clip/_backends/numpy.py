@@ -39,7 +39,7 @@ class NumpyBackend(Backend):
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        return collected.whole_path(self, COLLECTOR.of_tensors(tensors, False, in_place)) if COLLECTOR else None
+        return collected.path_over(self, COLLECTOR.of_tensors(tensors, False, in_place)) if COLLECTOR else None
 
     def read(self, scalar: Tensor) -> float | int | None:
         return scalar.item()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A checksum of numbers, by which ranks compare gradients that are taken for copies."""
+"""A checksum of numbers, for comparing copies of gradients across ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CHUNK = 2**16
 
 
 def checksum(views: Sequence[Array]) -> int:
-    """64 bits from the bits of numbers and their order: a sum of products by fixed, random-looking weights."""
+    """Return 64 bits that depend on the numbers' bits and order: a sum of products by fixed pseudorandom weights."""
     totals = (int(np.dot(part, weights()[: part.size])) + part.size for view in views for part in _integers(view))
     return combined(totals)
 
 
 def combined(totals: Iterable[int]) -> int:
-    """Return the checksum from the sums of products over chunks, in order, each with the number of its integers."""
+    """Return the checksum from the totals of chunks, in order: the sum of products, plus the number of integers."""
     checksum = 0
     for total in totals:
         checksum = (checksum * 0x9E3779B97F4A7C15 + total) % 2**64
@@ -29,7 +29,7 @@ def combined(totals: Iterable[int]) -> int:
 
 @functools.cache
 def weights() -> npt.NDArray[np.uint64]:
-    """Odd ones, so that no single change is lost: SplitMix64 of 1, 2 and so on."""
+    """Return odd weights, which detect every single change: SplitMix64 of 1, 2 and so on."""
     bits = np.arange(1, CHUNK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
@@ -37,7 +37,7 @@ def weights() -> npt.NDArray[np.uint64]:
 
 
 def _integers(view: Array) -> Iterator[npt.NDArray[np.uint64]]:
-    """Return the bits of numbers in chunks, as integers of up to 32 bits: then products keep the upper ones."""
+    """Yield the bits of numbers in chunks, as integers of up to 32 bits, whose products keep their upper bits."""
     flat = np.ascontiguousarray(view).reshape(-1)
     bits = flat.view(np.uint16 if flat.itemsize == 2 else np.uint32)
     for start in range(0, bits.size, CHUNK):

@@ -1,4 +1,4 @@
-"""The host path over gradients that the compiled kernels have found in one go, without an array for each."""
+"""The host path over gradients that the compiled kernels collect in one pass, without a NumPy array for each."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from . import kernels, processor
 from .host import HostPath
 from .kernels import Array
 
-NOTHING_TO_CHANGE = nullcontext()
+NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """The same over gradients that the compiled kernels have found in one go, without an array for each."""
+    """The host path over a tensor list of the compiled kernels."""
 
     def __init__(self, backend: Backend, tensor_list: Any, is_per_tensor: bool = False) -> None:
-        """`is_per_tensor`: one norm and one coefficient per tensor, in arrays; else one of all, a float."""
+        """`is_per_tensor`: one norm and one coefficient per tensor, in arrays; else one float each."""
         self._backend, self._list, self._is_per_tensor = backend, tensor_list, is_per_tensor
         self._tensors = tensor_list.tensors
         self.norm_dtype = "float64" if tensor_list.has_float64 else "float32"
         self._threads = 1 if tensor_list.is_short else backend.threads() or processor.default_threads()
 
     @cached_property
-    def _dtypes(self) -> list[str]:  # type: ignore[override]  # most calls need neither
+    def _dtypes(self) -> list[str]:  # type: ignore[override]  # few calls need dtypes or views
         return [self._backend.dtype(tensor) for tensor in self._tensors]
 
     @cached_property
@@ -44,7 +44,7 @@ class TensorListPath(HostPath):
     def _makes_results(self) -> bool:
         return self._list.makes_tensors or self._backend.takes_capsules
 
-    def _made(self, results: list[Any]) -> list[Tensor]:
+    def _to_tensors(self, results: list[Any]) -> list[Tensor]:
         if self._list.makes_tensors:
             return results
         return self._backend.placed(self._backend.from_capsules(results), zip(self._tensors))
@@ -70,8 +70,8 @@ class TensorListPath(HostPath):
         return rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype)
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
-        how = kernels.how_to_add(exactly, blocks=self.norm_dtype == "float32")
-        return kernels.native_sum(self._list.power_sum(p, how, self._threads), how)
+        method = kernels.sum_method(exactly, blocks=self.norm_dtype == "float32")
+        return kernels.native_sum(self._list.power_sum(p, method, self._threads), method)
 
     def max_abs(self, dtype: str) -> float:
         return nearest(self._list.max_abs(self._threads), dtype)
@@ -83,25 +83,25 @@ class TensorListPath(HostPath):
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self._is_per_tensor:
-            return self._scale_each(coef)
+            return self._scale_per_tensor(coef)
         if self.is_one(coef):
             return self.unchanged()
         if not self._makes_results:
             return super().scale(coef)
-        return self._made(self._list.scale(coef, self._threads))
+        return self._to_tensors(self._list.scale(coef, self._threads))
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self.is_one(coef):
             return []
         if not self._is_per_tensor:
             return self._writes(lambda: self._list.scale_(coef, self._threads))
-        _, part, coefs = self._changed(coef)
-        return self._writes(lambda: part.scale_each_(coefs, self._threads), part.tensors)
+        _, changed, coefs = self._changed(coef)
+        return self._writes(lambda: changed.scale_each_(coefs, self._threads), changed.tensors)
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         if not self._makes_results:
             return super().clamp(low, high)
-        return self._made(self._list.clamp(kernels.bounds(low), kernels.bounds(high), self._threads))
+        return self._to_tensors(self._list.clamp(kernels.bounds(low), kernels.bounds(high), self._threads))
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
         lows, highs = kernels.bounds(low), kernels.bounds(high)
@@ -109,17 +109,17 @@ class TensorListPath(HostPath):
 
     def unchanged(self) -> list[Tensor]:
         if (self._backend.writable or self._backend.donates) and self._makes_results:
-            return self._made(self._list.scale(1.0, self._threads))
+            return self._to_tensors(self._list.scale(1.0, self._threads))
         return super().unchanged()
 
     def is_one(self, coef: Scalar) -> bool:
         return super().is_one(coef) if self._is_per_tensor else bool(coef == 1.0)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Floats never make NumPy warn: only the treatment of subnormal numbers may have to change."""
+        """Return no context if subnormal numbers are kept: NumPy never warns about floats."""
         if self._is_per_tensor or not processor.keeps_subnormals():
             return processor.ieee_arithmetic()
-        return NOTHING_TO_CHANGE
+        return NO_SCOPE
 
     def _tensor_norms(self) -> Array:
         """Return the 2-norm of each tensor."""
@@ -133,18 +133,18 @@ class TensorListPath(HostPath):
         return norms
 
     def _changed(self, coef: Array) -> tuple[list[int], Any, list[float]]:
-        """Return where the coefficient is not 1, with the tensors and the coefficients there."""
-        changed = np.flatnonzero(coef != 1.0).tolist()
-        return changed, self._list.part(changed), coef[changed].tolist()
+        """Return the indices of coefficients other than 1, with their tensors and the coefficients."""
+        indices = np.flatnonzero(coef != 1.0).tolist()
+        return indices, self._list.part(indices), coef[indices].tolist()
 
-    def _scale_each(self, coef: Array) -> list[Tensor]:
-        """Return new tensors, and the given ones where the coefficient is 1."""
-        changed, part, coefs = self._changed(coef)
+    def _scale_per_tensor(self, coef: Array) -> list[Tensor]:
+        """Return new tensors, and unchanged ones for a coefficient of 1."""
+        indices, changed, coefs = self._changed(coef)
         if self._makes_results:
-            products = TensorListPath(self._backend, part)._made(part.scale_each(coefs, self._threads))
+            products = TensorListPath(self._backend, changed)._to_tensors(changed.scale_each(coefs, self._threads))
         else:
-            products = [self.part([index]).scale(own)[0] for index, own in zip(changed, coefs, strict=True)]
-        results = dict(zip(changed, products, strict=True))
+            products = [self.part([index]).scale(factor)[0] for index, factor in zip(indices, coefs, strict=True)]
+        results = dict(zip(indices, products, strict=True))
         return [results.get(index, tensor) for index, tensor in enumerate(self._tensors)]
 
 
@@ -154,20 +154,20 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """What finds plain gradients, if the compiled kernels are here: by DLPack's C interface, or by the buffer protocol.
+    """Return a collector of plain gradients, by DLPack's C interface or the buffer protocol; None without kernels.
 
-    `methods`: of tensors, and what they return for plain ones. `recording`: the attribute of a tensor, and its value,
-    by which a derivative is wanted.
+    `methods`: methods of tensors, with their result for a plain one. `recording`: the attribute of a tensor, with its
+    value for a recorded derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:
         return KERNELS and KERNELS.Collector(tensor, parameter, exchange, methods, recording)
-    except ValueError:  # a later version of the interface, which is not known
+    except ValueError:  # an unknown version of DLPack's interface
         return None
 
 
-def whole_path(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
-    """Return a path over what the compiled kernels have found, if that is anything."""
+def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
+    """Return a path over a tensor list; None for no list or an empty one."""
     return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
 
 
@@ -175,7 +175,7 @@ def collect_parameters(backend: Parameters, collector: Any | None, parameters: S
     """Return a path over the gradients of parameters; None unless all are plain, or with one in `main_grad` only."""
     if collector is None:
         return None
-    whole = whole_path(cast(Backend, backend), collector.of_parameters(parameters))
-    if whole is None or len(whole.tensors) == len(parameters):
-        return whole
-    return None if any(backend.main_gradient_of(each) is not None for each in parameters) else whole
+    path = path_over(cast(Backend, backend), collector.of_parameters(parameters))
+    if path is None or len(path.tensors) == len(parameters):
+        return path
+    return None if any(backend.main_gradient_of(parameter) is not None for parameter in parameters) else path

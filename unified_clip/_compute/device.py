@@ -1,6 +1,6 @@
 """The device path: the rule's arithmetic by a framework's own operations, in float64.
 
-It is what graphs, GPUs and derivatives use. Nothing here moves a value to the host.
+Compiled graphs, GPUs and derivatives use it. It moves no value to the host.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the bits of `near`, float64 numbers rounded to float32, with the last bit set where anything was lost.
+    """Return the bits of `near`, float64 numbers rounded to float32, with the last bit set if that was inexact.
 
-    Rounded again, to 16 bits, such a number counts as rounded once. Frameworks cast float64 to 16 bits by way of
+    Rounding such a number to 16 bits gives the same result as rounding once. Frameworks cast float64 to 16 bits through
     float32, which rounds twice. `wide` and `near` are float64, `bits` int32.
     """
     inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
@@ -33,7 +33,7 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
 
 
 def inverse(p: float) -> float:
-    """1 / p, finite: the logarithm of 1 times infinity is NaN."""
+    """Return 1 / p, at most the largest float64: the logarithm of 1 times infinity is NaN."""
     return min(1 / p, sys.float_info.max)
 
 
@@ -76,15 +76,15 @@ class DevicePath:
         backend, tensors = self._backend, self._tensors
         if p == math.inf:
             return backend.rounded(backend.max_abs(tensors), self.norm_dtype)
-        # Squares and magnitudes of 32-bit gradients fit float64; everything else is divided by the greatest first.
+        # Squares and magnitudes of 32-bit gradients fit float64. Others are divided by the largest magnitude first.
         divisor = self._divisor(backend.max_abs(tensors)) if p not in (1, 2) or self.norm_dtype == "float64" else None
         return self._root(backend.power_sum(tensors, p, divisor), p, divisor)
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         backend, tensor, divisor = self._backend, self._tensors[0], None
         if self.norm_dtype == "float64":
-            greatest = backend.slice_max_abs(tensor, axes)
-            divisor = self._divisor(greatest if groups is None else backend.group_max(greatest, groups))
+            max_abs = backend.slice_max_abs(tensor, axes)
+            divisor = self._divisor(max_abs if groups is None else backend.group_max(max_abs, groups))
         total = backend.slice_power_sum(tensor, axes, divisor)
         return self._root(total if groups is None else backend.group_sum(total, groups), 2, divisor)
 
@@ -98,11 +98,11 @@ class DevicePath:
         return self._backend.bounds_inverted(*self._bounds(self._tensors[0], low, high))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        every = zip(self._tensors, self._every_bounds(low, high), strict=True)
-        return [self._backend.clamp(tensor, *bounds) for tensor, bounds in every]
+        both = zip(self._tensors, self._all_bounds(low, high), strict=True)
+        return [self._backend.clamp(tensor, *bounds) for tensor, bounds in both]
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        return self._backend.prepare_clamp(self._tensors, self._every_bounds(low, high))
+        return self._backend.prepare_clamp(self._tensors, self._all_bounds(low, high))
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         return self._backend.zeroed(results, keep)
@@ -148,19 +148,19 @@ class DevicePath:
     def scope(self) -> AbstractContextManager[Any]:
         return self._backend.scope(self._differentiable)
 
-    def _every_bounds(self, low: Any, high: Any) -> list[list[Any]]:
+    def _all_bounds(self, low: Any, high: Any) -> list[list[Any]]:
         return [self._bounds(tensor, low, high) for tensor in self._tensors]
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
-        """Numbers are rounded to the tensor's dtype here, since frameworks round twice on the way to bfloat16."""
+        """Round numbers to the tensor's dtype here, since frameworks round twice to bfloat16."""
         dtype = self._backend.dtype(tensor)
         rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
         return [self._backend.bound(bound, tensor) for bound in rounded]
 
-    def _divisor(self, greatest: Scalar) -> Scalar:
-        """The greatest magnitude where it can be divided by; a constant to the derivative: n does not depend on it."""
+    def _divisor(self, max_abs: Scalar) -> Scalar:
+        """Return the largest magnitude, or 1 if it is 0 or not finite, as a constant: n does not depend on it."""
         xp = self.xp
-        usable = xp.where((greatest > xp.asarray(0.0)), greatest, xp.asarray(1.0))
+        usable = xp.where((max_abs > xp.asarray(0.0)), max_abs, xp.asarray(1.0))
         usable = xp.where(usable < xp.asarray(math.inf), usable, xp.asarray(1.0))
         return self._backend.stop_gradient(usable)
 

@@ -8,11 +8,11 @@ import numpy.typing as npt
 from .._core.exact import BLOCK, Accumulator
 
 CHUNK = 16 * BLOCK
-"""Elements that are widened to float64 at a time: small enough for the cache."""
+"""Elements per conversion to float64, few enough for the cache."""
 
 LIMB = 18
-"""A 53-bit mantissa is split into limbs of 18, 18 and 17 bits: what is added for an element is below 2**37, so CHUNK of
-them stay below 2**53."""
+"""Bits of a limb. A 53-bit mantissa has limbs of 18, 18 and 17 bits. Products of limbs add up to less than 2**37 per
+element, and to less than 2**53 per CHUNK."""
 
 
 def sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:

@@ -1,7 +1,6 @@
-"""The host path: eager tensors of any framework, seen as raw memory through NumPy views.
+"""The host path: eager tensors of any framework as raw memory, through NumPy views.
 
-One piece of code serves every framework, so the same numbers give the same bits on all of them, and
-subnormal numbers are kept.
+All frameworks share this code, so the same numbers have the same bits on all of them. Subnormal numbers are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .kernels import Array
 
 
 class HostScalars:
-    """Numbers of Python, and NumPy's arrays of them."""
+    """The functions of Python's numbers and NumPy's arrays."""
 
     def asarray(self, value: Any) -> Scalar:
         return float(value)
@@ -120,16 +119,16 @@ class HostPath:
         return [Write(lambda: self._backend.bump_versions(written), nothing), Write(write)]
 
     def _to_be_written(self) -> tuple[list[Array], list[str]]:
-        """All but what is empty, which may be read-only."""
-        found = [(view, dtype) for view, dtype in self._buffers() if view.size]
-        return [view for view, _ in found], [dtype for _, dtype in found]
+        """Return all views but empty ones, which may be read-only."""
+        writable = [(view, dtype) for view, dtype in self._buffers() if view.size]
+        return [view for view, _ in writable], [dtype for _, dtype in writable]
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         return results if keep else self._new(_fill_with_zeros)
 
     def prepare_write(self, results: list[Tensor]) -> list[Write]:
-        pairs = [(view, self._backend.host_view(result)) for view, result in zip(self._views, results, strict=True)]
-        return self._writes(lambda: _copy_all(pairs))
+        sources = [self._backend.host_view(result) for result in results]
+        return self._writes(lambda: _copy_all(self._views, sources))
 
     def prepare_zero(self, keep: Any) -> list[Write]:
         views = self._to_be_written()[0]
@@ -177,8 +176,8 @@ class HostPath:
     def _clamping(
         self, views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any, results: Sequence[Array]
     ) -> Callable[[], None]:
-        """Return what writes clamped values. The bounds, whose reading may fail, are read first."""
-        if kernels.clamps_at_once([*views, *results], dtypes, low, high):
+        """Return a function that writes clamped values. The bounds are read first, since that may fail."""
+        if kernels.clamps_list([*views, *results], dtypes, low, high):
             return lambda: kernels.clamp_all(views, dtypes, low, high, results, self._threads)
         bounds = [(self._bound(low, dtype), self._bound(high, dtype)) for dtype in dtypes]
 
@@ -204,8 +203,8 @@ class HostPath:
         return self._backend.placed(self._backend.list_from_host(results, self._dtypes), zip(self._tensors))
 
 
-def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
-    for view, result in pairs:
+def _copy_all(views: Sequence[Array], results: Sequence[Array]) -> None:
+    for view, result in zip(views, results, strict=True):
         if view.size:
             np.copyto(view, result)
 
@@ -219,7 +218,7 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 
 
 def forced_path(*own: str) -> str:
-    """Return the device path that UNIFIED_CLIP_PATH takes everywhere, for testing it on a CPU; empty if it is unset.
+    """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU; empty if it is unset.
 
     That is 'framework', or one of the framework's `own`.
     """
@@ -227,5 +226,5 @@ def forced_path(*own: str) -> str:
     known = ("framework", *own)
     if choice not in ("", *known):
         settings = " or ".join(map(repr, known))
-        raise ValueError(f"UNIFIED_CLIP_PATH is {choice!r}; set it to {settings}, or leave it unset")
+        raise ValueError(f"UNIFIED_CLIP_PATH is {choice!r}. Set it to {settings}, or leave it unset")
     return choice

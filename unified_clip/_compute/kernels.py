@@ -1,7 +1,7 @@
-"""The arithmetic of the host path, on NumPy arrays: exact norms, scaling, clamping, and sums of sparse rows.
+"""The arithmetic of the host path, on NumPy arrays: exact norms, scaling and clamping.
 
-By the compiled kernels where they are built, and by NumPy, with the same bits, where not. bfloat16, which NumPy does
-not have, travels as its bits in uint16.
+The compiled kernels compute it if they are built, else NumPy, with the same bits. NumPy lacks bfloat16, which is stored
+as uint16.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .exact_sums import CHUNK, sum_exactly
 Array = npt.NDArray[Any]
 
 CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
-"""How the compiled kernels are told of a dtype."""
+"""The compiled kernels' codes of dtypes."""
 
-LINE, WORTH_SHARING = 64, 4096
-"""Bytes: how memory is aligned that frameworks share, and from what length on a copy costs more than the alignment."""
+ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
+"""The alignment of memory that frameworks share, and the size in bytes from which aligning is faster than a copy."""
 
 
 # -- norms
 
 
 def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
-    """Arrays with the same sum of |g|**p: real ones where that takes no more than float64 moduli of complex ones."""
+    """Return arrays with the same sum of |g|**p. Complex arrays become float64 moduli if those are precise enough."""
     if p in (1, 2, math.inf) or not dtype.startswith("complex"):
         return [(view, dtype)]
     return [(moduli.rounded(view), "float64")]
@@ -47,49 +47,49 @@ def power_sum(
     parts: Sequence[tuple[Array, str]], p: int, dtype: str, *, exactly: bool, threads: int = 1
 ) -> Accumulator:
     """Return the sum of |g|**p for a norm of `dtype`: exactly, or as fast as that norm allows."""
-    # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
+    # The power of a float64 has more bits than a block sum keeps, and a float64 norm needs more precision than 2**-40.
     blocks = dtype == "float32" and all(part_dtype not in ("float64", "complex128") for _, part_dtype in parts)
-    how = how_to_add(exactly, blocks=blocks)
+    method = sum_method(exactly, blocks=blocks)
     if p == 1 and any(map(_is_complex, parts)):
         real = [part for part in parts if not _is_complex(part)]
-        found = power_sum(real, 1, dtype, exactly=exactly, threads=threads)
-        return sum((_sum_of_moduli(view, how) for view, _ in filter(_is_complex, parts)), start=found)
+        start = power_sum(real, 1, dtype, exactly=exactly, threads=threads)
+        return sum((_sum_of_moduli(view, method) for view, _ in filter(_is_complex, parts)), start=start)
     if compiled := _kernels_for([view for view, _ in parts]):
         buffers, codes = _buffers(parts)
-        return native_sum(compiled.power_sum(buffers, codes, p, how, threads), how)
+        return native_sum(compiled.power_sum(buffers, codes, p, method, threads), method)
     real = [part for view, dtype in parts for part in _real_and_imaginary(view, dtype)]
-    return _block_sums(real, p) if how == "blocks" else _exact_sum(real, p)
+    return _block_sums(real, p) if method == "blocks" else _exact_sum(real, p)
 
 
 def _is_complex(part: tuple[Array, str]) -> bool:
     return part[1].startswith("complex")
 
 
-def _sum_of_moduli(view: Array, how: str) -> Accumulator:
-    if how == "blocks":  # a float64 modulus of complex64 loses 2**-51 at most, which a block's certificate has room for
+def _sum_of_moduli(view: Array, method: str) -> Accumulator:
+    if method == "blocks":  # a float64 modulus of complex64 has an error of at most 2**-51, far below a block's bound
         return _block_sums([(moduli.rounded(view), "float64")], 1)
-    return moduli.exact_sum(view) if how == "exact" else moduli.pair_sum(view)
+    return moduli.exact_sum(view) if method == "exact" else moduli.compensated_sum(view)
 
 
-def how_to_add(exactly: bool, *, blocks: bool) -> str:
-    """What the compiled kernels call it. `blocks`: whether sums over blocks are good enough for a start."""
+def sum_method(exactly: bool, *, blocks: bool) -> str:
+    """Return the compiled kernels' name of a summation. `blocks`: a fast sum over blocks is precise enough."""
     if exactly:
         return "exact"
     return "blocks" if blocks else "compensated"
 
 
-SUMS = {"blocks": Accumulator.of_block_sums, "compensated": Accumulator.of_pair_sums, "exact": Accumulator}
+SUMS = {"blocks": Accumulator.from_block_sums, "compensated": Accumulator.from_compensated_sums, "exact": Accumulator}
 
 
-def native_sum(found: tuple[bytes, bool, bool], how: str) -> Accumulator:
-    """What the compiled kernels return for a sum."""
-    text, nan, infinite = found
-    sums = SUMS[how](int.from_bytes(text, "little"))
+def native_sum(result: tuple[bytes, bool, bool], method: str) -> Accumulator:
+    """Return a sum of the compiled kernels as an accumulator."""
+    limbs, nan, infinite = result
+    sums = SUMS[method](int.from_bytes(limbs, "little"))
     return sums + Accumulator(nan=nan, infinite=infinite) if nan or infinite else sums
 
 
 def _kernels_for(views: Sequence[Array]) -> Any | None:
-    """Return the compiled kernels, if they can read these arrays: in the machine's byte order."""
+    """Return the compiled kernels for arrays in the machine's byte order, else None."""
     return KERNELS if KERNELS is not None and all(view.dtype.isnative for view in views) else None
 
 
@@ -100,35 +100,35 @@ def _real_and_imaginary(view: Array, dtype: str) -> list[tuple[Array, str]]:
 
 
 def _buffers(parts: Sequence[tuple[Array, str]]) -> tuple[list[Array], str]:
-    """Arrays, and the codes of their dtypes, for the compiled kernels."""
+    """Return the arrays, and the codes of their dtypes, for the compiled kernels."""
     return [view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts)
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
-    """Return the fast sum: float64 within a block, where terms are exact, and integers over blocks."""
+    """Return the fast sum: float64 within a block, whose powers are exact, and integers over blocks."""
     sums = []
     for chunk in _chunks(parts):
         blocks = chunk.reshape(-1, BLOCK)
         sums.append(np.einsum("ij,ij->i", blocks, blocks) if p == 2 else np.abs(blocks).sum(axis=1))
     flat = np.concatenate(sums) if sums else np.zeros(0)
     finite = np.isfinite(flat)
-    found = Accumulator.of_block_sums(sum_exactly(flat[finite], 1).total)
-    return found + Accumulator(nan=bool(np.isnan(flat).any()), infinite=bool(np.isinf(flat).any()))
+    total = Accumulator.from_block_sums(sum_exactly(flat[finite], 1).total)
+    return total + Accumulator(nan=bool(np.isnan(flat).any()), infinite=bool(np.isinf(flat).any()))
 
 
 def _exact_sum(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
-    found = Accumulator()
+    total = Accumulator()
     for chunk in _chunks(parts):
         finite = np.isfinite(chunk)
         if finite.all():
-            found += sum_exactly(chunk, p)
+            total += sum_exactly(chunk, p)
         else:
-            found += Accumulator(nan=bool(np.isnan(chunk).any()), infinite=bool(np.isinf(chunk).any()))
-    return found
+            total += Accumulator(nan=bool(np.isnan(chunk).any()), infinite=bool(np.isinf(chunk).any()))
+    return total
 
 
 def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float64]]:
-    """All elements as float64, CHUNK at a time in one reused buffer; zeros, which add nothing, fill the last block."""
+    """Yield all elements as float64, CHUNK at a time in one reused buffer. Zeros fill the last block."""
     buffer = np.empty(CHUNK)
     filled = 0
     for view, dtype in parts:
@@ -148,7 +148,7 @@ def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float
 
 
 def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threads: int = 1) -> float:
-    """Any p > 0, inf included, in extended precision where NumPy has it; divided by the greatest magnitude first."""
+    """Return the norm for any p > 0 or inf, relative to the largest magnitude, in NumPy's extended precision."""
     if p == math.inf:
         return max_abs(parts, dtype, threads)
     top = max_abs(parts, "float64", threads)
@@ -158,16 +158,16 @@ def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threa
 
 
 def max_abs(parts: Sequence[tuple[Array, str]], dtype: str, threads: int = 1) -> float:
-    """Return the greatest magnitude, rounded once to a dtype; NaN if there is any, 0 for no elements."""
+    """Return the largest magnitude, rounded once to a dtype; NaN if there is a NaN, 0 for no elements."""
     real = [part for part in parts if not _is_complex(part)]
     compiled = _kernels_for([view for view, _ in real])
-    top = float(compiled.max_abs(*_buffers(real), threads) if compiled else _greatest(real))
-    found = [nearest(top, dtype), *(moduli.max_abs(view, dtype) for view, _ in filter(_is_complex, parts))]
-    return max(found, key=_nan_last)
+    top = float(compiled.max_abs(*_buffers(real), threads) if compiled else _max_abs(real))
+    maxima = [nearest(top, dtype), *(moduli.max_abs(view, dtype) for view, _ in filter(_is_complex, parts))]
+    return max(maxima, key=_nan_last)
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
-    """Return the sum of (|g| / top)**p, as that of two numbers."""
+    """Return the sum of (|g| / top)**p as two numbers, whose sum it is."""
     total = np.longdouble(0)
     for chunk in _chunks(parts):
         total += np.sum((np.abs(chunk).astype(np.longdouble) / top) ** np.longdouble(p))
@@ -175,13 +175,13 @@ def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tu
 
 
 def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-    """Return the norm, from the sum relative to the greatest magnitude."""
+    """Return the norm from the sum relative to the largest magnitude."""
     root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
-    with np.errstate(over="ignore"):  # where what processes hold is not on the host, nothing else says so
+    with np.errstate(over="ignore"):  # the scope of a device path has no NumPy settings
         return float(np.float64(root) if dtype == "float64" else np.float32(root))
 
 
-def _greatest(parts: Sequence[tuple[Array, str]]) -> float:
+def _max_abs(parts: Sequence[tuple[Array, str]]) -> float:
     magnitudes = (float(np.max(np.abs(decode(view, name)))) for view, name in parts if view.size)
     return max(magnitudes, default=0.0, key=_nan_last)
 
@@ -193,9 +193,9 @@ def _nan_last(value: float) -> tuple[bool, float]:
 def slice_norms(
     view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """Each slice's correctly rounded 2-norm: a float64 sum where its error cannot matter, the exact one elsewhere."""
+    """Return the correctly rounded 2-norm of each slice, from a fast sum, and from an exact sum where in doubt."""
     kept = [axis not in axes for axis in range(view.ndim)]
-    slices = np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))  # those kept come first
+    slices = np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))  # kept axes come first
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
     wide = wider_than(norm_name)
     if wide is None:
@@ -210,15 +210,15 @@ def slice_norms(
         length = view.size // max(sums.size, 1)
         norms, doubt = certified_roots(sums.ravel(), (2 * length + 4) * np.finfo(wide).eps, norm_name)
     for index in doubt:
-        one = slices[np.unravel_index(index, slices.shape[: sum(kept)])]
-        norms[index] = exact_norm(real_parts(one, dtype, 2), 2, norm_name)
+        part = slices[np.unravel_index(index, slices.shape[: sum(kept)])]
+        norms[index] = exact_norm(real_parts(part, dtype, 2), 2, norm_name)
     return norms.reshape(shape)
 
 
 def grouped_slice_norms(
     view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """The norms of slices that extend over all rows with equal numbers in `groups`; for each row, that of its slice."""
+    """Return the norms of slices over all rows with equal numbers in `groups`; for each row, that of its slice."""
     norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
@@ -236,15 +236,15 @@ def _slice_sums(slices: Array, dtype: str, wide: type[np.floating[Any]], kept: i
 
 
 def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array, Array]:
-    """Return the square roots of sums that may have lost so much of themselves, rounded; and where that is in doubt."""
+    """Return the rounded square roots of sums with the relative error `lost`, and the indices of those in doubt."""
     sums = np.asarray(sums)
-    lost = np.asarray(lost) + 4 * np.finfo(sums.dtype).eps  # the product and the root lose some too
+    lost = np.asarray(lost) + 4 * np.finfo(sums.dtype).eps  # for the product and the root below
     low, high = (np.sqrt(sums * (1 + sign * lost)).astype(dtype).astype(np.float64) for sign in (-1, 1))
     return low, np.flatnonzero((low != high) & ~np.isnan(low))
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a format in which a sum can be certified for `dtype`: NumPy has none for float64 on some processors."""
+    """Return a format with more precision than `dtype`; None for float64 on some processors."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -255,7 +255,7 @@ def wider_than(dtype: str) -> type[np.floating[Any]] | None:
 def scale(
     views: Sequence[Array], dtypes: Sequence[str], coef: Scalar, results: Sequence[Array], threads: int = 1
 ) -> None:
-    """result = view * coef, where a result may be its view: one multiplication, in float32 for 16-bit numbers."""
+    """Write view * coef into results, which may be the views. 16-bit numbers are multiplied in float32."""
     compiled = None if np.ndim(coef) else _kernels_for([*views, *results])
     if compiled:
         codes = "".join(CODES[dtype] for dtype in dtypes)
@@ -279,8 +279,8 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
         out[...] = encode(decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32), dtype)
 
 
-def clamps_at_once(views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any) -> bool:
-    """Return whether the compiled kernels clamp it: real numbers, by bounds that are numbers."""
+def clamps_list(views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any) -> bool:
+    """Return whether the compiled kernels can clamp the arrays: real ones, with numbers as bounds."""
     return (
         _kernels_for(views) is not None
         and isinstance(low, int | float)
@@ -292,19 +292,19 @@ def clamps_at_once(views: Sequence[Array], dtypes: Sequence[str], low: Any, high
 def clamp_all(
     views: Sequence[Array], dtypes: Sequence[str], low: float, high: float, results: Sequence[Array], threads: int
 ) -> None:
-    """`clamp` for a list by the compiled kernels."""
+    """Clamp a list by the compiled kernels."""
     assert KERNELS is not None
     codes = "".join(CODES[dtype] for dtype in dtypes)
     KERNELS.clamp(list(views), list(results), codes, bounds(low), bounds(high), threads)
 
 
 def bounds(value: float) -> list[float]:
-    """Return a bound rounded to each format, as the compiled kernels want it."""
+    """Return a bound rounded to each format, for the compiled kernels."""
     return [nearest(value, dtype) for dtype in FORMATS]
 
 
 def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
-    """out = view with what lies beyond a bound moved onto it; NaN and values equal to a bound stay."""
+    """Write clamped elements into `out`. NaN, and values equal to a bound, keep their bits."""
     values = decode(view, dtype)
     below, above = values < low, values > high
     if out is not view:
@@ -314,11 +314,11 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """Return a new array at an address that TensorFlow and JAX share, where they would copy it from another."""
-    if view.nbytes < WORTH_SHARING or not view.flags.c_contiguous:
+    """Return a new aligned array, which TensorFlow and JAX share instead of copying it."""
+    if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
-    memory = np.empty(view.nbytes + LINE, np.uint8)
-    start = -memory.__array_interface__["data"][0] % LINE
+    memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
     return memory[start : start + view.nbytes].view(view.dtype).reshape(view.shape)
 
 
@@ -330,7 +330,7 @@ def part_dtype(dtype: str) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """NumPy arrays and scalars; not masked arrays, whose masked numbers would count."""
+    """Return whether a value is a NumPy array or scalar. A masked array is not: its masked elements would count."""
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray)
 
 
@@ -341,25 +341,25 @@ def own_copy(value: Any) -> Array:
 
 @lru_cache(maxsize=64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype, which NumPy computes anew at each access."""
+    """Return the name of a dtype, cached: NumPy computes it at each access."""
     return str(dtype.name)
 
 
 def storage(array: Array) -> tuple[Array, str]:
-    """Return an array as the host path holds it, and its dtype's name: bfloat16 (of ml_dtypes) becomes its bits."""
+    """Return an array in the host path's form, and its dtype's name: bfloat16 (of ml_dtypes) becomes uint16."""
     name = dtype_name(array.dtype)
     return (array.view(np.uint16) if name == "bfloat16" else array), name
 
 
 def decode(array: Array, dtype: str) -> Array:
-    """Return the numbers that an array stands for: bfloat16 bits as float32, anything else as it is."""
+    """Return the numbers of an array: bfloat16 bits become float32, others are unchanged."""
     if dtype != "bfloat16":
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Return the inverse: float32 rounded to bfloat16 bits or to float16, ties to even; anything else as it is."""
+    """Round float32 to bfloat16 bits or to float16, ties to even; return other dtypes unchanged."""
     if dtype == "float16":
         return values.astype(np.float16, copy=False)
     if dtype != "bfloat16":
@@ -370,10 +370,10 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def round_to(values: Array, dtype: str) -> Array:
-    """float64 rounded once to a format, as numbers (bfloat16 as float32); integers as the dtype's own."""
+    """Round float64 once to a format, bfloat16 as float32; convert to an integer dtype."""
     if dtype != "bfloat16":
         return values.astype(dtype)
-    # To float32 with the last bit set where anything was lost ("round to odd"): then the second rounding is right.
+    # Round to float32 with the last bit set if inexact ("round to odd"), so that the second rounding is correct.
     near = values.astype(np.float32)
     bits = near.view(np.uint32) - (np.abs(near.astype(np.float64)) > np.abs(values)).astype(np.uint32)
     odd = np.where(np.isfinite(values), bits | (near != values).astype(np.uint32), near.view(np.uint32))

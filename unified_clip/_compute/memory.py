@@ -1,4 +1,4 @@
-"""Memory: arrays over an address, and which of several share a place."""
+"""Memory: arrays over an address, and aliases among tensors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class _Memory:
 
 
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
-    """For each tensor the index of the first in the same memory; ValueError for overlap and memory not to be written.
+    """Return, for each tensor, the index of the first one in the same memory.
 
-    A tensor without a view has no memory that is known, and is told from others by being the same object.
+    Raise ValueError for partial overlap, and for memory that cannot be written. A tensor without a view is an alias
+    only of the same object.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
     owners = [seen[id(tensor)] for tensor in tensors]
@@ -39,42 +40,43 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
     for index, view in known.items():
         _check_writable(view, describe(index))
     bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in known.items()}
-    reaching: list[int] = []  # those whose memory may reach the next one
+    open_intervals: list[int] = []  # tensors whose memory may extend to the next one
     for index in sorted(known, key=bounds.__getitem__):
-        reaching = [other for other in reaching if bounds[other][1] > bounds[index][0]]
-        same = next((other for other in reaching if _same_memory(known[index], known[other])), None)
+        open_intervals = [earlier for earlier in open_intervals if bounds[earlier][1] > bounds[index][0]]
+        same = next((earlier for earlier in open_intervals if _same_memory(known[index], known[earlier])), None)
         if same is not None:
             first, second = sorted((same, index))
             owners = [first if owner == second else owner for owner in owners]
-            reaching = [first if other == same else other for other in reaching]
+            open_intervals = [first if earlier == same else earlier for earlier in open_intervals]
             continue
-        for other in reaching:
-            if _shares_memory(known[index], known[other]):
+        for earlier in open_intervals:
+            if _shares_memory(known[index], known[earlier]):
+                first, second = sorted((index, earlier))
                 raise ValueError(
-                    f"{describe(min(index, other))} and {describe(max(index, other))} overlap in memory, so clipping "
-                    "both in place would scale some elements twice; pass copies, or one tensor over the whole memory"
+                    f"{describe(first)} and {describe(second)} overlap in memory, so clipping both in place would "
+                    "scale some elements twice. Pass copies, or one tensor over all the memory"
                 )
-        reaching.append(index)
+        open_intervals.append(index)
     return owners
 
 
 def _check_writable(view: Array, what: str) -> None:
     if not view.flags.writeable:
-        raise ValueError(f"{what} is read-only, so it cannot be clipped in place; pass a copy of it")
+        raise ValueError(f"{what} is read-only, so it cannot be clipped in place. Pass a copy of it")
     if _overlaps_itself(view):
         raise expanded(what)
 
 
 def expanded(what: str) -> ValueError:
-    """Return the error for a tensor whose elements share memory, so that it cannot be written."""
+    """Return the error for a tensor whose elements overlap in memory, so that it cannot be written."""
     return ValueError(
-        f"{what} has several elements in one place in memory (an expanded view), so it cannot be clipped in place; "
-        "pass a contiguous copy"
+        f"{what} has elements that overlap in memory (an expanded view), so it cannot be clipped in place. Pass a "
+        "contiguous copy"
     )
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays have the same elements in any order: t, t again, its transpose, a reshaped view."""
+    """Return whether two arrays have the same elements in any order, such as a tensor and its transpose."""
     if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
         return False
     dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]
@@ -87,19 +89,19 @@ def _steps(view: Array) -> list[tuple[int, int]]:
 
 def _shares_memory(a: Array, b: Array) -> bool:
     try:
-        return np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]  # NumPy's stubs know 0 and -1 only
+        return np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]  # NumPy's stubs allow only 0 and -1
     except np.exceptions.TooHardError:
         return True
 
 
 def _overlaps_itself(view: Array) -> bool:
-    """Whether two elements share a place. Ascending strides that each clear the extent below settle most cases."""
+    """Return whether two elements overlap. If each stride exceeds the extent of smaller ones, none do."""
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False
     steps = _steps(view)
     low, high = np.lib.array_utils.byte_bounds(view)
     places = 1 + (high - low - view.itemsize) // (math.gcd(*(stride for stride, _ in steps)) or 1)
-    if places < view.size:  # an expanded view, or windows that slide
+    if places < view.size:  # an expanded view, or sliding windows
         return True
     extent = view.itemsize
     for stride, length in steps:

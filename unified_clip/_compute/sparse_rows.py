@@ -1,4 +1,4 @@
-"""Rows of sparse gradients that are stored more than once."""
+"""Sums of repeated rows in sparse gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .processor import ieee_arithmetic
 
 
 def merge_rows(indices: npt.NDArray[Any], values: Array, dtype: str) -> tuple[npt.NDArray[Any], Array]:
-    """Rows of `values` (n, ...) whose columns of `indices` (k, n) are equal, summed; each sum is rounded once."""
+    """Sum rows of `values` (n, ...) with equal columns of `indices` (k, n), and round each sum once."""
     unique, inverse = np.unique(indices, axis=1, return_inverse=True) if len(indices) > 1 else unique_row(indices)
     order = np.argsort(inverse, kind="stable", axis=None)
     starts = np.searchsorted(inverse.ravel()[order], np.arange(unique.shape[1]))
@@ -28,7 +28,7 @@ def unique_row(indices: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 
 
 def sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array:
-    """Sums over rows from each start to the next, correctly rounded, so that the order of the rows cannot matter."""
+    """Sum rows from each start to the next, correctly rounded, so that their order does not matter."""
     if dtype.startswith("complex"):
         result = np.empty((len(starts), *rows.shape[1:]), rows.dtype)
         result.real, result.imag = (sum_segments(part, starts, part_dtype(dtype)) for part in (rows.real, rows.imag))
@@ -43,11 +43,11 @@ def sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array
     numbers = decode(rows, dtype).astype(wide)
     totals = np.add.reduceat(numbers, starts, axis=0)
     finite = np.logical_and.reduceat(np.isfinite(numbers), starts, axis=0)
-    terms = lengths.reshape(-1, *[1] * (rows.ndim - 1))
-    error = np.add.reduceat(np.abs(numbers), starts, axis=0) * (terms * np.finfo(wide).eps)
+    counts = lengths.reshape(-1, *[1] * (rows.ndim - 1))
+    error = np.add.reduceat(np.abs(numbers), starts, axis=0) * (counts * np.finfo(wide).eps)
     rounded = round_to(np.where(finite, totals - error, totals), dtype)
-    unsure = finite & (terms > 1) & (rounded != round_to(totals + error, dtype))
+    unsure = finite & (counts > 1) & (rounded != round_to(totals + error, dtype))
     for segment, *rest in np.argwhere(unsure):
         column = numbers[(slice(starts[segment], starts[segment] + lengths[segment]), *rest)]
         rounded[(segment, *rest)] = nearest(sum(map(Fraction, map(float, column)), Fraction(0)), dtype)
-    return np.where(terms > 1, encode(rounded, dtype), rows[starts])
+    return np.where(counts > 1, encode(rounded, dtype), rows[starts])

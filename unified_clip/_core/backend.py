@@ -1,6 +1,6 @@
-"""What a framework has to provide: a class that satisfies `Backend`, and one base class per capability.
+"""The interface of a framework: `Backend`, and one base class per capability.
 
-The core never asks which framework it runs on. Dtypes are names ("float32", "bfloat16", ...), scalars are opaque.
+The core does not depend on a framework. Dtypes are names ("float32", "bfloat16", ...).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """One framework. Methods without a body are required; the others have a default that most frameworks keep.
+    """One framework. Methods without a body are required; the others have a default.
 
-    A backend opts into a capability by inheriting its class below, and implements all of it or none.
+    A backend with a capability inherits its class below.
     """
 
     name: str
     """The namespace: "torch" for unified_clip.torch."""
 
     writable: bool
-    """Whether tensors can be written in place; if not, in-place names update the container."""
+    """True if tensors can be written in place. If not, in-place names update the container."""
 
     donates: bool = False
-    """Whether a caller may donate a tensor's memory to a computation, which deletes every tensor that shares it. Then
-    functional names return copies of unchanged gradients, also where tensors cannot be written."""
+    """True if a caller may donate a tensor's memory, which deletes every tensor that shares it. Functional names then
+    return copies of unchanged gradients."""
 
     takes_capsules: bool = False
-    """Whether `from_capsules` makes tensors over memory that is handed on by DLPack, without a copy."""
+    """True if `from_capsules` returns tensors over DLPack's memory, without a copy."""
 
     # -- tensors
 
@@ -46,23 +46,23 @@ class Backend(Protocol):
         """
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return the same for a bound of value clipping, which keeps its own dtype."""
+        """Return a bound of value clipping as a tensor with its own dtype."""
         return self.as_tensor(value)
 
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        """Return the lengths, None for a length that is not known; None alone for an unknown rank."""
+        """Return the lengths, with None for an unknown length; None for an unknown rank."""
 
     def is_parameter(self, value: Any) -> bool:
-        """Return whether a tensor cannot be a gradient, since its type says that it is a parameter."""
+        """Return whether a tensor's type is that of a parameter, so it cannot be a gradient."""
         return False
 
     def parameter_name(self, parameter: Any) -> str | None:
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """Return what kind of tensor this is and what to do instead, or None if it can be clipped."""
+        """Return the end of an error message: the kind of tensor, and the remedy. None if it can be clipped."""
         return None
 
     def check_hook(self, gradient: Any) -> None:
@@ -70,35 +70,35 @@ class Backend(Protocol):
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
-        """Enter this where operations are made that a graph names."""
+        """Return a scope for the names of a graph's operations."""
         return nullcontext()
 
     # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return the host path if every tensor and extra input (a bound) fulfils its conditions, else the device path.
+        """Return the host path if every tensor and extra input (a bound) supports it, else the device path.
 
-        `differentiable`: a functional name, so a derivative may be wanted.
+        `differentiable`: a functional name, so a derivative may be recorded.
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         """Return a path over a list of tensors and None, in one pass; None unless all are plain.
 
-        `in_place`: the tensors are written, if they can be.
+        `in_place`: the call writes the tensors if they can be written.
         """
         return None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return a one-element tensor's value; None if it is not known yet, or if reading it waits for a device."""
+        """Return a one-element tensor's value; None in a graph, or if reading it waits for a device."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         """Return whether a derivative by an eager tensor is being recorded."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return for each gradient the index of the first one in the same memory, which alone is counted and written.
+        """Return, for each gradient, the index of the first one in the same memory. Only that one is clipped.
 
-        Raise ValueError for memory that overlaps otherwise or cannot be written.
+        Raise ValueError for partial overlap, and for memory that cannot be written.
         """
 
     # -- memory, for the host path
@@ -107,10 +107,10 @@ class Backend(Protocol):
         """Return the tensor's memory as a NumPy array; bfloat16 as uint16. Only called on the host path."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a new tensor with a NumPy array's values, which nobody else has; bfloat16 as its bits."""
+        """Return a new tensor with the values of a NumPy array, which it may keep; bfloat16 as uint16."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return the same of several arrays, and perhaps remove them from the list, to free their memory early."""
+        """Return `from_host` of several arrays. It may remove them from the list to free their memory early."""
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
@@ -121,11 +121,11 @@ class Backend(Protocol):
         return []
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Return results of the host path on the devices where the framework puts those of its own operations."""
+        """Put results of the host path on the devices of the framework's own results."""
         return results
 
     def threads(self) -> int | None:
-        """Return how many threads the framework uses on the CPU; None if it does not tell."""
+        """Return the framework's number of CPU threads; None if it has no such setting."""
         return None
 
     def bump_versions(self, tensors: Sequence[Any]) -> None:
@@ -133,7 +133,7 @@ class Backend(Protocol):
         return
 
     def to_numpy(self, tensor: Tensor) -> Any:
-        """Return a dense eager tensor's memory, or a copy of it on the host, as a NumPy array; bfloat16 as its bits."""
+        """Return a dense eager tensor as a NumPy array, copied from its device if necessary; bfloat16 as uint16."""
         return self.host_view(tensor)
 
     # -- capabilities
@@ -170,33 +170,33 @@ class Parameters(ABC):
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return `main_grad` of a trainable parameter, into which some wrappers accumulate gradients; else None."""
+        """Return `main_grad` of a trainable parameter, where some wrappers accumulate gradients; else None."""
 
     @abstractmethod
     def set_gradient(self, parameter: Any, gradient: Any) -> None: ...
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return False for a tensor that cannot have a gradient and is no frozen parameter: probably a gradient."""
+        """Return False for a tensor that cannot have a gradient and is not a frozen parameter: probably a gradient."""
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Return a path over the gradients of parameters, in one pass, to be written; None unless all are plain."""
+        """Return a path that writes the gradients of parameters, found in one pass; None unless all are plain."""
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Return the same for (parameter, gradient) tuples. A gradient may be None."""
+        """Return a path over (parameter, gradient) tuples. A gradient may be None."""
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether a parameter's type says that other ranks may have shards of it."""
+        """Return whether the type of any parameter allows shards on other ranks."""
 
     def identity(self, parameter: Any) -> Hashable:
         """Return a key that differs from that of every other parameter."""
         return id(parameter)
 
-    def held(self, gradient: Any) -> Any:
-        """Return a gradient in a form that outlives its removal from the parameter."""
+    def retained(self, gradient: Any) -> Any:
+        """Return a gradient that stays valid after its removal from the parameter."""
         return gradient
 
 
@@ -218,11 +218,11 @@ class Pytree(ABC):
 
     @abstractmethod
     def children(self, node: Any) -> dict[str, Any] | None:
-        """Return the parts of a container by name; None for a leaf, and for a container of Python."""
+        """Return the children of a container by name; None for a leaf or a Python container."""
 
     @abstractmethod
     def with_children(self, node: Any, children: list[Any]) -> Any:
-        """Return a container like `node` with other parts."""
+        """Return a container like `node` with other children."""
 
 
 class Sparse(ABC):
@@ -230,7 +230,7 @@ class Sparse(ABC):
 
     @abstractmethod
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
-        """Sum the repeated rows of a sparse gradient. None for a dense one."""
+        """Sum the repeated rows of a sparse gradient; return None for a dense one."""
 
     @abstractmethod
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
@@ -241,23 +241,23 @@ class Sparse(ABC):
 
 
 class Distributed(ABC):
-    """Gradients of which several ranks hold shards or copies."""
+    """Gradients with shards or copies on several ranks."""
 
     @abstractmethod
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
-        """Return the shards of gradients that several ranks hold together, else None.
+        """Return the shards of distributed gradients, else None.
 
-        `parameters`: those without a gradient too. `differentiable`: a functional name, so a derivative may be wanted.
+        `parameters`: with or without a gradient. `differentiable`: a functional name, so a derivative may be recorded.
         """
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
-        """Return the backend for gradients with this declaration of the caller."""
+        """Return the backend for a caller's declaration."""
         return cast(Backend, self)
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """Raise ValueError if derivatives are wanted, there are no `shards`, and other ranks may have more."""
+        """Raise ValueError for a differentiable total norm if other ranks may have more gradients."""
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:

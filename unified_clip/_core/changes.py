@@ -1,4 +1,4 @@
-"""What becomes of a group of gradients: new tensors for functional names, writes for in-place ones."""
+"""Changes of a group of gradients: new tensors for functional names, writes for in-place ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .types import Scalar, Tensor, Write
 
 class Change(Protocol):
     def is_identity(self, path: Path) -> bool:
-        """Return whether no value changes, as far as this is known without waiting for a device."""
+        """Return whether no value changes; False if that is unknown without waiting for a device."""
 
     def results(self, path: Path) -> list[Tensor]:
         """Return new tensors."""
@@ -64,7 +64,7 @@ class Clamped(NamedTuple):
 
 
 class OrZero(NamedTuple):
-    """Make another change where a condition holds, and write zeros where it does not."""
+    """Apply a change if a condition is true, else write zeros."""
 
     change: Change
     condition: Scalar

@@ -1,4 +1,4 @@
-"""Find the gradients in what a caller passes: in one go where all are plain, else one by one."""
+"""Find the gradients in a caller's argument: in one pass if all are plain, else one by one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .writers import Functional, InPlace
 AnyWriter = TypeVar("AnyWriter", Functional, InPlace)
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
-"""Which gradients take part, and in what order."""
+"""Selects and orders gradients."""
 
 
 def wants_clipping(parameter: Any) -> bool:
-    """Return whether a parameter's own attribute `need_clip` is not false."""
+    """Return False if the parameter's attribute `need_clip` is false."""
     return bool(getattr(parameter, "need_clip", True))
 
 
@@ -37,16 +37,16 @@ def collect_in_place(
     spec: DistributedSpec = INFERRED,
     measures: bool = False,
 ) -> tuple[GradientList, Functional | InPlace]:
-    """Return gradients to be clipped in place. `plain`: nothing has to be known of any one. See `GradientList`."""
-    whole = None
+    """Return gradients to be clipped in place. `plain`: try one pass. See `GradientList`."""
+    path = None
     plain = plain and not observer.needs_leaves() and not spec.is_given
     if plain and backend.parameters is not None:
         container = _listed(container)
         if type(container) in (list, tuple):
-            whole = backend.parameters.collect_parameters(container)
+            path = backend.parameters.collect_parameters(container)
     elif plain and type(container) is list:
-        whole = backend.collect_tensors(container, differentiable=False, in_place=True)
-    if whole is None:
+        path = backend.collect_tensors(container, differentiable=False, in_place=True)
+    if path is None:
         return in_place(
             backend,
             container,
@@ -58,8 +58,8 @@ def collect_in_place(
             measures=measures,
         )
     if backend.writable:
-        return from_whole(whole, InPlace(backend, container, (), {}))
-    return from_whole(whole, Functional(container, list, reuse_unchanged=True, into=container))
+        return from_path(path, InPlace(backend, container, (), {}))
+    return from_path(path, Functional(container, list, reuse_unchanged=True, into=container))
 
 
 def in_place(
@@ -117,14 +117,14 @@ def collect(
     spec: DistributedSpec = INFERRED,
     measures: bool = True,
 ) -> tuple[GradientList, Functional]:
-    """Return gradients for new results. `plain`: nothing has to be known of any one. See `GradientList`."""
+    """Return gradients for new results. `plain`: try one pass. See `GradientList`."""
     container = _listed(container)
     plain = plain and not observer.needs_leaves() and not spec.is_given
     plain_items = containers.plain_items(container) if plain else None
     if plain_items is not None:
-        whole = backend.collect_tensors(plain_items[0], differentiable=True, in_place=False)
-        if whole is not None:
-            return from_whole(whole, Functional(*plain_items))
+        path = backend.collect_tensors(plain_items[0], differentiable=True, in_place=False)
+        if path is not None:
+            return from_path(path, Functional(*plain_items))
     tree = containers.flatten(backend, container)
     _warn_if_used_up(tree, function)
     return from_tree(backend, tree, differentiable=True, spec=spec, measures=measures, function=function)
@@ -135,14 +135,14 @@ def collect_one(
 ) -> tuple[GradientList, Functional]:
     """Return one gradient for a new result. `plain`: its name and position are not needed."""
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
-        whole = backend.collect_tensors([tensor], differentiable=True, in_place=False)
-        if whole is not None:
-            return from_whole(whole, Functional([tensor], next))
+        path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
+        if path is not None:
+            return from_path(path, Functional([tensor], next))
     return from_tree(backend, containers.flatten(backend, tensor), differentiable=True, spec=spec)
 
 
-def from_whole(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
-    """Return plain gradients that were found in one go."""
+def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
+    """Return plain gradients that were collected in one pass."""
     return CollectedGradients(path, writer), writer
 
 
@@ -157,7 +157,7 @@ def from_tree(
 
 def _warn_if_used_up(tree: Tree, function: str) -> None:
     if tree.used_up:
-        validation.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")
+        validation.warn(f"{function} received an iterator with no items left. Pass a list if you need it twice")
 
 
 def _listed(container: Any) -> Any:
@@ -170,17 +170,17 @@ def _listed(container: Any) -> Any:
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
-    """Return the gradients that parameters carry, each parameter once; a warning where none can ever carry one."""
+    """Return the gradients of parameters, each parameter once. Warn if no tensor can have a gradient."""
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
         first.setdefault(on_parameters.identity(leaf.tensor), leaf)
     once = list(first.values())
-    found = [leaf._replace(tensor=on_parameters.gradient_of(leaf.tensor)) for leaf in once]
-    present = [leaf for leaf in found if leaf.tensor is not None]
+    gradients = [leaf._replace(tensor=on_parameters.gradient_of(leaf.tensor)) for leaf in once]
+    present = [leaf for leaf in gradients if leaf.tensor is not None]
     if once and not present and not any(on_parameters.can_have_gradient(leaf.parameter) for leaf in once):
         validation.warn(
-            f"{function} takes parameters, and none of the tensors given has a gradient or can have one: nothing was "
-            f"clipped. If they are gradients, use {instead}, which returns the result"
+            f"{function} takes parameters, but no tensor has or can have a gradient. Nothing was clipped. If the "
+            f"tensors are gradients, use {instead}, which returns the result"
         )
     return present
 
@@ -192,11 +192,11 @@ def _check_main_gradients(
     keep: Callable[[Any], bool],
     arrange: Arrange,
 ) -> None:
-    """Raise ValueError for a parameter that takes part and has a gradient in `main_grad` only."""
+    """Raise ValueError for a selected parameter with a gradient in `main_grad` only."""
     without = [leaf for leaf in parameters if on_parameters.gradient_of(leaf.tensor) is None]
     hidden = [leaf._replace(tensor=on_parameters.main_gradient_of(leaf.tensor)) for leaf in without]
     hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
     positions = {leaf.position for leaf in hidden}
-    for leaf in arrange([*gradients, *hidden]) if hidden else ():  # with all, since patterns of names are checked
+    for leaf in arrange([*gradients, *hidden]) if hidden else ():  # all leaves: `arrange` rejects unused patterns
         if leaf.position in positions:
-            raise validation.in_main_grad_only(leaf, on_parameters.main_gradient_remedy)
+            raise validation.main_grad_only(leaf, on_parameters.main_gradient_remedy)

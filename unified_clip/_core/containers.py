@@ -1,4 +1,4 @@
-"""Containers: a tensor, or lists, tuples, generators, dicts and pairs of tensors and None; flattened and rebuilt."""
+"""Flatten and rebuild containers: a tensor, or lists, tuples, iterators and dicts of tensors and None."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .backend import Backend
 from .types import Leaf, Write
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""Return the framework that defines a type, None if none does. `_dispatch` replaces it: here no type is known."""
+"""Return the framework that defines a type, else None. `_dispatch` replaces this function, which returns None."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
 
 class Tree(NamedTuple):
-    """A flattened container: its leaves in order, and how to build it again from one result for each."""
+    """A flattened container: its leaves in order, and a function that rebuilds it from one result per leaf."""
 
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
-    """Whether it was an iterator with nothing in it."""
+    """True for an empty iterator."""
 
 
 def flatten(backend: Backend, container: Any) -> Tree:
-    """Return the tensors and None in a container. A flat tuple or any iterator comes back as a list."""
+    """Return the tensors and None in a container. A flat tuple or any iterator is rebuilt as a list."""
     used_up = False
     if isinstance(container, Iterator):
         container = list(container)
@@ -40,7 +40,7 @@ def flatten(backend: Backend, container: Any) -> Tree:
 
 
 def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
-    """Append the leaves below `node`; return a function that builds it again from an iterator over the results."""
+    """Append the leaves below `node`. Return a function that rebuilds it from an iterator over the results."""
     if node is None or backend.is_tensor(node):
         leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
         return next
@@ -48,29 +48,29 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
     children = None if pytree is None else pytree.children(node)
     if pytree is not None and children is not None:
         walks = [_walk(backend, child, _join(name, key), leaves) for key, child in children.items()]
-        return lambda results: pytree.with_children(node, [part(results) for part in walks])
+        return lambda results: pytree.with_children(node, [rebuild(results) for rebuild in walks])
     if isinstance(node, Mapping):
-        parts = {key: _walk(backend, value, _join(name, key), leaves) for key, value in node.items()}
-        return lambda results: like_mapping(node, {key: part(results) for key, part in parts.items()})
+        by_key = {key: _walk(backend, value, _join(name, key), leaves) for key, value in node.items()}
+        return lambda results: like_mapping(node, {key: rebuild(results) for key, rebuild in by_key.items()})
     if isinstance(node, str | bytes) or not isinstance(node, Iterable):
         raise not_a_tensor(backend, node, Leaf(node, len(leaves), name))
     try:
         items = list(node)
-    except (TypeError, NotImplementedError):  # a symbolic tensor has __iter__, and refuses
+    except (TypeError, NotImplementedError):  # __iter__ of a symbolic tensor raises
         raise not_a_tensor(backend, node, Leaf(node, len(leaves), name)) from None
     if len(items) == 2 and isinstance(items[0], str):
-        label, part = items[0], _walk(backend, items[1], _join(name, items[0]), leaves)
-        return lambda results: sequence(node, [label, part(results)])
+        label, rebuild_item = items[0], _walk(backend, items[1], _join(name, items[0]), leaves)
+        return lambda results: sequence(node, [label, rebuild_item(results)])
     if isinstance(node, tuple) and (variable := variable_index(backend, items)) is not None:
         gradient, owner = items[1 - variable], items[variable]
         leaves.append(Leaf(gradient, len(leaves), backend.parameter_name(owner), owner))
-        return lambda results: sequence(node, _pair(next(results), owner, variable))
+        return lambda results: sequence(node, _with_variable(next(results), owner, variable))
     walks = [_walk(backend, item, name, leaves) for item in items]
-    return lambda results: sequence(node, [part(results) for part in walks])
+    return lambda results: sequence(node, [rebuild(results) for rebuild in walks])
 
 
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
-    """What `flatten` finds in lists, flat tuples and dicts of dicts, much faster, if that is tensors and None only."""
+    """Flatten lists, flat tuples and dicts of dicts quickly, without checking their items; None for others."""
     if type(node) in (list, tuple):
         return node, list
     if type(node) is not dict:
@@ -97,7 +97,7 @@ def is_variable(backend: Backend, value: Any) -> bool:
 
 
 def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int | None:
-    """Which half of a (gradient, variable) pair is the variable; None if this is no such pair."""
+    """Return the index of the variable in a (gradient, variable) tuple, in any order; None for anything else."""
     if len(items) != 2 or is_variable(backend, items[0]) == is_variable(backend, items[1]):
         return None
     index = int(is_variable(backend, items[1]))
@@ -105,11 +105,11 @@ def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int 
 
 
 def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
-    """Reject what an in-place name cannot update where tensors cannot be written."""
+    """Reject a container that an in-place name cannot update, if tensors cannot be written."""
     if backend.is_tensor(container) and not is_variable(backend, container):
         raise TypeError(
-            f"{function} was given one tensor, and tensors of {backend.name} cannot be written in place; "
-            f"use {instead}, which returns the result, or pass a list that holds the tensor"
+            f"{function} received one tensor, and tensors of {backend.name} cannot be written in place. "
+            f"Use {instead}, which returns the result, or pass a list with the tensor"
         )
     _check_replaceable(backend, container, function, instead, inside_mutable=False)
 
@@ -118,8 +118,8 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
     if backend.variables is not None and backend.variables.is_variable(node):
         if backend.variables.is_trainable(node):
             raise TypeError(
-                f"{function} was given the trainable variable {backend.parameter_name(node)!r}, which is a weight, "
-                "not a gradient; pass the gradients, or (gradient, variable) pairs"
+                f"{function} received the trainable variable {backend.parameter_name(node)!r}, which is a weight, "
+                "not a gradient. Pass the gradients, or (gradient, variable) tuples"
             )
     elif isinstance(node, list):
         for item in node:
@@ -136,15 +136,15 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
     elif not (inside_mutable and (node is None or backend.is_tensor(node))):
         kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
         raise TypeError(
-            f"{function} updates a list or a dict, because tensors of {backend.name} cannot be written in place, "
-            f"and was given {kind}; pass list(...), or use {instead}, which returns the result"
+            f"{function} updates a list or a dict, because tensors of {backend.name} cannot be written in place. "
+            f"It received {kind}. Pass list(...), or use {instead}, which returns the result"
         )
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """What is to be in the place of a node, and the changes that put results into its lists, dicts and variables.
+    """Return the new node, and the writes that put results into its lists, dicts and variables.
 
-    Results come in the order of `flatten`. Nothing is changed before the changes are made.
+    `results`: in the order of `flatten`.
     """
     variables = backend.variables
     if variables is not None and variables.is_variable(node):
@@ -159,15 +159,15 @@ def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[A
         items, writes = _replaced_items(backend, node, results)
         return node, [*writes, _put(node, dict(enumerate(items)))]
     if isinstance(node, MutableMapping):
-        found = {key: replacements(backend, node[key], results) for key in list(node)}
-        writes = [write for _, each in found.values() for write in each]
-        return node, [*writes, _put(node, {key: item for key, (item, _) in found.items()})]
+        replaced = {key: replacements(backend, node[key], results) for key in list(node)}
+        writes = [write for _, item_writes in replaced.values() for write in item_writes]
+        return node, [*writes, _put(node, {key: item for key, (item, _) in replaced.items()})]
     items, writes = _replaced_items(backend, node, results)
     return sequence(node, items), writes
 
 
 def _put(node: Any, items: Mapping[Any, Any]) -> Write:
-    """Items at indices of a list or at keys of a dict."""
+    """Return the write of items at indices of a list or at keys of a dict."""
     old = {key: node[key] for key in items}
 
     def put() -> None:
@@ -185,24 +185,24 @@ def _put(node: Any, items: Mapping[Any, Any]) -> Write:
 def _replaced_items(backend: Backend, items: Any, results: Iterator[Any]) -> tuple[list[Any], list[Write]]:
     variable = variable_index(backend, items) if isinstance(items, tuple) else None
     if variable is not None:
-        return _pair(next(results), items[variable], variable), []
-    found = [(item, []) if isinstance(item, str) else replacements(backend, item, results) for item in items]
-    return [item for item, _ in found], [write for _, writes in found for write in writes]
+        return _with_variable(next(results), items[variable], variable), []
+    replaced = [(item, []) if isinstance(item, str) else replacements(backend, item, results) for item in items]
+    return [item for item, _ in replaced], [write for _, writes in replaced for write in writes]
 
 
-def _pair(gradient: Any, variable: Any, index: int) -> list[Any]:
+def _with_variable(gradient: Any, variable: Any, index: int) -> list[Any]:
     return [gradient, variable] if index else [variable, gradient]
 
 
 def sequence(like: Any, items: list[Any]) -> Any:
-    """Return the items in a tuple of the kind of `like`, or in a list."""
+    """Return the items in a tuple of the type of `like`, or in a list."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return the items in a mapping of the kind of `node` where it can be written, or in a dict."""
+    """Return the items in a mapping of the type of `node` if that can be written, else in a dict."""
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items
     new = copy.copy(node)
@@ -219,25 +219,25 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
     kind = type(value)
     if isinstance(value, numbers.Number):
         return TypeError(
-            f"{leaf.place} is the plain number {value!r}; pass a tensor of {backend.name} or a NumPy array"
+            f"{leaf.place} is the plain number {value!r}. Pass a tensor of {backend.name} or a NumPy array"
         )
-    if other := other_framework(backend, value):
-        return TypeError(f"{leaf.place} is {of_another(backend, other)}")
+    if framework := other_framework(backend, value):
+        return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
     has_parameters = callable(getattr(value, "parameters", None))
-    remedy = "pass its parameters()" if has_parameters else "pass tensors of one framework"
+    remedy = "Pass its parameters()" if has_parameters else "Pass tensors of one framework"
     return TypeError(
-        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{backend.name} cannot clip; "
+        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{backend.name} cannot clip. "
         f"{remedy}, or a list, a dict or an iterator of them"
     )
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:
-    """Return the framework of a tensor that is not of this one; None if the value is no such tensor."""
+    """Return the framework of a tensor of another framework; None for any other value."""
     framework = framework_of(type(value))
     is_tensor = hasattr(value, "shape") and hasattr(value, "dtype")
     return framework if is_tensor and framework != backend.name else None
 
 
-def of_another(backend: Backend, other: str) -> str:
-    """Describe a tensor of another framework in an error, with the remedy."""
-    return f"a {other} tensor; call unified_clip.{other}, or pass tensors of {backend.name}"
+def describe_other(backend: Backend, framework: str) -> str:
+    """Return the end of an error about a tensor of another framework, with the remedy."""
+    return f"a {framework} tensor. Call unified_clip.{framework}, or pass tensors of {backend.name}"

@@ -1,8 +1,8 @@
-"""The exact sum behind a norm, and its rounding: integers only, so no order and no partition can show.
+"""The exact sum behind a norm, and its rounding. Integers add up to the same in any order and partition.
 
-Kernels hand over sums as integers in units of 2**-UNIT, each with a bound on its error. Those add up
-exactly, over blocks, tensors, threads or processes. `root` rounds both ends of the error interval: when
-they agree, that is the correctly rounded norm (Ziv's test); when they differ, the caller sums again exactly.
+Kernels return sums as integers in units of 2**-UNIT, each with a bound on its error. They add up exactly, over blocks,
+tensors, threads or ranks. `root` rounds both ends of the error interval. If they agree, that is the correctly rounded
+norm (Ziv's test). If they differ, the caller sums again exactly.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from fractions import Fraction
 from typing import NamedTuple
 
 UNIT = 2148
-"""The accumulator counts units of 2**-2148, the square of the smallest float64. Even, so that a root is too."""
+"""The accumulator counts units of 2**-2148, the square of the smallest float64. It is even, for square roots."""
 
 BLOCK = 4096
-"""Most elements that a kernel may add in float64, in any order, before the sum goes into an accumulator."""
+"""Maximum elements that a kernel adds in float64, in any order, before the sum goes into an accumulator."""
 
 BLOCK_ERROR_SHIFT = 40
-"""A block's float64 sum of exact non-negative terms is off by less than 2**-40 of itself:
+"""The relative error of a block's float64 sum of exact non-negative numbers is below 2**-40:
 4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, whatever their order."""
 
-PAIR_ERROR_SHIFT = 80
-"""A sum that is held in two float64 is off by less than 2**-80 of itself: see `_native/kernels.cpp`."""
+COMPENSATED_ERROR_SHIFT = 80
+"""The relative error of a compensated sum, in two float64, is below 2**-80: see `_native/kernels.cpp`."""
 
 LIMBS = 138
-"""The words of 32 bits that hold a sum: the square of the largest float64 is below 2**4196 units, and 2**200 of
-them fit (as in `_native/accumulator.hpp`)."""
+"""Words of 32 bits in a sum. The square of the largest float64 is below 2**4196 units, and 2**200 of them fit (as in
+`_native/accumulator.hpp`)."""
 
 WORDS = LIMBS + 5
-"""What an accumulator is when it is sent."""
+"""Integers in a serialized accumulator."""
 
 
 class Format(NamedTuple):
@@ -53,17 +53,17 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A sum of |g|**p in units of 2**-UNIT, within `slack` of the exact one, and what was not finite."""
+    """A sum of |g|**p in units of 2**-UNIT, within `slack` of the exact one, with flags for NaN and inf."""
 
     total: int = 0
     blocks: int = 0
-    """How many sums over blocks are in it, none of which is off by more than 2**-BLOCK_ERROR_SHIFT of itself."""
+    """The number of sums over blocks in it, each with a relative error below 2**-BLOCK_ERROR_SHIFT."""
 
-    pairs: int = 0
-    """The same for sums that were held in two float64 each."""
+    compensated: int = 0
+    """The number of compensated sums in it, each with a relative error below 2**-COMPENSATED_ERROR_SHIFT."""
 
     roots: int = 0
-    """How many square roots that are not whole are in it, each rounded down to a unit: see `_compute/moduli.py`."""
+    """The number of inexact square roots in it, each rounded down to a unit: see `_compute/moduli.py`."""
 
     nan: bool = False
     infinite: bool = False
@@ -72,48 +72,48 @@ class Accumulator:
         return Accumulator(
             self.total + other.total,
             self.blocks + other.blocks,
-            self.pairs + other.pairs,
+            self.compensated + other.compensated,
             self.roots + other.roots,
             self.nan or other.nan,
             self.infinite or other.infinite,
         )
 
     @classmethod
-    def of_block_sums(cls, total: int) -> Accumulator:
+    def from_block_sums(cls, total: int) -> Accumulator:
         """Return the exact sum of float64 sums over blocks of at most BLOCK elements each."""
         return cls(total, blocks=1 if total else 0)
 
     @classmethod
-    def of_pair_sums(cls, total: int) -> Accumulator:
-        """Return the exact sum of sums that were held in two float64 each."""
-        return cls(total, pairs=1 if total else 0)
+    def from_compensated_sums(cls, total: int) -> Accumulator:
+        """Return the exact sum of compensated sums, in two float64 each."""
+        return cls(total, compensated=1 if total else 0)
 
     @property
     def slack(self) -> int:
         blocks = (self.total >> BLOCK_ERROR_SHIFT) + self.blocks if self.blocks else 0
-        pairs = (self.total >> PAIR_ERROR_SHIFT) + self.pairs if self.pairs else 0
-        return blocks + pairs
+        compensated = (self.total >> COMPENSATED_ERROR_SHIFT) + self.compensated if self.compensated else 0
+        return blocks + compensated
 
     def to_words(self) -> list[int]:
-        """WORDS integers below 2**32: over up to 2**31 processes, sums of them fit int64."""
+        """Return WORDS integers below 2**32: over up to 2**31 ranks, their sums fit int64."""
         limbs = struct.unpack(f"<{LIMBS}I", self.total.to_bytes(4 * LIMBS, "little"))
-        return [*limbs, self.blocks, self.pairs, self.roots, self.nan, self.infinite]
+        return [*limbs, self.blocks, self.compensated, self.roots, self.nan, self.infinite]
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
-        """From the words of one accumulator, or from those of several, added up: then it is their sum."""
+        """Return the accumulator of its words. Added up, the words of several accumulators yield their sum."""
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
-        blocks, pairs, roots, nan, infinite = words[LIMBS:]
-        return cls(total, blocks, pairs, roots, nan > 0, infinite > 0)
+        blocks, compensated, roots, nan, infinite = words[LIMBS:]
+        return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """The p-th root (p is 1 or 2) as the nearest number of `dtype`, or None where `slack` leaves that open."""
+        """Return the p-th root (p is 1 or 2), correctly rounded to `dtype`; None if `slack` leaves it open."""
         if self.nan:
             return math.nan
         if self.infinite:
             return math.inf
         slack, sticky = self.slack, self.roots > 0
-        # The roots add more than nothing, and less than their number.
+        # Rounding down has lost more than 0, and less than one unit per root.
         low = _rounded_root(max(self.total - slack, 0), p, dtype, sticky)
         high = _rounded_root(self.total + slack + max(self.roots - 1, 0), p, dtype, sticky) if slack or sticky else low
         if low == high:
@@ -122,7 +122,7 @@ class Accumulator:
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
-    """The root of a sum, from a fast one where that leaves no doubt, else from the exact one: `sums(exactly)`."""
+    """Return the root of a fast sum if its rounding is certain, else of the exact one. `sums`: takes `exactly`."""
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n
     assert n is not None, "an exact sum has no slack"
@@ -130,7 +130,7 @@ def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> flo
 
 
 def nearest(value: float | Fraction, dtype: str) -> float:
-    """A float, an int, or a fraction whose denominator is a power of two, rounded once to `dtype`, ties to even."""
+    """Round a number once to `dtype`, ties to even. The denominator of a fraction is a power of two."""
     if value == 0 or (isinstance(value, float) and not math.isfinite(value)):
         return float(value)
     ratio = Fraction(value)
@@ -139,7 +139,7 @@ def nearest(value: float | Fraction, dtype: str) -> float:
 
 
 def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
-    """`sticky`: the total is more by less than a unit; for p of 1 only."""
+    """Return the rounded root. `sticky`: the exact total is larger by less than a unit; for p = 1 only."""
     if p == 1:
         return _round(total, -UNIT, sticky, FORMATS[dtype])
     # Shift so that the integer root has 65 bits or more: then one sticky bit decides every rounding.
@@ -151,7 +151,7 @@ def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float
 
 
 def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
-    """(mantissa + something below one unit, if sticky) * 2**exponent in `target`, ties to even."""
+    """Round mantissa * 2**exponent to `target`, ties to even. `sticky`: the mantissa is larger by less than 1."""
     if mantissa == 0:
         return 0.0
     mantissa, exponent = mantissa << 2 | sticky, exponent - 2

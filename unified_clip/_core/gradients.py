@@ -1,4 +1,4 @@
-"""The gradients of one call: checked one by one (`GradientList`), or found plain in one go (`CollectedGradients`)."""
+"""The gradients of one call: checked one by one (`GradientList`), or in one pass (`CollectedGradients`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .writers import Writer
 
 
 class GradientList:
-    """Gradients that are present, checked, sparse ones coalesced: `values` are dense, one for each of `leaves`."""
+    """Checked gradients, without None. `values` has one dense tensor per leaf; sparse ones are coalesced."""
 
     def __init__(
         self,
@@ -31,20 +31,20 @@ class GradientList:
         measures: bool = False,
         function: str = "",
     ) -> None:
-        """`differentiable`: a derivative may be wanted. `parameters`: with those that have no gradient, if they are not
-        among `leaves`. `measures`: the call takes a total norm, for which other ranks wait if this one raises.
-        `function`: the public name that was called, for error messages."""
+        """`differentiable`: a derivative may be recorded. `parameters`: with or without a gradient; None for `leaves`.
+        `measures`: the call takes a total norm, for which other ranks wait if this one raises. `function`: the public
+        name of the call, for error messages."""
         self._writer, self.function, self._differentiable = writer, function, differentiable
-        self._spec = spec = spec or INFERRED  # torch.compile cannot make such a default
-        everything = list(leaves)
-        self.leaves = [leaf for leaf in everything if leaf.tensor is not None]
+        self._spec = spec = spec or INFERRED  # torch.compile does not support it as a default
+        all_leaves = list(leaves)
+        self.leaves = [leaf for leaf in all_leaves if leaf.tensor is not None]
         self.backend = backend
         if backend.distributed is not None:
             self.backend = backend = backend.distributed.with_spec(spec)
         self._distributed = distributed = backend.distributed
         if distributed is not None:
             self.shards = distributed.shards(
-                self.leaves, everything if parameters is None else parameters, spec, differentiable=differentiable
+                self.leaves, all_leaves if parameters is None else parameters, spec, differentiable=differentiable
             )
             self._measure = distributed.partial_sums
         elif spec.is_given:
@@ -72,7 +72,7 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Whether no gradient is sparse, distributed or an alias."""
+    """True if no gradient is sparse, distributed or an alias."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -80,16 +80,16 @@ class GradientList:
     _is_measured = False
 
     def change(self, group: range, path: Path, change: Change) -> None:
-        """Take or prepare a change of a group."""
+        """Collect results of a change, or prepare its writes."""
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """Set what has to be equal on every rank. Ranks compare it when they measure."""
-        norms = observer.active is not None and observer.active.norms  # which all of them measure, or none
+        """Set the values that must match on all ranks, which compare them with the norm."""
+        norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
     def check_total_norm(self) -> None:
-        """ValueError where one norm over all is not known by the framework's own operations, which have derivatives."""
+        """Raise ValueError if the framework's differentiable operations cannot compute the total norm."""
         if self._differentiable and self.shards is None and self._distributed is not None:
             self._distributed.check_total_norm(self.leaves, self._spec)
 
@@ -97,11 +97,11 @@ class GradientList:
         values = [self.values[i] for i in group]
         if self.shards is None:
             return self.backend.path(values, differentiable=self._differentiable, extra_inputs=extra_inputs)
-        whole = None if extra_inputs else self.backend.collect_tensors(values, differentiable=False, in_place=True)
-        return whole or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
+        path = None if extra_inputs else self.backend.collect_tensors(values, differentiable=False, in_place=True)
+        return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group, whose path this is, on all ranks together."""
+        """Return the p-norm over a group on all ranks. `path`: of the group."""
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
@@ -109,23 +109,23 @@ class GradientList:
         return self.shards.norm(path, group, p, self._must_match, self._measure, **options)
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return which other ranks hold NaN and inf, and how many, after a `norm` on this path."""
+        """Return the other ranks with NaN or inf, and their counts, after a `norm` on this path."""
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
-        """Return the norm of each gradient over the processes that hold it; None where each is held by one.
+        """Return the norm of each gradient over its ranks; None without distributed gradients.
 
-        `known_only`: without those that no process knows, which are a ValueError else.
+        `known_only`: leave out norms that cannot be computed, instead of raising ValueError.
         """
         if self.shards is None:
             return None
-        found = self._tensor_norms.get(p)
-        if found is not None and (known_only or len(found) == len(self.leaves)):
-            return found
+        norms = self._tensor_norms.get(p)
+        if norms is not None and (known_only or len(norms) == len(self.leaves)):
+            return norms
         if p not in (1, 2):
             raise ValueError(
-                f"the norm of order {p:g} of single gradients cannot be computed where several processes hold them; "
-                "use order 2 or 1, or one norm over all"
+                f"norms of order {p:g} per tensor are not supported for distributed gradients. Use order 2 or 1, or "
+                "one norm over all gradients"
             )
         self._tensor_norms[p] = self.shards.tensor_norms(
             int(p), self._must_match, self._measure, known_only=known_only, function=self.function
@@ -133,11 +133,11 @@ class GradientList:
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with one norm per gradient of a group; None if each takes a path of its own."""
+        """Return a path with one norm per gradient of a group; None if each gradient needs a path of its own."""
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
-        """Return a value as the gradient it belongs to: sparse again if that was sparse."""
+        """Return a value in the form of its gradient: sparse, or with placements."""
         sparse = self._coalesced[index]
         if sparse is not None:
             value = sparse.restore(value)
@@ -147,16 +147,16 @@ class GradientList:
         return self._coalesced[index] is not None
 
     def shape(self, index: int) -> tuple[int | None, ...] | None:
-        """Return the shape of a gradient, None where its rank is unknown. A sparse axis has the length None."""
+        """Return the shape of a gradient; None if its rank is unknown. A sparse axis has the length None."""
         shape, sparse = self.backend.shape(self.values[index]), self._coalesced[index]
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Map the axes of a gradient to its values. Rows that are not stored add nothing to a norm."""
+        """Map the axes of a gradient to its values. Rows that are not stored are 0."""
         if self.shards is not None:
             raise ValueError(
-                "axes cannot be used with a gradient that several ranks hold, since a slice may be sharded. Clip the "
-                "gradient without axes, or gather it first"
+                "axes are not supported for distributed gradients, since a slice may be sharded. Clip the gradient "
+                "without axes, or gather it first"
             )
         sparse = self._coalesced[index]
         if sparse is None or sparse.sparse_axes == 1:
@@ -174,7 +174,7 @@ class GradientList:
 
 
 class CollectedGradients(GradientList):
-    """Plain gradients, found in one go: nothing has to be asked of any one of them."""
+    """Plain gradients that were collected in one pass."""
 
     is_collected = True
 
@@ -182,7 +182,7 @@ class CollectedGradients(GradientList):
         self.values, self.leaves, self._path, self._writer = path.tensors, [], path, writer
 
     def check_total_norm(self) -> None:
-        """Their norm is known."""
+        """Do nothing: plain gradients have a norm."""
 
     def path(self, group: range, extra_inputs: Sequence[Any] = ()) -> Path:
         return self._path if len(group) == len(self.values) else self._path.part(group)

@@ -12,11 +12,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Rule = Literal["global", "each", "slices", "value"]
-"""One norm over all gradients, one for each, one for each slice of the only one; or no norm, but bounds."""
+"""One norm over all gradients, per tensor, or per slice of the only tensor; or bounds for every element."""
 
 
 class Clip(NamedTuple):
-    """A group of gradients that is about to be clipped, and by what."""
+    """The clip of a group of gradients, before anything is written."""
 
     rule: Rule
     gradients: Any
@@ -25,24 +25,24 @@ class Clip(NamedTuple):
     group: range
     path: Path
     threshold: Scalar | tuple[Any, Any]
-    """The limit of a norm, or two bounds."""
+    """The threshold of a norm, or two bounds."""
 
     n: Scalar | None = None
     coef: Scalar | None = None
-    """None without a norm, and for a threshold of inf, which scales nothing."""
+    """None without a norm, and for a threshold of inf."""
 
     p: float | None = None
     eps: float | None = None
     measured: bool = True
-    """Whether n is the norm of these gradients. If not, the caller passed it."""
+    """True if n was measured, False if the caller passed it."""
 
 
 class Observer(Protocol):
     needs_leaves: bool
-    """Whether it needs the gradients one by one, with their names."""
+    """True if it needs the gradients one by one, with their names."""
 
     norms: bool
-    """Whether it needs the norm of each gradient."""
+    """True if it needs the norm of each gradient."""
 
     def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a call."""
@@ -51,7 +51,7 @@ class Observer(Protocol):
         """Receive a clip from the rule."""
 
     def on_unrecordable_graph(self, framework: str) -> None:
-        """Called when a graph is made that cannot report its clips."""
+        """Receive the framework of a compiled graph that cannot report its clips."""
 
 
 active: Observer | None = None
@@ -59,7 +59,7 @@ active: Observer | None = None
 
 
 def emit(*fields: Any, **more: Any) -> None:
-    """Pass the fields of a `Clip` to the observer. PyTorch's compiler leaves this call out of its graphs."""
+    """Pass the fields of a `Clip` to the observer. PyTorch's compiler omits this call from its graphs."""
     if active is not None:
         active.on_clip(Clip(*fields, **more))
 

@@ -1,4 +1,4 @@
-"""What the rule computes with: a `Path` is arithmetic on one list of tensors, on the host or on their devices."""
+"""Paths: arithmetic on one list of tensors, on the host or on their devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Scalars(Protocol):
         """Return a number or a one-element tensor as a scalar."""
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        """Return `yes` where a comparison holds, else `no`."""
+        """Return `yes` where a condition is true, else `no`."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -37,79 +37,76 @@ class Path(Protocol):
     def framework(self) -> str: ...
 
     norm_dtype: str
-    """Of the norm over all tensors: float64 if any is float64 or complex128, else float32."""
+    """The dtype of the norm: float64 if any tensor is float64 or complex128, else float32."""
 
     def norm(self, p: float) -> Scalar:
-        """Return the p-norm over all tensors, as a float64 that holds the value rounded to `norm_dtype`."""
+        """Return the p-norm over all tensors, rounded to `norm_dtype`, as float64."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        """Return the 2-norm of each slice of the only tensor, reduced over `axes`, which stay with length 1.
+        """Return the 2-norm of each slice of the only tensor, reduced over `axes`, kept with length 1.
 
-        `groups`: see `Slices`. Each row then has the norm of its whole slice.
+        `groups`: see `Slices`. Each row then has the norm of its group's slice.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """New tensors g * coef; g itself where coef is 1."""
+        """Return new tensors g * coef, and g itself where coef is 1."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        """Return the same, to be written into the tensors; no writes where coef is known to be 1."""
+        """Prepare the writes of g * coef. Return no writes if coef is known to be 1."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any lower bound is above its upper one; None where that is not known here."""
+        """Return whether any lower bound is above its upper bound; None if unknown, as in a graph."""
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """New tensors with every element moved to the bound it exceeds. Bounds: numbers, or tensors that broadcast."""
+        """Return new tensors with every element clamped to bounds: numbers, or tensors that broadcast."""
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        """Return the same, to be written into the tensors."""
+        """Prepare the writes of clamped elements."""
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
-        """Results for these tensors, or zeros where a condition does not hold."""
+        """Return the results, or zeros where `keep` is false."""
 
     def prepare_write(self, results: list[Tensor]) -> list[Write]:
-        """Results for these tensors, to be written into them."""
+        """Prepare the writes of results into the tensors."""
 
     def prepare_zero(self, keep: Any) -> list[Write] | None:
-        """Zeros where a condition does not hold, to be written after clipped values, without memory for all of them.
-
-        None where only `zeroed` results can be written.
-        """
+        """Prepare zeros where `keep` is false, after other writes, without new tensors; None to use `zeroed`."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the values as a functional name returns them when nothing is to be done."""
+        """Return the values as a functional name returns unchanged gradients."""
 
     def as_norm(self, n: Scalar) -> Tensor:
-        """Return the norm as the caller gets it: 0-d, in `norm_dtype`."""
+        """Return the norm for the caller: 0-d, in `norm_dtype`."""
 
     def is_one(self, coef: Scalar) -> bool:
-        """True where coef is known to be 1 without waiting for a device."""
+        """Return whether coef is 1; False if that is unknown without waiting for a device."""
 
     def is_finite(self, n: Scalar) -> bool | None:
-        """Return whether the norm is finite; None inside a graph, where that cannot be known."""
+        """Return whether the norm is finite; None in a graph."""
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
-        """Return how many NaN and how many inf each tensor holds."""
+        """Return the numbers of NaN and inf in each tensor."""
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
-        """Return how many NaN and how many inf all tensors hold, without waiting for a device."""
+        """Return the numbers of NaN and inf in all tensors, without waiting for a device."""
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
-        """Return whether the tensors, or these scalars, have no values here, since a graph is being made."""
+        """Return whether the tensors or these scalars are traced, so that they have no values yet."""
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
-        """Scalars for a recording, without waiting for them now. Not called where they are `in_graph`."""
+        """Read eager scalars without waiting for them now."""
 
     def graph_callback(self) -> GraphCallback | None:
-        """For those that are; None where a graph cannot call anything."""
+        """Return how the graph that is being traced calls a function; None if it cannot."""
 
     def per_tensor(self) -> Path | None:
         """Return this path with one 2-norm and one coefficient per tensor: scalars are vectors.
 
-        None if every tensor takes a path of its own.
+        None if every tensor needs a path of its own.
         """
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Entered around a computation on this path."""
+        """Return the context of a computation on this path."""
 
 
 class CollectedPath(Path, Protocol):
@@ -119,39 +116,39 @@ class CollectedPath(Path, Protocol):
     def tensors(self) -> list[Tensor]: ...
 
     def part(self, group: range) -> CollectedPath:
-        """Return the same over some of the tensors."""
+        """Return the path over some of the tensors."""
 
 
 class DevicePrimitives(Protocol):
-    """The float64 primitives from which `DevicePath` computes the rule with a framework's own operations."""
+    """The float64 primitives of `DevicePath`, by a framework's own operations."""
 
     name: str
 
     def dtype(self, tensor: Tensor) -> str: ...
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Return a number or a one-element tensor as a float64 scalar, on the device of the tensors given."""
+        """Return a number or a one-element tensor as a float64 scalar, on the device of the tensors."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p over all elements, with finite derivatives at zero.
 
-        For p other than 1 and 2 by logarithms: a quotient may underflow where its power does not.
+        Compute p other than 1 and 2 by logarithms: a quotient may underflow where its power does not.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        """Return the greatest |g| in float64; 0 for no elements; NaN if there is any."""
+        """Return the largest |g| in float64: 0 for no elements, NaN if there is a NaN."""
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Sums of |g / divisor|**2 over `axes`, kept with length 1."""
+        """Return the sums of |g / divisor|**2 over `axes`, kept with length 1."""
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return for each row the sum of its group. Only called for numbers of groups from `Backend.row_groups`."""
+        """Return the sum of its group for each row. `groups`: from `Backend.row_groups`."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return for each row the greatest of its group. Rows are 0 or more. Only called as `group_sum` is."""
+        """Return the maximum of its group for each row. Rows are 0 or more."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
@@ -165,52 +162,52 @@ class DevicePrimitives(Protocol):
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        """`scalar` rounded to `dtype` and held in float64 again."""
+        """Return a scalar rounded to `dtype`, as float64."""
 
     def as_norm(self, scalar: Scalar, dtype: str) -> Tensor: ...
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        """g * coef, coef in float32 for gradients of 32 bits or fewer; g where coef is 1."""
+        """Return g * coef, with coef in float32 for gradients of up to 32 bits, and g where coef is 1."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Return the same in place. All that can fail is done here, as far as that takes no memory for all products."""
+        """Prepare the writes of g * coef. Raise errors here, unless that needs memory for all products."""
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Return a bound in the tensor's dtype: a number that it holds, or a tensor to be rounded to it."""
+        """Return a bound in the tensor's dtype, rounded once. A number has that dtype's precision already."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any of two bounds are not in order, NaN included; None where that is not known here."""
+        """Return whether any bounds are not in order, NaN included; None if unknown, as in a graph."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Move what lies beyond a bound onto it; NaN and values equal to a bound stay. Bounds come from `bound`."""
+        """Clamp elements to bounds from `bound`. NaN, and values equal to a bound, keep their bits."""
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        """Return the same in place, for each tensor and its two bounds."""
+        """Prepare the writes of clamped tensors. `bounds`: two for each tensor."""
         results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
         return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
-        """where(keep, g, 0)."""
+        """Return where(keep, g, 0)."""
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Values in the place of those of the tensors. Only called where tensors can be written."""
+        """Prepare the writes of values into tensors that can be written."""
         raise TypeError(f"tensors of {self.name} cannot be written")
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """What a functional name returns for a value left alone: a copy where tensors are writable."""
+        """Return an unchanged value for a functional name: a copy if tensors can be written."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
-        """Return whether a scalar is finite, at the cost of waiting for its device; None inside a graph."""
+        """Wait for a scalar's device, and return whether it is finite; None in a graph."""
 
     def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        """How many elements are NaN, and how many infinite, of all tensors together, as scalars on the device."""
+        """Return the numbers of NaN and inf in all tensors, as scalars on the device."""
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        """Return whether any of these tensors and scalars has no value here, since a graph is being made."""
+        """Return whether any of these tensors and scalars is traced, so that it has no value yet."""
 
     def to_numpy(self, scalar: Scalar) -> Any:
         """Return an eager scalar as a NumPy array."""
@@ -220,8 +217,8 @@ class DevicePrimitives(Protocol):
         return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return how a graph that is being made calls a function; None if it cannot."""
+        """Return how the graph that is being traced calls a function; None if it cannot."""
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        """Entered around a computation; records no derivative unless `differentiable`."""
+        """Return the context of a computation. It records derivatives only if `differentiable`."""

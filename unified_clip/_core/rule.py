@@ -1,4 +1,4 @@
-"""The rule: norm -> coefficient -> gradient. The only place where the formula stands.
+"""The rule: norm -> coefficient -> gradient. This module alone has the formula.
 
 n    = (sum of |g|**p)**(1/p)         rounded once
 coef = min(1, c / (n + eps))          float64
@@ -22,7 +22,7 @@ from .types import Scalar, Tensor
 
 
 class ClipConvention(NamedTuple):
-    """What differs between the frameworks' formulas: eps, and the result where n is infinite."""
+    """The difference between the frameworks' formulas: eps, and the result for an infinite norm."""
 
     eps: float
     infinite_norm_gives_nan: bool
@@ -43,35 +43,35 @@ Kind = Literal["value", "norm", "global_norm"]
 
 
 class StepThreshold(NamedTuple):
-    """A threshold that depends on a step which only a compiled graph has."""
+    """A threshold that depends on a step inside a compiled graph."""
 
     compute: Callable[[Scalars], Scalar]
 
 
 class ClipRule(NamedTuple):
-    """How a group of gradients is clipped."""
+    """The rule of a group of gradients."""
 
     kind: Kind
     convention: ClipConvention = PADDLE
     threshold: Scalar | StepThreshold = math.inf
     bounds: tuple[Any, Any] | None = None
-    """For values, in the place of the threshold, which means from -threshold to threshold."""
+    """Bounds for values. None: from -threshold to threshold."""
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """For the norm of a single gradient: one norm per slice, reduced over these axes."""
+    """Axes of the norms per slice of a single gradient."""
 
     given_norm: Scalar | None = None
-    """For a global norm: the norm that the caller has measured before."""
+    """A global norm that the caller measured before."""
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The numbers whose values only a device or a compiled graph has. They decide the path too."""
+        """Numbers that are tensors, on a device or in a compiled graph. The path depends on them."""
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
 
 class Norm(NamedTuple):
-    """The norm of a group, or one per tensor of it, and what followed from it."""
+    """The norm of a group, or one per tensor, with the coefficient and the total norm."""
 
     group: range
     path: Path
@@ -82,14 +82,14 @@ class Norm(NamedTuple):
     """The bounds of a group that is clipped by value."""
 
     coef: Scalar | None = None
-    """None if nothing is multiplied: for a threshold of inf, and for values."""
+    """None for a threshold of inf, and for values."""
 
     total: Tensor | None = None
-    """The total norm as the caller gets it; None for norms per tensor and for values."""
+    """The total norm for the caller; None for norms per tensor and for values."""
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
-    """Clip all gradients by one rule, and return the total norm if it measures one."""
+    """Clip all gradients by one rule, and return the total norm if the rule has one."""
     everything = range(len(gradients.values))
     if gradients.shards is not None:
         gradients.set_consensus_fields(_must_match(rule, error_if_nonfinite))
@@ -111,13 +111,13 @@ def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = Fal
 
 
 def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
-    """Return what has to be equal on every rank. A threshold that only a device has is not compared."""
+    """Return the values that must match on all ranks. A threshold that is a tensor is not compared."""
     fields = {"threshold": None if _tensors(rule.threshold) else rule.threshold, **rule.convention.arguments}
     return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 
 
 def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
-    """Raise NonFiniteNormError for a norm that is NaN or infinite. `setting`: what asks for it."""
+    """Raise NonFiniteNormError for a norm that is NaN or infinite. `setting`: the caller's setting, for the message."""
     path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
     with path.scope():
         validation.finite(path, norm.n, leaves, p, setting, lambda: gradients.nonfinite_elsewhere(path))
@@ -129,7 +129,7 @@ def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "
 def measure(
     gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor] = (), *, scalars: bool = False
 ) -> list[Norm]:
-    """Return the norm of a group, or one per tensor. Those that a framework may refuse to write come first.
+    """Return the norm of a group, or one per tensor. Tensors on a device come first, since their writes may fail.
 
     `inputs`: tensors that the threshold depends on. `scalars`: return no arrays of norms.
     """
@@ -143,7 +143,7 @@ def measure(
             if path is not None:
                 with path.scope():
                     return [_decided(group, path, path.norm(2), rule)]
-        gradients.tensor_norms(rule.p)  # a collective, in which ranks without a gradient take part too
+        gradients.tensor_norms(rule.p)  # a collective, for ranks without a gradient too
     norms = [measure_one(gradients, range(index, index + 1), rule, inputs) for index in group]
     return sorted(norms, key=lambda norm: norm.path.on_host)
 
@@ -170,9 +170,9 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
     threshold = rule.threshold.compute(path.xp) if isinstance(rule.threshold, StepThreshold) else rule.threshold
     total = path.as_norm(n) if rule.kind == "global_norm" else None
     if isinstance(threshold, float) and threshold == math.inf:
-        coef = None  # whatever the gradients hold
+        coef = None  # even for NaN
     elif rule.given_norm is not None and not _tensors(threshold, rule.given_norm) and threshold == 0 == rule.given_norm:
-        coef = path.xp.asarray(0.0)  # the gradients need not be 0, but a threshold of 0 makes them
+        coef = path.xp.asarray(0.0)  # despite a passed norm of 0, the gradients may differ from 0
     else:
         coef = coefficient(path.xp, n, threshold, rule.convention)
     return Norm(group, path, n, threshold, coef, total)
@@ -189,7 +189,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
     coef = xp.where(is_within, one, threshold / xp.where(is_within, one, denominator))
     if convention.infinite_norm_gives_nan:
         coef = xp.where(n >= xp.asarray(math.inf), xp.asarray(math.nan), coef)
-    # A threshold of inf only measures, whatever the norm is; a known one has no coefficient to begin with.
+    # A threshold of inf only measures, for any norm. A known inf never gets here.
     return coef if is_known else xp.where(threshold >= xp.asarray(math.inf), one, coef)
 
 
@@ -202,7 +202,7 @@ def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequ
         if gradients.shards is not None:
             gradients.shards.check_by_value()
             validation.bounds_of_shards(gradients.backend, _tensors(low, high))
-        if threshold is rule.threshold:  # else the bounds are around 0
+        if threshold is rule.threshold:  # bounds of a StepThreshold include 0
             for index in filter(gradients.is_sparse, group):
                 validation.sparse_bounds(low, high, gradients.leaves[index])
         if _tensors(low, high) and len(group):
@@ -218,7 +218,7 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 
 
 def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
-    """Clip a group by its norms, or by its bounds. `keep`: a condition without which the results are zeros."""
+    """Clip a group by its norms, or by its bounds. `keep`: write zeros where this condition is false."""
     for norm in norms:
         with norm.path.scope():
             notify(gradients, rule, norm)
@@ -227,7 +227,7 @@ def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, kee
 
 
 def notify(gradients: GradientList, rule: ClipRule, norm: Norm) -> None:
-    """Pass the observer, if there is one, what is about to be clipped."""
+    """Report a clip to the observer, before anything is written."""
     if observer.active is None:
         return
     if rule.kind == "value":
@@ -235,8 +235,8 @@ def notify(gradients: GradientList, rule: ClipRule, norm: Norm) -> None:
         return
     kind: observer.Rule = "global" if rule.kind == "global_norm" else "each" if rule.axes is None else "slices"
     is_measured = rule.given_norm is None
-    found = (norm.threshold, norm.n, norm.coef, rule.p, rule.convention.eps, is_measured)
-    observer.emit(kind, gradients, norm.group, norm.path, *found)
+    fields = (norm.threshold, norm.n, norm.coef, rule.p, rule.convention.eps, is_measured)
+    observer.emit(kind, gradients, norm.group, norm.path, *fields)
 
 
 def _change(norm: Norm) -> Change:

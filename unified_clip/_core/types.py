@@ -1,4 +1,4 @@
-"""Types that the whole core shares. This module imports nothing of the package."""
+"""Types that the core shares. This module imports no other module of the package."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 Tensor = Any
-"""A dense tensor of whichever framework the Ops at hand belongs to."""
+"""A dense tensor of a framework."""
 
 Scalar = Any
 """A float64 value, or an array of them (one per slice): NumPy's on the host path, else the framework's."""
 
 
 Receive = Callable[[Sequence[Any]], None]
-"""Takes the values of scalars, each a float or a nested list of them."""
+"""Receives the values of scalars, each a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""Has the graph that is being made call a function with the values of scalars whenever it is run. It returns what waits
-until all that was run has done so."""
+"""Adds a call with the values of scalars to the graph that is being traced. Returns a function that waits for the calls
+of all runs so far."""
 
 
 class Deferred(NamedTuple):
-    """Numbers that are on their way to the host."""
+    """Numbers that a device may still compute."""
 
     values: Callable[[], list[Any]]
-    """Each a float, or a nested list of them; waits until they are there."""
+    """Wait for the numbers, and return each as a float or a nested list of floats."""
 
     ready: Callable[[], bool] = lambda: True
-    """Whether `values` need not wait."""
+    """Return whether `values` does not have to wait."""
 
 
 class Leaf(NamedTuple):
-    """One tensor or None of a container, and where it stood."""
+    """One tensor or None of a container, with its position and name."""
 
     tensor: Any
     position: int
@@ -40,7 +40,7 @@ class Leaf(NamedTuple):
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """Position and name, for messages."""
         return f"position {self.position}" + (f" (parameter {self.name!r})" if self.name else "")
 
 

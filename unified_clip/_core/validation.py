@@ -1,4 +1,4 @@
-"""Every refusal in one place: what is wrong, where, and what to do instead. All of them come before the first write."""
+"""Errors about arguments: what is wrong, where, and the remedy. They are raised before the first write."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 from ..errors import ClipWarning, NonFiniteNormError
 from . import entry
 from .backend import Backend
-from .containers import of_another, other_framework
+from .containers import describe_other, other_framework
 from .path import Path
 from .types import Leaf, Scalar, Tensor
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
-MOST_AXES = 64
+MAX_AXES = 64
 INTEGER_RANGES = {
     f"{sign}int{bits}": ((-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if not sign else (0, 2**bits - 1))
     for sign in ("", "u")
@@ -31,30 +31,30 @@ INTEGER_RANGES = {
 
 
 def threshold(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """A threshold as a float, or the tensor where its value is not known here or a derivative by it is wanted."""
+    """Return a threshold as a float, or the tensor if its value is unknown or its derivative is recorded."""
     number, scalar = _number(backend, value, what, differentiable)
-    if number is not None and not number >= 0:  # or NaN: math.isnan cannot be traced by PyTorch
-        raise ValueError(f"{what} is {number}; it must be 0 or more (inf clips nothing)")
-    return scalar + 0.0 if isinstance(scalar, float) else scalar  # -0.0 would turn the signs of all gradients
+    if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
+        raise ValueError(f"{what} is {number}. Pass 0 or more (inf clips nothing)")
+    return scalar + 0.0 if isinstance(scalar, float) else scalar  # -0.0 would change the signs of all gradients
 
 
 def known_threshold(backend: Backend, value: Any, what: str) -> float:
-    """Return a clip instance's threshold, which has to be known when the instance is made."""
+    """Return a clip instance's threshold, whose value must be known."""
     return _known(threshold(backend, value, what, differentiable=False), what)
 
 
-def in_main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
+def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
     return ValueError(
         f"{leaf.place} has a gradient in main_grad, and .grad is None. unified_clip clips .grad. {remedy}"
     )
 
 
 def given_norm(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a norm that the caller measured before; NaN and inf are possible results of measuring."""
+    """Return a norm that the caller measured before. It may be NaN or inf."""
     number, scalar = _number(backend, value, what, differentiable)
     if number is not None and number < 0:
         raise ValueError(
-            f"{what} is {number}; a norm is never negative: pass what get_total_norm or global_norm returned"
+            f"{what} is {number}, but a norm is never negative. Pass the result of get_total_norm or global_norm"
         )
     return scalar
 
@@ -63,7 +63,7 @@ def bound(backend: Backend, value: Any, what: str) -> Scalar:
     """Return a bound of value clipping: a number (int or float), or a tensor."""
     if backend.is_tensor(value) and _elements(backend.shape(value)) != 1:
         if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
-            raise TypeError(f"{what} is a tensor of {backend.dtype(value)}; pass real numbers")
+            raise TypeError(f"{what} is a tensor of {backend.dtype(value)}. Pass real numbers")
         return backend.as_bound(value)
     if _is_real(value) and isinstance(value, numbers.Integral):
         return int(value)
@@ -72,7 +72,7 @@ def bound(backend: Backend, value: Any, what: str) -> Scalar:
 
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
-    """Return how many elements; None where a length, or even the number of axes, is not known."""
+    """Return the number of elements; None if a length or the rank is unknown."""
     if shape is None:
         return None
     known = [length for length in shape if length is not None]
@@ -81,61 +81,61 @@ def _elements(shape: Sequence[int | None] | None) -> int | None:
 
 def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
     if number is not None and not -math.inf <= number <= math.inf:
-        raise ValueError(f"{what} is NaN, which no value can be compared with; pass a number")
+        raise ValueError(f"{what} is NaN. Pass a number")
     return scalar
 
 
 def not_distributed(backend: Backend) -> TypeError:
     return TypeError(
-        "process_group, ownership and check_numel are for gradients that several processes hold, and each tensor of "
-        f"{backend.name} is held by one; leave them out"
+        "process_group, ownership and check_numel are for distributed gradients, but gradients of "
+        f"{backend.name} are complete in this process. Leave them out"
     )
 
 
 def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
-    """Return the number if it is known here, and what to compute with: the number, or the tensor that was given."""
+    """Return the number if its value is known, and the scalar to compute with: the number or the tensor."""
     if not _is_real(value):
         if not backend.is_tensor(value):
             raise TypeError(
-                f"{what} is {reprlib.repr(value)} ({type(value).__name__}); pass a number, or a tensor with one element"
+                f"{what} is {reprlib.repr(value)} ({type(value).__name__}). Pass a number, or a tensor with one element"
             )
         number, scalar = _one_element(backend, value, what, differentiable)
         return (float(number), float(number)) if scalar is number and number is not None else (number, scalar)
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(f"{what} is too large for float64; pass math.inf to measure without clipping") from None
+        raise ValueError(f"{what} is too large for float64. Pass math.inf to measure without clipping") from None
     return number, number
 
 
 def _one_element(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | int | None, Scalar]:
     shape = backend.shape(value)
     if shape is not None and any(length not in (1, None) for length in shape):
-        raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
+        raise ValueError(f"{what} has shape {list(shape)}. Pass one number, or call once for each threshold")
     if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
-        raise TypeError(f"{what} is a tensor of {backend.dtype(value)}; pass a real number")
+        raise TypeError(f"{what} is a tensor of {backend.dtype(value)}. Pass a real number")
     tensor = backend.as_bound(value)
     number = backend.read(tensor)
     return number, tensor if number is None or (differentiable and backend.wants_derivative(tensor)) else number
 
 
 def _is_real(value: Any) -> bool:
-    if type(value) in (float, int):  # at once, and not by an abstract class
+    if type(value) in (float, int):  # faster than an abstract class
         return True
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def norm_type(value: Any) -> float:
-    """p as a float: any p > 0, inf, or the string 'inf'."""
+    """Return p as a float: any p > 0, inf, or the string 'inf'."""
     if isinstance(value, str):
         if value != "inf":
-            raise ValueError(f"norm_type is {value!r}; the only string it may be is 'inf'")
+            raise ValueError(f"norm_type is {value!r}. Pass a number above 0, or 'inf'")
         return math.inf
     if not _is_real(value):
-        raise TypeError(f"norm_type is {value!r} ({type(value).__name__}); pass a number above 0, or 'inf'")
+        raise TypeError(f"norm_type is {value!r} ({type(value).__name__}). Pass a number above 0, or 'inf'")
     p = math.inf if isinstance(value, int) and value > sys.float_info.max else float(value)
     if not p > 0:
-        raise ValueError(f"norm_type is {p}; it must be above 0 (2 is the Euclidean norm, inf the greatest magnitude)")
+        raise ValueError(f"norm_type is {p}. Pass a number above 0 (2 is the Euclidean norm, inf the maximum norm)")
     return p
 
 
@@ -145,36 +145,37 @@ def supported(backend: Backend, leaf: Leaf) -> None:
     if reason is not None:
         raise TypeError(f"{leaf.place} is {reason}")
     shape = backend.shape(leaf.tensor)
-    if shape is not None and len(shape) > MOST_AXES:
+    if shape is not None and len(shape) > MAX_AXES:
         raise ValueError(
-            f"{leaf.place} has {len(shape)} axes; unified_clip takes up to {MOST_AXES}, as NumPy does: reshape it"
+            f"{leaf.place} has {len(shape)} axes, and at most {MAX_AXES} are supported, as in NumPy. Reshape it"
         )
 
 
 def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), reject_complex: bool = False) -> None:
-    """Reject integers and booleans, except for `extra_dtypes`, and complex numbers where order counts."""
+    """Reject integers and booleans, except for `extra_dtypes`; with `reject_complex`, complex numbers too."""
     if dtype in FLOATING or dtype in extra_dtypes:
         return
     if dtype in COMPLEX:
         if not reject_complex:
             return
         raise TypeError(
-            f"{leaf.place} is {dtype}: complex values have no order, so they cannot be clipped by value; "
-            "clip by norm, or clip the real and the imaginary part each on its own"
+            f"{leaf.place} is {dtype}: complex values have no order, so they cannot be clipped by value. "
+            "Clip by norm, or clip the real and the imaginary part separately"
         )
     raise TypeError(
-        f"{leaf.place} is {dtype}: gradients are {', '.join(FLOATING + COMPLEX)}; convert it, or leave it out"
+        f"{leaf.place} is {dtype}: gradients are {', '.join(FLOATING + COMPLEX)}. Convert it, or leave it out"
     )
 
 
 def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return the bounds of `clip_by_value` for this tensor; for integers, moved into the dtype's range."""
+    """Return the bounds of `clip_by_value` for a tensor; for integers, clamped to the dtype's range."""
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
     for value, what in ((low, "clip_value_min"), (high, "clip_value_max")):
         if not isinstance(value, int | float):
             _broadcasts_to(backend.shape(value), shape, what)
     if dtype in INTEGER_RANGES:
-        low, high = _whole(backend, low, dtype, "clip_value_min"), _whole(backend, high, dtype, "clip_value_max")
+        low = _integer_bound(backend, low, dtype, "clip_value_min")
+        high = _integer_bound(backend, high, dtype, "clip_value_max")
     if isinstance(low, int | float) and isinstance(high, int | float):
         ordered(low > high, low, high)
     if dtype in INTEGER_RANGES:
@@ -182,51 +183,51 @@ def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[An
     return low, high
 
 
-def _whole(backend: Backend, value: Any, dtype: str, what: str) -> Any:
+def _integer_bound(backend: Backend, value: Any, dtype: str, what: str) -> Any:
     if not isinstance(value, int | float):
         if backend.dtype(value) != dtype:
-            raise TypeError(f"{what} is a tensor of {backend.dtype(value)} and t is {dtype}; give both one dtype")
+            raise TypeError(f"{what} is a tensor of {backend.dtype(value)} and t is {dtype}. Pass both in one dtype")
         return value
     if math.isinf(value) or value == int(value):
         return value
-    raise TypeError(f"{what} is {value} and t is {dtype}; pass a whole number, or convert t to float32")
+    raise TypeError(f"{what} is {value} and t is {dtype}. Pass a whole number, or convert t to float32")
 
 
 def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
     smallest, largest = INTEGER_RANGES[dtype]
     if (isinstance(low, int | float) and low > largest) or (isinstance(high, int | float) and high < smallest):
-        raise ValueError(f"the bounds {low} and {high} leave no value of {dtype}, which holds {smallest} to {largest}")
+        raise ValueError(f"no value of {dtype} is within the bounds {low} and {high}: it has {smallest} to {largest}")
 
-    def moved(value: Any) -> Any:
+    def clamped(value: Any) -> Any:
         return int(max(smallest, min(largest, value))) if isinstance(value, int | float) else value
 
-    return moved(low), moved(high)
+    return clamped(low), clamped(high)
 
 
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
-    """Rows that a sparse gradient does not store are 0, and stay so."""
+    """Reject bounds that would change rows of 0, which a sparse gradient does not store."""
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
-        raise ValueError(f"{leaf.place} is sparse, so its bounds cannot be tensors; pass numbers, or a dense tensor")
+        raise ValueError(f"{leaf.place} is sparse, so its bounds cannot be tensors. Pass numbers, or a dense tensor")
     if not low <= 0 <= high:
         raise ValueError(
-            f"{leaf.place} is sparse, and the bounds {low} and {high} exclude 0, which the rows that it does not store "
-            "are; pass a dense tensor"
+            f"{leaf.place} is sparse, and the bounds {low} and {high} exclude 0, the value of rows that are not "
+            "stored. Pass a dense tensor"
         )
 
 
 def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
     if bounds_inverted:
         known = isinstance(low, int | float) and isinstance(high, int | float)
-        remedy = "swap them" if known else "somewhere, or one of them is NaN; swap or mend them"
-        raise ValueError(f"the lower bound ({low}) is above the upper one ({high}){'; ' if known else ' '}{remedy}")
+        remedy = ". Swap them" if known else " somewhere, or one of them is NaN. Swap or correct them"
+        raise ValueError(f"the lower bound ({low}) is above the upper bound ({high}){remedy}")
 
 
 def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, what: str) -> None:
-    """Raise ValueError for a bound that would enlarge the tensor. It may repeat along it."""
+    """Raise ValueError for a bound that would enlarge the tensor."""
     if shape is None or target is None:
         return
-    pairs = zip(reversed(shape), reversed(target), strict=False)
-    if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in pairs):
+    lengths = zip(reversed(shape), reversed(target), strict=False)
+    if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in lengths):
         raise ValueError(f"{what} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}")
 
 
@@ -235,44 +236,43 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
         return
     if isinstance(value, numbers.Number):
         raise TypeError(
-            f"{function} was given the plain number {value!r}; pass a tensor of {backend.name} or a NumPy array"
+            f"{function} received the plain number {value!r}. Pass a tensor of {backend.name} or a NumPy array"
         )
-    if other := other_framework(backend, value):
-        raise TypeError(f"{function} was given {of_another(backend, other)}")
+    if framework := other_framework(backend, value):
+        raise TypeError(f"{function} received {describe_other(backend, framework)}")
     remedy = (
-        "call it once for each tensor" if isinstance(value, list | tuple | Mapping) else f"pass one of {backend.name}"
+        "Call it once for each tensor" if isinstance(value, list | tuple | Mapping) else f"Pass one of {backend.name}"
     )
     raise TypeError(
-        f"{function} takes one tensor and was given a {type(value).__module__}.{type(value).__qualname__}; {remedy}"
+        f"{function} takes one tensor and received a {type(value).__module__}.{type(value).__qualname__}. {remedy}"
     )
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Axes as sorted ints, not negative where the number of axes is known."""
+    """Return axes as sorted ints, not negative if the rank is known."""
     rank = None if shape is None else len(shape)
-    given = value.tolist() if hasattr(value, "tolist") else value
-    listed = list(given) if isinstance(given, list | tuple) else [given]
-    found = []
-    for axis in listed:
+    items = value.tolist() if hasattr(value, "tolist") else value
+    normalized = []
+    for axis in items if isinstance(items, list | tuple) else [items]:
         if isinstance(axis, bool) or not hasattr(type(axis), "__index__"):
-            raise TypeError(f"axes is {value!r}; pass an int, or a list of ints")
+            raise TypeError(f"axes is {value!r}. Pass an int, or a list of ints")
         axis = operator.index(axis)
         if rank is not None and not -rank <= axis < rank:
-            raise ValueError(f"axes names axis {axis}, and t has {rank}: from {-rank} to {rank - 1}")
-        found.append(axis if rank is None else axis % rank)
-    if len(set(found)) != len(found):
-        raise ValueError(f"axes is {value!r}, which names an axis twice")
-    return tuple(sorted(found))
+            raise ValueError(f"axes has axis {axis}, and t has {rank} axes. Pass axes from {-rank} to {rank - 1}")
+        normalized.append(axis if rank is None else axis % rank)
+    if len(set(normalized)) != len(normalized):
+        raise ValueError(f"axes is {value!r}, which has an axis twice. Pass each axis once")
+    return tuple(sorted(normalized))
 
 
 def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
-    """Which part of a bound belongs to a part of a gradient is not known."""
+    """Reject bounds with several elements: their sharding is unknown."""
     for bound in bounds:
         shape = backend.shape(bound)
         if shape is None or any(length != 1 for length in shape):
             raise ValueError(
-                f"a bound has shape {list(shape or ())}, and several processes hold the gradient; pass numbers, or "
-                "clip what each process holds with its own part of the bounds"
+                f"a bound has shape {list(shape or ())}, and the gradient is distributed. Pass numbers, or clip the "
+                "local tensor of each rank with its shard of the bounds"
             )
 
 
@@ -284,36 +284,36 @@ def finite(
     setting: str,
     elsewhere: Callable[[], Sequence[tuple[str, int, int]]],
 ) -> None:
-    """Raise NonFiniteNormError with every tensor that holds NaN or inf, and every rank that does.
+    """Raise NonFiniteNormError with the counts of every tensor and rank with NaN or inf.
 
-    `setting`: what asks for the error. `elsewhere`: returns other ranks with their counts.
+    `setting`: the caller's setting, for the message. `elsewhere`: returns other ranks with their counts.
     """
-    known = path.is_finite(n)
-    if known is None:
+    is_finite = path.is_finite(n)
+    if is_finite is None:
         raise TypeError(
-            "error_if_nonfinite=True cannot raise from inside a graph; leave it out, return the norm from the graph, "
+            "error_if_nonfinite=True cannot raise from inside a graph. Leave it out, return the norm from the graph, "
             "and check it outside"
         )
-    if known:
+    if is_finite:
         return
     counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
     places = [(leaf.place, nans, infs) for leaf, nans, infs in counted] + list(elsewhere())
-    found = "; ".join(f"{place} holds {nans} NaN and {infs} inf" for place, nans, infs in places)
+    listed = "; ".join(f"{place} has {nans} NaN and {infs} inf" for place, nans, infs in places)
     kind = "NaN" if any(nans for _, nans, _ in places) else "infinite"
     raise NonFiniteNormError(
-        f"the total norm of order {p:g} is {kind}, and {setting}; no gradient was "
-        f"changed. {found or 'Every gradient is finite, but their norm exceeds the largest number of its dtype'}"
+        f"the total norm of order {p:g} is {kind}, and {setting}. No gradient was "
+        f"changed. {listed or 'Every gradient is finite, but their norm exceeds the largest number of its dtype'}"
     )
 
 
 def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float]:
-    """`max` and `min` of a clip instance as (min, max)."""
+    """Return `min` and `max` of a clip instance."""
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
-        raise ValueError(f"max is {high} and min is None, which means -max; pass min as well, or a max of 0 or more")
+        raise ValueError(f"max is {high} and min is None, which means -max. Pass min as well, or a max of 0 or more")
     low = -high if lower is None else _known_bound(backend, lower, "min")
     if low > high:
-        raise ValueError(f"min ({low}) is above max ({high}); swap them")
+        raise ValueError(f"min ({low}) is above max ({high}). Swap them")
     return low, high
 
 
@@ -324,32 +324,32 @@ def _known_bound(backend: Backend, value: Any, what: str) -> float:
 def _known(scalar: Scalar, what: str) -> float:
     if isinstance(scalar, float):
         return scalar
-    raise TypeError(f"{what} is a tensor whose value is not known here (on a device, or in a graph); pass a number")
+    raise TypeError(f"{what} is a tensor of unknown value (on a device, or in a graph). Pass a number")
 
 
 def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
     if isinstance(param_list, str | Mapping) or backend.is_tensor(param_list) or not isinstance(param_list, Iterable):
-        raise TypeError(f"param_list is {reprlib.repr(param_list)}; pass a list of parameters")
+        raise TypeError(f"param_list is {reprlib.repr(param_list)}. Pass a list of parameters")
     parameters = list(param_list)
     for position, parameter in enumerate(parameters):
         try:
             weakref.ref(parameter)
         except TypeError:
             kind = type(parameter).__name__
-            raise TypeError(f"position {position} of param_list is a {kind}; pass the parameters themselves") from None
+            raise TypeError(f"position {position} of param_list is a {kind}. Pass the parameters themselves") from None
     return parameters
 
 
 def warn(message: str) -> None:
-    """Issue a ClipWarning of a call, which breaks a graph for it."""
+    """Issue a ClipWarning of a call. PyTorch's compiler breaks the graph for it."""
     entry.break_graph(message)
     warn_at_call(message)
 
 
 def warn_at_call(message: str) -> None:
-    """Issue a ClipWarning that points at the user's line that calls a public function."""
+    """Issue a ClipWarning that points at the user's call of a public function."""
     frame, level = sys._getframe(), 1
-    # Leave the frames up to `run`, then those of a compiler around it, then those of the public function.
+    # Skip the frames up to `run`, then those of a compiler around it, then those of the public function.
     for has_left in (_is_run, _calls_run, lambda frame: not _is_in_package(frame)):
         while frame.f_back is not None and not has_left(frame):
             frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""Where the results of a call go: into new tensors (`Functional`), or into the gradients themselves (`InPlace`)."""
+"""Writers of a call's results: into new tensors (`Functional`), or into the gradients (`InPlace`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .types import Leaf, Tensor, Write
 
 
 class Changed(Protocol):
-    """What a writer has to know of the gradients that change."""
+    """The gradients that a writer changes."""
 
     is_collected: bool
     leaves: list[Leaf]
@@ -30,7 +30,7 @@ class Changed(Protocol):
 
 class Writer(Protocol):
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        """Take or prepare a change of a group."""
+        """Collect results of a change, or prepare its writes."""
 
 
 class Functional:
@@ -44,8 +44,8 @@ class Functional:
         reuse_unchanged: bool = False,
         into: list[Any] | None = None,
     ) -> None:
-        """`items`: tensors and None. `reuse_unchanged`: return the given object of an unchanged gradient. `into`: the
-        list that `finish` updates."""
+        """`items`: tensors and None. `reuse_unchanged`: return an unchanged gradient itself. `into`: the list that
+        `finish` updates."""
         self._items, self._rebuild, self._reuse_unchanged, self._into = items, rebuild, reuse_unchanged, into
         self._results = [item for item in items if item is not None]
 
@@ -67,7 +67,7 @@ class Functional:
 
 
 class Writes:
-    """The changes of a call, made together where the paths compute that prepared them."""
+    """The writes of a call, made together in the scopes of their paths."""
 
     def __init__(self) -> None:
         self._writes: list[Write] = []
@@ -100,7 +100,7 @@ class InPlace:
     def __init__(
         self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]
     ) -> None:
-        """`leaves`: of the container. `aliases`: by the position of a gradient, others in the same memory."""
+        """`leaves`: of the container. `aliases`: other gradients in the same memory, by a gradient's position."""
         self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
         self._replaced: dict[int, Any] = {}
         self._writes = Writes()
@@ -118,14 +118,14 @@ class InPlace:
                 self._replaced[gradients.leaves[index].position] = gradients.restored(index, value)
 
     def finish(self) -> None:
-        """Write everything, or update the container with what was replaced."""
+        """Make all writes, and put new tensors into the container."""
         if self._replaced:
             results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._leaves]
             self._writes.add(*containers.replacements(self._backend, self._container, iter(results))[1])
         self._writes.make()
 
     def drop(self) -> None:
-        """Take all gradients away, so that a step has nothing to apply; those too that took no part."""
+        """Remove all gradients, also those that were not clipped, so that an optimizer step changes nothing."""
         on_parameters = self._backend.parameters
         if on_parameters is None:
             nothing_left = iter([None] * len(self._leaves))
@@ -133,7 +133,7 @@ class InPlace:
             return
         for leaf in self._leaves:
             if leaf.tensor is not None:
-                self._set_gradient(leaf.tensor, on_parameters.held(on_parameters.gradient_of(leaf.tensor)), None)
+                self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
         """Set sparse results on their parameters, and bump the versions of tensors that share written memory."""
@@ -143,9 +143,9 @@ class InPlace:
             leaf = gradients.leaves[index]
             aliases = self._aliases.get(leaf.position, [])
             if gradients.is_sparse(index):
-                for holder in (leaf, *aliases):  # the memory of the values is written afterwards
+                for alias in (leaf, *aliases):  # the memory of the values is written afterwards
                     self._set_gradient(
-                        holder.parameter, holder.tensor, gradients.restored(index, gradients.values[index])
+                        alias.parameter, alias.tensor, gradients.restored(index, gradients.values[index])
                     )
             elif aliases:
                 self._announce([alias.tensor for alias in aliases])
@@ -161,14 +161,13 @@ class InPlace:
 
 
 def nothing() -> None:
-    """Undo a change that no result shows."""
+    """Undo a change without visible effect."""
 
 
 def make_all(writes: Sequence[Write]) -> None:
     """Make changes that can be undone, then the others.
 
-    An error undoes the former. It is raised as a PartlyClippedError once memory has been overwritten, or if a change
-    cannot be undone.
+    After an error, undo the former. Raise PartlyClippedError if memory has been overwritten, or undoing fails.
     """
     undoable = [write for write in writes if write.undo is not None]
     final = [write for write in writes if write.undo is None]
@@ -189,7 +188,7 @@ def make_all(writes: Sequence[Write]) -> None:
 
 
 def _undo(undo: Callable[[], object]) -> bool:
-    """Undo one change. An error here must not keep others from being undone."""
+    """Undo one change. Return False after an error, so that other changes are undone too."""
     try:
         undo()
     except Exception:

@@ -14,7 +14,7 @@ from .._api.functions import Resolve
 from .._api.groups import Outcome
 from .._core import containers, entry, validation
 from .._core.backend import Backend
-from .._core.collect import collect_in_place, from_tree, from_whole, in_place
+from .._core.collect import collect_in_place, from_path, from_tree, in_place
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList
@@ -133,7 +133,7 @@ class Clipper:
         items = None if needs_leaves or not self._is_simple(step) else containers.plain_items(grads)
         whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
-            plain, writer = from_whole(whole, Functional(*items, reuse_unchanged=True))
+            plain, writer = from_path(whole, Functional(*items, reuse_unchanged=True))
             outcome = self._clip(backend, plain, [range(len(plain.values))], step)
             return writer.result(), outcome
         tree = containers.flatten(backend, grads)
@@ -237,7 +237,7 @@ class Clipper:
         ranges = consecutive_ranges(lengths)
         if ranges[-1].stop != len(whole.tensors):
             return None
-        return *from_whole(whole, InPlace(backend, parameters, (), {})), ranges
+        return *from_path(whole, InPlace(backend, parameters, (), {})), ranges
 
     def _resolve_step(self, backend: Backend, step: Any) -> Step:
         """Return the step of a call as a number. A tensor of a graph is returned as it is."""

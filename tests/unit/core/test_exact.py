@@ -69,7 +69,7 @@ def test_a_certificate_is_refused_where_the_error_reaches_a_rounding_boundary() 
     half_way = (2**24 + 1) ** 2 << UNIT
     assert Accumulator(half_way).root(2, "float32") == 2.0**24
     assert Accumulator(half_way + 1).root(2, "float32") == 2.0**24 + 2
-    for of_sums, shift in ((Accumulator.of_block_sums, 40), (Accumulator.of_pair_sums, 80)):
+    for of_sums, shift in ((Accumulator.from_block_sums, 40), (Accumulator.from_compensated_sums, 80)):
         error = half_way >> shift
         assert of_sums(half_way + error).root(2, "float32") is None
         assert of_sums(half_way + error + (error >> 20)).root(2, "float32") == 2.0**24 + 2

@@ -99,8 +99,8 @@ def test_pair_sums_keep_their_promise(length: int, spread: int) -> None:
     with np.errstate(under="ignore"):
         parts = np.ldexp(random.standard_normal((2, length)), random.integers(-spread, spread + 1, (2, length)))
     view = parts[0] + 1j * parts[1]
-    fast, exact = moduli.pair_sum(view), moduli.exact_sum(view)
-    assert (fast.pairs, fast.roots, exact.slack) == (-(-length // CHUNK), 0, 0)
+    fast, exact = moduli.compensated_sum(view), moduli.exact_sum(view)
+    assert (fast.compensated, fast.roots, exact.slack) == (-(-length // CHUNK), 0, 0)
     assert abs(fast.total - exact.total) <= fast.slack + exact.roots
 
 
@@ -125,8 +125,8 @@ def test_roots_decide_a_tie_by_what_they_add() -> None:
         assert Accumulator(half_way, roots=roots).root(1, "float64") == 2.0**53 + 2
         assert Accumulator(half_way - roots, roots=roots).root(1, "float64") == 2.0**53
     assert Accumulator(half_way - 2, roots=5).root(1, "float64") == 2.0**53 + 2  # as near as units tell
-    assert Accumulator.of_pair_sums(half_way).root(1, "float64") is None
-    assert (Accumulator.of_pair_sums(half_way) + Accumulator(0, roots=1)).root(1, "float64") is None
+    assert Accumulator.from_compensated_sums(half_way).root(1, "float64") is None
+    assert (Accumulator.from_compensated_sums(half_way) + Accumulator(0, roots=1)).root(1, "float64") is None
 
 
 @pytest.mark.parametrize("measure", [moduli.max_abs, lambda view, dtype: norm([view], math.inf)])

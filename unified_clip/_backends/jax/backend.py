@@ -175,7 +175,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
         if collector and jax.process_count() > 1 and any(map(sharded.is_multi_process, tensors)):
             return None  # with one device of this process, an array has a buffer too
-        return collected.whole_path(self, collector.of_tensors(tensors, False, False)) if collector else None
+        return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
         """Return views of all arrays; None if any is traced, on several devices or not on the CPU."""

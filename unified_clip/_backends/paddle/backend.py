@@ -112,7 +112,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         else:
             parameter.grad_ = gradient  # `grad =` would copy
 
-    def held(self, gradient: Any) -> Any:
+    def retained(self, gradient: Any) -> Any:
         """Return a copy: `grad = None` clears the memory, whoever else has it."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
@@ -194,9 +194,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         collector = _collector()
-        return collector and collected.whole_path(
-            self, collector.of_tensors(tensors, records(differentiable), in_place)
-        )
+        return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         """The collector does not look at parameters without a gradient, which may be distributed."""
@@ -207,7 +205,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if sharded.any_dist(pair[0] for pair in param_grads if isinstance(pair, tuple) and pair):
             return None
         collector = _collector()
-        return collector and collected.whole_path(self, collector.of_param_grads(param_grads))
+        return collector and collected.path_over(self, collector.of_param_grads(param_grads))
 
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
         return sharded.any_dist(parameters)

@@ -145,7 +145,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         present = [tensor for tensor in tensors if tensor is not None]
         if COLLECTOR is None or not self._takes_host(present, watched=present if differentiable else []):
             return None
-        return collected.whole_path(self, COLLECTOR.of_tensors(present, False, False))
+        return collected.path_over(self, COLLECTOR.of_tensors(present, False, False))
 
     def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
         return not host.forced_path() and in_host_memory(tensors) and not _is_watched(watched)

@@ -184,7 +184,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         if not torch.compiler.is_compiling():
             collector = _collector()
-            whole = None if collector is None else collected.whole_path(self, collector.of_param_grads(param_grads))
+            whole = None if collector is None else collected.path_over(self, collector.of_param_grads(param_grads))
             return None if whole is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else whole
         if not all(type(pair) is tuple and len(pair) == 2 and conditions.is_counted(pair[0]) for pair in param_grads):
             return None
@@ -293,7 +293,7 @@ def _collected(
     backend: TorchBackend, tensors: Sequence[Any], *, recording: bool, in_place: bool
 ) -> CollectedPath | None:
     collector = _collector()
-    return collector and collected.whole_path(backend, collector.of_tensors(tensors, recording, in_place))
+    return collector and collected.path_over(backend, collector.of_tensors(tensors, recording, in_place))
 
 
 BACKEND = TorchBackend()

@@ -40,7 +40,7 @@ class TorchSums:
         together = torch.cat([total.to(sums[0].device) for total in sums])
         found = kernels.power_sum([(together.cpu().numpy(), "float64")], 1, "float64", exactly=True)
         flags = Accumulator(nan=found.nan, infinite=found.infinite)
-        return Accumulator.of_block_sums(found.total) + flags
+        return Accumulator.from_block_sums(found.total) + flags
 
     def max_abs(self, dtype: str) -> float:
         return kernels.max_abs(self._magnitudes(float("inf")), dtype)

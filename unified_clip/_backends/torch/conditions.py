@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..._compute import host, kernels, memory
 from ..._core.collect import wants_clipping
 from ..._core.types import Tensor
-from ..._core.validation import MOST_AXES
+from ..._core.validation import MAX_AXES
 from . import arithmetic
 from .arithmetic import HALF
 
@@ -178,7 +178,7 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
             and tensor.dtype in REAL
             and tensor.device.type in devices
             and tensor.numel()
-            and tensor.dim() <= MOST_AXES
+            and tensor.dim() <= MAX_AXES
             and tensor.is_contiguous()
             and not tensor.is_neg()
             and not tensor.is_inference()

@@ -241,9 +241,9 @@ class TorchPath(DevicePath):
             return super()._bounds(tensor, *bounds)
         return [self._backend.bound(bound, tensor) for bound in bounds]  # rounded by operations
 
-    def _every_bounds(self, low: Any, high: Any) -> list[list[Any]]:
+    def _all_bounds(self, low: Any, high: Any) -> list[list[Any]]:
         if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
-            return super()._every_bounds(low, high)
+            return super()._all_bounds(low, high)
         bounds: dict[Any, list[Any]] = {}  # numbers are the same for all tensors of a dtype and device
         for tensor in self._tensors:
             key = (tensor.dtype, tensor.device)
