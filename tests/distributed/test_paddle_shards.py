@@ -202,7 +202,7 @@ def test_processes_that_disagree_are_told_about_what(worlds: Callable[[int], Wor
 def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Callable[[int], World]) -> None:
     given = [np.full((4, 2), 1.0, np.float32), np.full((4, 2), 2.0, np.float32)]
     for found in worlds(4).attempt(paddle_sharded.on_first_half, given):
-        assert "the gradients are on process meshes of 2 of the 4 processes" in str(found)
+        assert "the gradients are on process meshes of 2 of the 4 ranks" in str(found)
     for found in worlds(4).attempt(paddle_sharded.on_first_half, given, "all"):
         assert "Pass ownership='replicated' if every rank has a copy" in str(found)
     n = reference.norm(given)

@@ -206,7 +206,7 @@ def test_a_threshold_is_checked_in_a_graph_where_it_is_a_number() -> None:
     for limit in (1.0, 2.0, 3.0):
         compiled(held, limit)
     for limit in (-1.0, math.nan):
-        with pytest.raises(Exception, match="must be 0 or more"):
+        with pytest.raises(Exception, match="Pass 0 or more"):
             compiled(held, limit)
     before = kept(held)
     compiled(held, math.inf)
@@ -343,7 +343,7 @@ def test_a_warning_is_the_only_one() -> None:
         warnings.simplefilter("always")
         torch.compile(lambda x: uc.clip_grad_norm_([x], 1.0), backend="eager")(torch.tensor([3.0]))
     assert [each.category for each in warned] == [ClipWarning]
-    with pytest.raises(Exception, match="takes parameters, and none of the tensors given"):
+    with pytest.raises(Exception, match="takes parameters, but no tensor has or can have"):
         torch.compile(lambda x: uc.clip_grad_norm_([x], 1.0), backend="eager", fullgraph=True)(torch.tensor([3.0]))
 
 

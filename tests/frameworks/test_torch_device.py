@@ -189,7 +189,7 @@ def test_dtypes_of_one_list_are_taken_apart_and_put_together_again(norm: str) ->
 
 @pytest.mark.usefixtures("forced")
 def test_16_bit_gradients_are_widened_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "AT_ONCE", 7)
+    monkeypatch.setattr(lists, "MAX_WIDENED", 7)
     values = [torch.randn(n).bfloat16() for n in (3, 3, 3, 9, 1, 6, 2)]
     given = parameters([v.clone() for v in values])
     norm = uc.clip_grad_norm_(given, 0.5)

@@ -22,7 +22,7 @@ import unified_clip.torch as uc
 from unified_clip._backends.torch import double_float32
 from unified_clip._backends.torch.arithmetic import widened
 from unified_clip._backends.torch.backend import BACKEND
-from unified_clip._backends.torch.double_float32 import PAIRS, DoubleFloat32Path, Pair
+from unified_clip._backends.torch.double_float32 import DOUBLE_FLOAT32, DoubleFloat32, DoubleFloat32Path
 from unified_clip._backends.torch.primitives import TorchPath
 from unified_clip._compute.device import DevicePath
 from unified_clip._core import rule
@@ -36,12 +36,12 @@ def _pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "pairs")
 
 
-def fraction(pair: Pair) -> Fraction:
+def fraction(pair: DoubleFloat32) -> Fraction:
     return Fraction(pair.hi.item()) + Fraction(pair.lo.item())
 
 
-def constant(value: float | Fraction) -> Pair:
-    return PAIRS.constant(float(value), [])
+def constant(value: float | Fraction) -> DoubleFloat32:
+    return DOUBLE_FLOAT32.constant(float(value), [])
 
 
 # -- the choice
@@ -178,7 +178,7 @@ def test_a_million_coefficients_have_the_bits_of_those_in_float64() -> None:
     for limit in (10.0 ** np.random.default_rng(7).uniform(-20, 20, 100)).tolist():
         n = torch.randn(10_000, generator=generator).abs() * limit * 10
         for family in (rule.PYTORCH, rule.TENSORFLOW_GLOBAL):
-            got = rule.coefficient(narrow.xp, Pair(n, torch.zeros_like(n)), limit, family)
+            got = rule.coefficient(narrow.xp, DoubleFloat32(n, torch.zeros_like(n)), limit, family)
             wanted = rule.coefficient(wide.xp, n.double(), limit, family)
             assert torch.equal(got.hi, wanted.float())
 
@@ -211,12 +211,12 @@ def test_coefficients_at_the_ends_of_the_range(limit: float, n: float, coef: flo
 def test_thresholds_are_held_to_48_bits_from_numbers_and_tensors() -> None:
     for value in (0.3, 1e-6, 1 / 3, 1e30):
         for given_ in (value, torch.tensor(value, dtype=torch.float64)):
-            assert abs(fraction(PAIRS.constant(given_, [])) - Fraction(value)) <= Fraction(value) / 2**48
-    assert fraction(PAIRS.constant(torch.tensor(7), [])) == 7
-    assert fraction(PAIRS.constant(1e300, [])) == reference.LARGEST["float32"]
+            assert abs(fraction(DOUBLE_FLOAT32.constant(given_, [])) - Fraction(value)) <= Fraction(value) / 2**48
+    assert fraction(DOUBLE_FLOAT32.constant(torch.tensor(7), [])) == 7
+    assert fraction(DOUBLE_FLOAT32.constant(1e300, [])) == reference.LARGEST["float32"]
     for value in (math.inf, math.nan):
         for given_ in (value, torch.tensor(value), torch.tensor(value, dtype=torch.float64)):
-            pair = PAIRS.constant(given_, [])
+            pair = DOUBLE_FLOAT32.constant(given_, [])
             np.testing.assert_equal((pair.hi.item(), pair.lo.item()), (value, 0.0))
 
 
@@ -349,7 +349,7 @@ def test_other_orders_and_wide_bounds_go_by_way_of_the_cpu() -> None:
     assert (clipped[0].device.type, clipped[0].dtype) == ("mps", torch.float32)
     for dtype in (torch.float16, torch.float32):
         for bound in (torch.zeros(3, dtype=torch.float64), torch.zeros((), dtype=torch.int64, device="mps")):
-            got = PAIRS.bound(bound, there.to(dtype))
+            got = DOUBLE_FLOAT32.bound(bound, there.to(dtype))
             assert (got.device.type, got.dtype) == ("mps", dtype)
 
 

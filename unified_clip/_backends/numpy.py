@@ -1,4 +1,4 @@
-"""NumPy: the smallest adapter, and the model for adding a framework. It has the host path only."""
+"""NumPy: the smallest backend, and the model for adding a framework. It has only the host path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """`Backend` over numpy.ndarray; NumPy scalars are taken as 0-d arrays that cannot be written."""
+    """`Backend` for NumPy. Scalars become 0-d arrays that cannot be written."""
 
     name = "numpy"
     writable = True
@@ -47,7 +47,7 @@ class NumpyBackend(Backend):
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         return memory.alias_owners(tensors, [self.host_view(self.as_tensor(tensor)) for tensor in tensors], describe)
 
-    # -- what the host path needs
+    # -- memory, for the host path
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
         return kernels.storage(np.asarray(tensor))[0]
@@ -55,7 +55,7 @@ class NumpyBackend(Backend):
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         if dtype != "bfloat16":
             return array
-        import ml_dtypes  # whoever has such arrays has it
+        import ml_dtypes  # arrays of bfloat16 need it
 
         return array.view(ml_dtypes.bfloat16)
 
@@ -63,7 +63,7 @@ class NumpyBackend(Backend):
         return np.dtype(dtype).type(value)
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """NumPy keeps no record of what was read."""
+        """Do nothing: NumPy has no automatic differentiation."""
 
 
 COLLECTOR: Any = collected.collector(np.ndarray)

@@ -1,4 +1,4 @@
-"""What is asked of Paddle's tensors and of its mode, to choose a path and to refuse what would end the process."""
+"""Conditions on Paddle's tensors and mode, for the choice of a path, and errors where Paddle would end the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or a program is of Paddle's IR before 3.0, in which nothing is clipped."""
+    """Return whether a variable or a program is of Paddle's IR before 3.0, which is not supported."""
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 
@@ -45,7 +45,7 @@ def of_old_ir(what: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """Return whether a derivative by a tensor that wants one is recorded here."""
+    """Return whether a derivative by a tensor with stop_gradient=False is recorded."""
     return differentiable and paddle.is_grad_enabled()
 
 
@@ -59,40 +59,42 @@ def in_to_static_mode() -> bool:
 
 
 def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
-    """Reject what several processes hold in static programs, which add up nothing over them."""
+    """Reject distributed gradients in static programs, which have no all-reduce."""
     values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
     of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
-    told = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
-    if spec.is_given or told:
+    is_distributed = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
+    if spec.is_given or is_distributed:
         raise TypeError(
-            "gradients that several processes hold are clipped in dynamic mode only, and this is a static program, or "
-            "a graph of to_static; leave the optimizer and its clip outside of it"
+            "distributed gradients are not supported in a static program or a graph of to_static. Keep the optimizer "
+            "and its clip in dynamic mode"
         )
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Reject eager tensors while a static program is being built, where the first operation would end the process,
-    and the values of any other program, which would give one that cannot run."""
+    """Reject eager tensors while a static program is built, and values of another program.
+
+    The first operation on such an eager tensor would end the process. Values of another program cannot run.
+    """
     if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()
     for tensor in tensors:
         if building is not None and isinstance(tensor, paddle.Tensor):
-            raise TypeError("an eager tensor cannot be clipped in static mode; call paddle.disable_static() first")
+            raise TypeError("an eager tensor cannot be clipped in static mode. Call paddle.disable_static() first")
         if isinstance(tensor, paddle.pir.Value) and tensor.block.program is not building:
             raise ValueError(
-                "a value of a static program can be clipped only while that program is being built; clip it in static "
-                "mode, under paddle.static.program_guard(its program)"
+                "a value of a static program can be clipped only while that program is built. Clip it in static mode, "
+                "under paddle.static.program_guard(its program)"
             )
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether the tensor's value lies in CPU memory that may be read."""
+    """Return whether the tensor's memory is readable and on the CPU."""
     return has_address(tensor) and bool(tensor.place.is_cpu_place())
 
 
 def has_address(tensor: Any) -> bool:
-    """Whether the tensor's memory, on any device, is its value: no subclass, dense, not distributed, not freed."""
+    """Return whether an address on any device identifies the tensor's value: dense, not distributed, not freed."""
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

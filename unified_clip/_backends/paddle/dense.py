@@ -1,4 +1,4 @@
-"""Dense tensors of Paddle, converted once to a dtype that its operations have."""
+"""Dense tensors of Paddle, converted once to a dtype that its operations support."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 
 
 PIECE, SHORT = 2**20, 2**16
-"""How many numbers are raised to a power at once, and up to how many a tensor is joined with others for that."""
+"""Numbers per power operation, and the maximum numbers of a tensor that is joined with others for it."""
 
 
 class Dense:
-    """A tensor on the device path and its numbers in a dtype that Paddle can compute with."""
+    """A tensor on the device path, with its numbers in a dtype that Paddle's operations support."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.dtype = tensor, tensor.dtype
@@ -32,7 +32,7 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """16-bit numbers as float32, small integers as int64, complex numbers as two real ones along a last axis."""
+        """Convert 16-bit numbers to float32, small integers to int64, complex ones to two reals along a last axis."""
         if self.is_complex:
             return paddle.as_real(self.tensor)
         return self.tensor.astype(wide_dtype(self.dtype))
@@ -48,7 +48,7 @@ class Dense:
         return Numbers(self.wide, self.is_complex)
 
     def bound(self, value: Any) -> Tensor:
-        """Return a bound rounded to the tensor's dtype, held as `wide` is."""
+        """Return a bound rounded to the tensor's dtype, in the dtype of `wide`."""
         dtype = self.wide.dtype
         if isinstance(value, int | float):
             return filled(value, dtype, self.tensor)
@@ -58,20 +58,20 @@ class Dense:
 
 
 class Numbers:
-    """Numbers to compute with: a `wide`, a part of one, or several one after another."""
+    """Numbers in a wide dtype: of one tensor, of a slice of one, or of several joined tensors."""
 
     def __init__(self, wide: Tensor, is_complex: bool) -> None:
         self.wide, self.is_complex = wide, is_complex
 
     def times(self, coef: Scalar) -> Tensor:
-        eager = paddle.in_dynamic_mode()  # in graphs -0.0 is the same attribute as 0.0, if that was used first
+        eager = paddle.in_dynamic_mode()  # graphs may replace the attribute -0.0 by 0.0
         if eager and coef.ndim == 0 and is_on_cpu(self.wide) and not is_recorded(self.wide, coef):
-            # Four times as fast. On another device it would wait for coef, by which it has no derivative.
+            # Four times as fast. It would wait for coef on a device, and has no derivative by coef.
             return paddle.scale(self.wide, coef, bias=-0.0)  # adding 0.0 would change the sign of -0.0
         return self._fit(coef) * self.wide
 
     def powers(self, p: float, divisor: Scalar | None) -> Tensor:
-        """|g / divisor|**p in float64, with derivative 0 at 0."""
+        """Return |g / divisor|**p in float64, with derivative 0 at 0."""
         numbers = self.wide.astype("float64")
         if divisor is not None and p in (1, 2):
             numbers = numbers / self._fit(divisor)
@@ -83,10 +83,10 @@ class Numbers:
             magnitudes = select(paddle.isnan(numbers).any(axis=-1), nan, magnitudes)
         if p == 1:
             return magnitudes
-        assert divisor is not None  # as every order but 1 and 2 has one
+        assert divisor is not None  # orders other than 1 and 2 have one
         zeros = (magnitudes <= filled(0.0, paddle.float64, magnitudes)).astype("float64")
         below = (magnitudes + zeros * divisor).log() - divisor.log()
-        rounding = (below > filled(0.0, paddle.float64, below)) & paddle.isfinite(magnitudes)  # it is at most 0
+        rounding = (below > filled(0.0, paddle.float64, below)) & paddle.isfinite(magnitudes)  # else at most 0
         below = select(rounding, paddle.zeros_like(below), below)
         return (below * filled(p, paddle.float64, below)).exp() - zeros
 
@@ -94,48 +94,47 @@ class Numbers:
         if p != 2 or divisor is not None or is_recorded(self.wide):
             return self.powers(p, divisor).sum()
         numbers = self.wide.astype("float64").reshape([-1])
-        return paddle.matmul(numbers, numbers)  # no memory for the squares, and no second derivative
+        return paddle.matmul(numbers, numbers)  # without memory for squares, but without second derivatives
 
     def max_abs(self) -> Scalar:
         magnitudes = self.powers(1, None)
-        if min(magnitudes.shape, default=1) < 1:  # perhaps no elements, of which amax is whatever lies in memory
+        if min(magnitudes.shape, default=1) < 1:  # maybe empty: amax would return uninitialized memory
             magnitudes = paddle.concat([magnitudes.reshape([-1]), paddle.zeros([1], "float64")])
         return magnitudes.amax()
 
     def _fit(self, scalar: Tensor) -> Tensor:
-        """Return a 0-d tensor, or one of a number for each slice, so that it broadcasts to `wide`."""
+        """Reshape a 0-d tensor, or one number per slice, so that it broadcasts to `wide`."""
         return scalar.unsqueeze(-1) if self.is_complex and scalar.ndim else scalar
 
 
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
-    """All numbers, in pieces: few, since every operation costs, and short, since fresh memory for their float64 copies
-    costs more than the arithmetic."""
+    """Yield all numbers in pieces: few, to save operations, and short, since new memory for float64 copies is slow."""
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
         wide, is_complex = tensor.wide, tensor.is_complex
         length = math.prod(wide.shape)
-        if min(wide.shape, default=1) < 0:  # not known yet
+        if min(wide.shape, default=1) < 0:  # unknown in a static program
             yield tensor.numbers
-        elif length > PIECE and not is_recorded(wide):  # the derivative of every slice is as large as the tensor
-            yield from (Numbers(part, is_complex) for part in cut(wide, length))
+        elif length > PIECE and not is_recorded(wide):  # the derivative of a slice has the size of the tensor
+            yield from (Numbers(part, is_complex) for part in slices(wide, length))
         elif length > SHORT or is_recorded_eagerly(wide):
             yield tensor.numbers
         else:
             short.setdefault((wide.dtype, is_complex), []).append(wide)
-    for (_, is_complex), each in short.items():
-        yield from (Numbers(part, is_complex) for part in join_short(each, [-1, 2] if is_complex else [-1]))
+    for (_, is_complex), group in short.items():
+        yield from (Numbers(part, is_complex) for part in join_short(group, [-1, 2] if is_complex else [-1]))
 
 
 def join_short(tensors: Sequence[Tensor], shape: list[int]) -> Iterator[Tensor]:
-    """Tensors one after another, about `PIECE` numbers at once."""
+    """Yield joined tensors of about `PIECE` numbers."""
     ends = itertools.accumulate(math.prod(tensor.shape) for tensor in tensors)
-    for _, pairs in itertools.groupby(zip(ends, tensors, strict=True), lambda pair: pair[0] // PIECE):
-        batch = [tensor if tensor.ndim == len(shape) else tensor.reshape(shape) for _, tensor in pairs]
+    for _, group in itertools.groupby(zip(ends, tensors, strict=True), lambda item: item[0] // PIECE):
+        batch = [tensor if tensor.ndim == len(shape) else tensor.reshape(shape) for _, tensor in group]
         yield batch[0] if len(batch) == 1 else paddle.concat(batch)
 
 
-def cut(wide: Tensor, length: int) -> Iterator[Tensor]:
-    """Return a tensor in parts of about `PIECE` numbers along its longest axis."""
+def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
+    """Yield slices of a tensor of about `PIECE` numbers, along its longest axis."""
     longest = max(wide.shape)
     axis, step = wide.shape.index(longest), max(1, PIECE * longest // length)
     for start in range(0, longest, step):
@@ -143,18 +142,18 @@ def cut(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Products with coef in float32, but for float64 and complex128. Times 1 changes no bit."""
+    """Return products, computed in float32, but for float64 and complex128 in float64. A product with 1 is exact."""
     coefs = {dtype: coef.astype(dtype) for dtype in dict.fromkeys(tensor.wide.dtype for tensor in tensors)}
     return (tensor.narrow(tensor.numbers.times(coefs[tensor.wide.dtype])) for tensor in tensors)
 
 
 def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether a derivative by any of them is being recorded, or may be asked for in a graph."""
+    """Return whether a derivative by any tensor is recorded, or may be computed in a graph."""
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Then a second derivative may be asked for, which Paddle's operations on lists have for all tensors or none."""
+    """Return whether second derivatives may follow: Paddle's list operations have them for all tensors or none."""
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 
@@ -166,22 +165,22 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
     """Return an exact 0-d constant, on the device of an eager tensor."""
-    if value == 0 and math.copysign(1.0, value) < 0:  # static programs keep no sign of a constant 0
+    if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     return paddle.full([], value, dtype, device=like.place if isinstance(like, paddle.Tensor) else None)
 
 
 def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
-    """Return a condition in the shape of a tensor, which may be known later only."""
+    """Return a condition in the shape of a tensor, which may be unknown in a static program."""
     unknown = min(tensor.shape, default=1) < 0
     return condition.expand(paddle.shape(tensor) if unknown else tensor.shape) if tensor.shape else condition
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """paddle.where, which in static programs broadcasts by adding zeros, so that -0.0 becomes 0.0."""
+    """Select by a condition. In static programs paddle.where broadcasts by adding zeros, so -0.0 would become 0.0."""
     shape = condition.shape
     if min(shape, default=1) < 0:
-        shape = paddle.shape(condition)  # expand_as fails where it turns out that there are no elements
+        shape = paddle.shape(condition)  # expand_as fails for empty tensors
     same_shape = [v if v.shape == condition.shape else v.expand(shape) for v in (yes, no)]
     return paddle.where(condition, *same_shape)
 
@@ -191,19 +190,19 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """A cast, repaired: on the CPU, Paddle 3.3 turns float32 numbers near 2**-80 into float16 ones of up to 1e-4."""
+    """Cast correctly: on the CPU, Paddle 3.3 casts float32 numbers near 2**-80 to float16 numbers of up to 1e-4."""
     if dtype == paddle.float16:
-        nothing = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # of wide's sign, with derivative 1
-        wide = select(wide.abs() < filled(2.0**-25, wide.dtype, wide), nothing, wide)
+        zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1
+        wide = select(wide.abs() < filled(2.0**-25, wide.dtype, wide), zero, wide)
     return wide.astype(dtype)
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """As float32, from which a cast to 16 bits rounds as from `value` itself."""
+    """Return float32 numbers whose cast to 16 bits equals rounding `value` once."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")
     near = wide.astype("float32")
     odd = odd_bits(wide.detach(), near.detach().astype("float64"), near.detach().view("int32"), select).view("float32")
-    step = select(odd == near, paddle.zeros_like(near), odd - near)  # infinities have none
+    step = select(odd == near, paddle.zeros_like(near), odd - near)  # 0 for infinities
     return near + step.detach()

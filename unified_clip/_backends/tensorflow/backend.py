@@ -1,7 +1,7 @@
-"""TensorFlow. Tensors cannot be written, so in-place names update the container; accumulators (Variables) are assigned.
+"""TensorFlow. Tensors cannot be written, so in-place names update the container, and assign accumulators (Variables).
 
-Two things TensorFlow's compilers do shape the arithmetic here: XLA's maximum drops NaN, and Grappler turns
-`not (x <= c)` into `x > c`, which differs for NaN. So NaN is masked by name, and no comparison is negated.
+TensorFlow's compilers treat NaN differently: XLA's maximum drops it, and Grappler turns `not (x <= c)` into `x > c`. So
+the arithmetic masks NaN explicitly, and negates no comparison.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from .arithmetic import (
     additions,
     computed_once,
     constant,
-    has_to_be_exact,
+    exact_powers,
     in_host_memory,
     is_for_xla,
     join_short,
     magnitude,
     max_abs,
+    must_be_exact,
     pays_to_branch,
     powers,
     product,
     real_parts,
     rounded_bound,
     split_long,
-    terms,
 )
 
 TENSOR = tf.__internal__.types.Tensor
-"""Base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow included; not of IndexedSlices."""
+"""The base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow too; not of IndexedSlices."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
@@ -55,13 +55,13 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     writable = False
     takes_capsules = True
 
-    # -- recognising
+    # -- tensors
 
     def is_tensor(self, value: Any) -> bool:
         if isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, TENSOR):
             raise TypeError(
-                f"a {type(value).__name__} holds a gradient of each replica, not their sum; clip in the function that "
-                "strategy.run is given, after get_replica_context().all_reduce('sum', gradients), or pass "
+                f"a {type(value).__name__} has a gradient per replica, not their sum. Clip in the function that you "
+                "pass to strategy.run, after get_replica_context().all_reduce('sum', gradients), or pass "
                 "strategy.reduce('sum', gradient, axis=None)"
             )
         return isinstance(value, TENSOR | tf.IndexedSlices) or kernels.is_array(value)
@@ -72,7 +72,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return tf.convert_to_tensor(value)
 
     def dtype(self, tensor: Any) -> str:
-        return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras names its dtypes by strings
+        return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras's dtypes are strings
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
         shape = tf.TensorShape(tensor.shape)
@@ -96,7 +96,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Only Variables count once: the gradients of a and b in f(a + b) are one tensor, and yet two gradients."""
+        """Return aliases among Variables only: in f(a + b), the gradients of a and b are one tensor."""
         first: dict[int, int] = {}
         return [
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
@@ -132,12 +132,12 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         )
         return self.from_host(merged_rows.reshape(-1), self.dtype(indices)), self.from_host(sums, dtype)
 
-    # -- the path
+    # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        everything = [*tensors, *extra_inputs]
-        # No other than a functional name has a derivative; a threshold, though, is read only where nothing watches it.
-        if not self._takes_host(everything, watched=everything if differentiable else extra_inputs):
+        inputs = [*tensors, *extra_inputs]
+        # Only functional names have a derivative. A threshold is read only if no tape watches it.
+        if not self._takes_host(inputs, watched=inputs if differentiable else extra_inputs):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
@@ -153,27 +153,27 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def host_view(self, tensor: Tensor) -> kernels.Array:
         if tensor.dtype != tf.bfloat16:
             return np.asarray(memoryview(tensor))
-        # The buffer protocol does not know bfloat16. __array__ shares the memory too, and lets it be written.
+        # The buffer protocol lacks bfloat16. __array__ shares the memory too, but as writable.
         view = kernels.storage(np.asarray(tensor.__array__()))[0].view()
         view.flags.writeable = False
         return view
 
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
-        # What tf.constant does after a copy: the tensor shares the array's memory where that is aligned.
+        # Like tf.constant without its copy: the tensor shares the array's memory if that is aligned.
         return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
         return [tf.experimental.dlpack.from_dlpack(capsule) for capsule in capsules]
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
-        ensure_initialized()  # where there is no gradient, this may be the first tensor of the process
+        ensure_initialized()  # without gradients, this may be the first tensor of the process
         return self.from_host(np.array(value, dtype), dtype)
 
     def threads(self) -> int | None:
         return tf.config.threading.get_intra_op_parallelism_threads() or None  # 0 is TensorFlow's own choice
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Nothing is ever written."""
+        """Do nothing: tensors are never written."""
 
     def read(self, scalar: Tensor) -> float | int | None:
         if not in_host_memory([scalar]):
@@ -185,7 +185,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def wants_derivative(self, scalar: Tensor) -> bool:
         return type(scalar) is EAGER and _is_watched([scalar])
 
-    # -- what the device path needs
+    # -- primitives of the device path
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         if isinstance(value, tf.Tensor):
@@ -196,22 +196,22 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         joined = list(tensors) if is_for_xla() else join_short(tensors)[0]
         sums, pieces = [self.constant(0.0, tensors)], split_long(joined)
         for piece in pieces:
-            # All would be cast first, for a graph runs whatever it can; so each waits for an earlier sum.
+            # Each cast waits for an earlier sum, since a graph would run all of them first.
             with tf.control_dependencies(sums[-LANES:][:1]):
                 parts = real_parts(piece, p)
             if divisor is not None and p in (1, 2):
                 parts = [part / divisor for part in parts]
-            # l2_loss is half the sum of squares, in one pass; doubling it is exact.
+            # l2_loss returns half the sum of squares in one pass, and doubling is exact.
             sums += [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(powers(part, p, divisor)) for part in parts]
         total = computed_once(tf.add_n(sums))
         total = 2.0 * total if p == 2 else total
-        if divisor is not None or not has_to_be_exact(tensors):
+        if divisor is not None or not must_be_exact(tensors):
             return total
-        return exact_sum.settled(total, additions(pieces), joined, p, terms)
+        return exact_sum.certified(total, additions(pieces), joined, p, exact_powers)
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        greatest = [max_abs(magnitude(tensor)) for tensor in tensors]
-        return computed_once(max_abs(tf.stack([self.constant(0.0, tensors), *greatest])))
+        maxima = [max_abs(magnitude(tensor)) for tensor in tensors]
+        return computed_once(max_abs(tf.stack([self.constant(0.0, tensors), *maxima])))
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
         parts = [part if divisor is None else part / divisor for part in real_parts(tensor, 2)]
@@ -238,14 +238,14 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = computed_once(coef)
         unchanged = coef >= 1.0
-        joined, apart = join_short(tensors)
+        joined, split = join_short(tensors)
 
         def scaled() -> list[Tensor]:
             return [product(tensor, coef) for tensor in joined]
 
         if pays_to_branch(joined, coef):
-            return apart(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
-        return apart([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
+            return split(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
+        return split([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         ordered = tf.reduce_all(low <= high)
@@ -271,8 +271,8 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             total = self.constant(0.0, tensors)
             for tensor in tensors:
                 parts = [tf.math.real(tensor), tf.math.imag(tensor)] if tensor.dtype.is_complex else [tensor]
-                found = functools.reduce(tf.logical_or, map(test, parts))
-                total += tf.reduce_sum(tf.cast(found, tf.float64))
+                flags = functools.reduce(tf.logical_or, map(test, parts))
+                total += tf.reduce_sum(tf.cast(flags, tf.float64))
             return total
 
         return count(tf.math.is_nan), count(tf.math.is_inf)
@@ -280,7 +280,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         if differentiable or not tf.executing_eagerly():
             return nullcontext()
-        scope: AbstractContextManager[Any] = tf.init_scope()  # when eager, it only pauses every tape
+        scope: AbstractContextManager[Any] = tf.init_scope()  # in eager code, it only pauses tapes
         return scope
 
     # -- for a recording
@@ -292,7 +292,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return not tf.executing_eagerly() or any(type(value) is not EAGER for value in values)
 
     def graph_callback(self) -> GraphCallback | None:
-        # XLA has no such operation, and in a graph of TensorFlow 1 nothing would run it.
+        # XLA lacks the operation, and a graph of TensorFlow 1 would not run it.
         in_function = isinstance(tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph)
         return None if is_for_xla() or not in_function else _call_from_graph
 
@@ -301,7 +301,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
 
 def _is_watched(tensors: Sequence[Tensor]) -> bool:
-    """Whether a GradientTape or a ForwardAccumulator that records now would derive by one of these eager tensors."""
+    """Return whether an active GradientTape or ForwardAccumulator watches any of these eager tensors."""
     return bool(tensors) and bool(gradient_types(list(tensors)))
 
 
@@ -319,10 +319,10 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _run_as_written() -> None:
-    """Have AutoGraph call unified_clip as it is: bodies branch only on values that are known while tracing."""
+    """Keep AutoGraph from converting unified_clip: bodies branch only on values that are known while tracing."""
     for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
-    with suppress(ImportError, AttributeError):  # not public: it saves the conversion of what calls entry.run
+    with suppress(ImportError, AttributeError):  # a private setting, which saves converting the callers of entry.run
         from tensorflow.python.autograph.core import config
 
         config.CONVERSION_RULES = (config.DoNotConvert("unified_clip"), *config.CONVERSION_RULES)

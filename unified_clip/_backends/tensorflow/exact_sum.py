@@ -1,7 +1,7 @@
-"""Norms in graphs of a strategy, correctly rounded: where a float64 sum leaves that open, integers decide.
+"""Correctly rounded norms in graphs of a strategy: integers decide if a float64 sum leaves the rounding open.
 
-A float64 sum is off by a known share at most. Where both ends of that interval have the same root in float32, it is the
-nearest one. Where not, the exact sum is compared with the power of the middle between the two.
+The relative error of a float64 sum is bounded. If both ends of the error interval have the same root in float32, that
+is the norm. If not, the exact sum is compared with the power of the middle between both roots.
 """
 
 from __future__ import annotations
@@ -14,46 +14,44 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""Of 32 bits, which hold the squares of all float32 and of the middles between them."""
+"""Words of 32 bits in a sum, enough for squares of all float32 and of the middles between them."""
 
 LOWEST = -304
 """The exponent of the lowest bit: squares of float32 are 2**-298 or more, or 0."""
 
 INFINITY = 2.0**128
-"""What stands for it: the float32 that would follow the largest."""
+"""The number that would follow the largest float32, in place of infinity."""
 
 PIECE = 1 << 18
-"""The elements that are taken apart at a time."""
+"""Elements per conversion to words."""
 
 SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
-Terms = Callable[[Tensor, float], Tensor]
-"""A function of a tensor and p: its |g|**p in float64, exact, flat, and from 2**-300 to 2**256, or 0."""
+Powers = Callable[[Tensor, float], Tensor]
+"""A function of a tensor and p that returns |g|**p in float64: exact, flat, and from 2**-300 to 2**256, or 0."""
 
 
-def settled(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, terms: Terms) -> Scalar:
-    """The sum of the terms of all tensors, or a number near it whose root of order p (1 or 2) is the correct norm.
+def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
+    """Return the sum of powers, or a number near it, whose p-th root (p is 1 or 2) is the correctly rounded norm.
 
-    Args:
-        total: The float64 sum, which alone has derivatives.
-        additions: How many of them a term has gone through, at most.
+    `total`: the float64 sum, which alone has derivatives. `additions`: a bound on its chain of additions.
     """
-    here = tf.stop_gradient(total)
-    slack = (additions + 16.0) * 2.0**-53  # 16: for the roots, and for what two errors make together
-    low, high = (_root(here * end, p) for end in (1.0 - slack, 1.0 + slack))
+    fixed = tf.stop_gradient(total)
+    slack = (additions + 16.0) * 2.0**-53  # 16: for the roots, and for products of errors
+    low, high = (_root(fixed * end, p) for end in (1.0 - slack, 1.0 + slack))
     is_open = low < high
 
     def nearest() -> Scalar:
         words = tf.zeros([WORDS], tf.int64)
         for tensor in tensors:
-            with tf.control_dependencies([words]):  # one after the other, for the memory that they take
-                words += _sum(terms, tensor.dtype, p)(tf.reshape(tf.stop_gradient(tensor), [-1]))
+            with tf.control_dependencies([words]):  # one after the other, to save memory
+                words += _sum(powers, tensor.dtype, p)(tf.reshape(tf.stop_gradient(tensor), [-1]))
         return _nearer(low, tf.minimum(high, INFINITY), words, tf.constant(p, tf.float64))
 
     n = tf.cond(is_open, nearest, lambda: tf.identity(low))
-    # Both sums are so near that their difference is exact, and so what is added comes out as the other.
-    change = tf.where(is_open, (n * n if p == 2 else n) - here, tf.zeros_like(here))
+    # Both sums are so close that their difference is exact.
+    change = tf.where(is_open, (n * n if p == 2 else n) - fixed, tf.zeros_like(fixed))
     return total + tf.stop_gradient(change)
 
 
@@ -63,7 +61,7 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Which of two neighbours in float32 is nearer to the root of a sum; of both, the even one."""
+    """Return the nearer of two float32 neighbors to the root of a sum; in a tie, the even one."""
     middle = (low + high) / 2.0
     words -= _words(tf.reshape(tf.where(p > 1.0, middle * middle, middle), [1]))
     carry, rest = tf.constant(0, tf.int64), tf.constant(0, tf.int64)
@@ -74,12 +72,12 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 
 @functools.cache
-def _sum(terms: Terms, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """A function of a flat tensor: the exact sum of its terms, in words. It is traced once, whatever the length."""
+def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
+    """Return a function of a flat tensor: the exact sum of its powers, in words. It is traced once for all lengths."""
 
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-            return start + PIECE, total + _words(terms(elements[start : start + PIECE], p))
+            return start + PIECE, total + _words(powers(elements[start : start + PIECE], p))
 
         begun = (tf.constant(0, tf.int64), tf.zeros([WORDS], tf.int64))
         count = tf.shape(elements, tf.int64)[0]
@@ -89,11 +87,11 @@ def _sum(terms: Terms, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
     return function
 
 
-def _words(terms: Tensor) -> Tensor:
-    """The exact sum of terms, in words that may each be larger than 32 bits, by arithmetic that loses nothing."""
+def _words(powers: Tensor) -> Tensor:
+    """Return the exact sum of powers, in words that may exceed 32 bits, without rounding errors."""
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):
-        word = tf.floor(terms * 2.0**-exponent)
-        terms -= word * 2.0**exponent
+        word = tf.floor(powers * 2.0**-exponent)
+        powers -= word * 2.0**exponent
         words.insert(0, tf.reduce_sum(tf.cast(word, tf.int64)))
     return tf.stack(words)

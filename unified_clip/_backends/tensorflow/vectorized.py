@@ -1,4 +1,4 @@
-"""Vectorize the sum of squares in `tf.vectorized_map`, which runs operations that it cannot vectorize in a loop."""
+"""Vectorize the sum of squares in `tf.vectorized_map`, which runs other operations in a loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _half_sums_of_squares(loop: Any) -> Any:
-    """Half the sum of squares of each row, as `tf.nn.l2_loss` computes it of one."""
+    """Return half the sum of squares of each row, like `tf.nn.l2_loss` of one row."""
     rows = loop.stacked_input(0)
     return pfor.wrap(0.5 * tf.reduce_sum(tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)
 

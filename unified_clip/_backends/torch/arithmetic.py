@@ -1,4 +1,4 @@
-"""What PyTorch's device path computes of one tensor: float64 numbers, their powers, products rounded once."""
+"""Arithmetic of PyTorch's device path on one tensor: float64 numbers, their powers, products rounded once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..._core.types import Scalar, Tensor
 
 HALF = (torch.float16, torch.bfloat16)
 WITHOUT_FLOAT64 = ("mps",)
-"""Types of devices."""
+"""Device types without float64."""
 
 
 def lacks_float64(tensor: Tensor) -> bool:
@@ -19,13 +19,13 @@ def lacks_float64(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """In float64; on the CPU where the tensor's device has none."""
+    """Convert to float64, on the CPU if the tensor's device lacks it."""
     tensor = tensor.cpu() if lacks_float64(tensor) else tensor
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """|g|, NaN where either part of a complex number is: abs(inf + nan j) is inf."""
+    """Return |g|; NaN if either part of a complex number is NaN, although abs(inf + nan j) is inf."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 
@@ -43,19 +43,19 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
         return squares.sum(-1) if wide.is_complex() else squares
     if p == 1:
         return numbers
-    assert divisor is not None  # as every order but 1 and 2 has one
+    assert divisor is not None  # orders other than 1 and 2 have one
     zero = numbers == 0
     below = torch.where(zero, divisor, numbers).log() - divisor.log()
-    below = torch.where((below > 0) & (numbers < math.inf), 0.0, below)  # at most 0, but for rounding
+    below = torch.where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
     return torch.where(zero, 0.0, (p * below).exp())
 
 
 def narrowed(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a bound rounded to a dtype. PyTorch casts to 16 bits by way of float32, which rounds others twice."""
+    """Return a bound rounded once to a dtype. PyTorch casts to 16 bits through float32, which rounds twice."""
     if dtype not in HALF or value.dtype in (*HALF, torch.float32):
         return value.to(dtype)
     once, twice = _rounded_to_odd(value.detach().to(torch.float64)).to(dtype), value.to(dtype)
-    return torch.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
+    return torch.where(once == twice, twice, once)  # only `twice` has a derivative
 
 
 def _rounded_to_odd(wide: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def _rounded_to_odd(wide: Tensor) -> Tensor:
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """tensor * coef, in float32 with coef rounded to it, but for float64 and complex128."""
+    """Return tensor * coef, computed in float32, but for float64 and complex128 in float64."""
     coef = coef.to(tensor.device)
     if tensor.dtype == torch.float64:
         return tensor * coef

@@ -1,4 +1,4 @@
-"""PyTorch. In-place names take parameters; a gradient that is changed keeps its identity unless it is sparse."""
+"""PyTorch. In-place names take parameters. A changed gradient keeps its identity unless it is sparse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..._core.types import CoalescedSparse, Leaf, Tensor
 from . import arithmetic, block_sums, conditions, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
-from .primitives import IN_LISTS, TorchPath, TorchPrimitives
+from .primitives import LIST_PRIMITIVES, TorchPath, TorchPrimitives
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
@@ -27,7 +27,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     writable = True
 
-    # -- recognising
+    # -- tensors
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) or kernels.is_array(value)
@@ -38,7 +38,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.from_host(*kernels.storage(kernels.own_copy(value)))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a DTensor, as PyTorch's own norm of several is one, as the tensor that all processes have."""
+        """Gather a DTensor: PyTorch's own norm of DTensors is one."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
@@ -51,7 +51,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     def identity(self, parameter: Any) -> Hashable:
         in_graph = torch.compiler.is_compiling() and isinstance(parameter, torch.Tensor)
-        key: Hashable = parameter if in_graph else id(parameter)  # with an id the graph would be for that one only
+        key: Hashable = parameter if in_graph else id(parameter)  # an id would make the graph valid for one object
         return key
 
     def gradient_of(self, parameter: Any) -> Any | None:
@@ -77,7 +77,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if torch.compiler.is_compiling() or not isinstance(gradient, torch.Tensor):
             return None
         if gradient.is_nested:
-            return "a nested tensor. Pass its parts instead: gradient.unbind()"
+            return "a nested tensor. Pass its components instead: gradient.unbind()"
         if isinstance(gradient, FakeTensor) and not conditions.can_compute(gradient):
             return "a FakeTensor outside its FakeTensorMode. Call unified_clip inside it: `with gradient.fake_mode:`"
         return None
@@ -86,9 +86,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if conditions.is_strided(gradient):
             return None
         if gradient.layout != torch.sparse_coo:
-            raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped; convert it with to_dense()")
+            raise TypeError(f"a gradient has the layout {gradient.layout}. Convert it with to_dense()")
         if gradient.sparse_dim() == 0:
-            raise TypeError("a sparse tensor without sparse dimensions cannot be clipped; convert it with to_dense()")
+            raise TypeError("a sparse gradient has no sparse dimensions. Convert it with to_dense()")
         recorded = differentiable and self.wants_derivative(gradient)
         if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
             merged = arithmetic.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
@@ -111,18 +111,18 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         return torch.unique(indices[list(axes)], dim=1, return_inverse=True)[1]
 
-    # -- the path
+    # -- paths
 
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
-        found = sharded.find(gradients, parameters, spec)
-        if found is None or (
-            differentiable and not spec.is_given and records_derivatives(True) and found.want_derivatives()
+        shards = sharded.find(gradients, parameters, spec)
+        if shards is None or (
+            differentiable and not spec.is_given and records_derivatives(True) and shards.want_derivatives()
         ):
             return None  # PyTorch's own operations on DTensors have derivatives
-        entry.break_graph("gradients that several processes hold cannot be clipped in a graph")
-        return found
+        entry.break_graph("distributed gradients cannot be clipped in a compiled graph")
+        return shards
 
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
         return any(map(sharded.is_dtensor, parameters))
@@ -131,9 +131,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         sharded.check_full_mesh(gradients, spec)
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        whole = _collected(self, tensors, recording=False, in_place=False)
-        if whole is not None:
-            return cast(PartialSums, whole)
+        path = _collected(self, tensors, recording=False, in_place=False)
+        if path is not None:
+            return cast(PartialSums, path)
         views = self.host_views(tensors, differentiable=False)
         return block_sums.TorchSums(tensors) if views is None else host.HostPath(self, tensors, views)
 
@@ -144,7 +144,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if needs_double_float32(tensors, extra_inputs):
             return DoubleFloat32Path(tensors, differentiable)
         return TorchPath(
-            IN_LISTS if fit_list_operations(tensors, extra_inputs, differentiable) else self,
+            LIST_PRIMITIVES if fit_list_operations(tensors, extra_inputs, differentiable) else self,
             tensors,
             differentiable,
         )
@@ -154,44 +154,44 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if not in_graph:
             if sharded.are_flat(parameters):
                 return None
-            whole = collected.collect_parameters(self, _collector(), parameters)
-            if whole is not None:
-                return whole
+            path = collected.collect_parameters(self, _collector(), parameters)
+            if path is not None:
+                return path
         present = [parameter for parameter in parameters if parameter is not None]
         if not all(map(conditions.is_counted, present)):
             return None
         gradients = [parameter.grad for parameter in present if parameter.grad is not None]
-        if len(gradients) < len(present) and any(self.main_gradient_of(each) is not None for each in present):
+        if len(gradients) < len(present) and any(self.main_gradient_of(p) is not None for p in present):
             return None
         if not in_graph:
-            return _whole_on_device(gradients)
+            return _collect_on_device(gradients)
         if len(set(gradients)) < len(gradients) or any(map(conditions.is_expanded, gradients)):
             return None
-        return _whole_in_graph(self, gradients, differentiable=False)
+        return _collect_in_graph(self, gradients, differentiable=False)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         if torch.compiler.is_compiling():
-            return _whole_in_graph(self, tensors, differentiable=differentiable)
+            return _collect_in_graph(self, tensors, differentiable=differentiable)
         recording = records_derivatives(differentiable)
-        whole = _collected(self, tensors, recording=recording, in_place=in_place)
-        if whole is not None:
-            return whole
+        path = _collected(self, tensors, recording=recording, in_place=in_place)
+        if path is not None:
+            return path
         present = [tensor for tensor in tensors if tensor is not None]
-        whole = _whole_on_device(present)
-        is_recorded = whole is not None and recording and any(tensor.requires_grad for tensor in present)
-        return None if is_recorded else whole
+        path = _collect_on_device(present)
+        is_recorded = path is not None and recording and any(tensor.requires_grad for tensor in present)
+        return None if is_recorded else path
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         if not torch.compiler.is_compiling():
             collector = _collector()
-            whole = None if collector is None else collected.path_over(self, collector.of_param_grads(param_grads))
-            return None if whole is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else whole
-        if not all(type(pair) is tuple and len(pair) == 2 and conditions.is_counted(pair[0]) for pair in param_grads):
+            path = None if collector is None else collected.path_over(self, collector.of_param_grads(param_grads))
+            return None if path is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else path
+        if not all(type(item) is tuple and len(item) == 2 and conditions.is_counted(item[0]) for item in param_grads):
             return None
-        return _whole_in_graph(self, [gradient for _, gradient in param_grads], differentiable=False)
+        return _collect_in_graph(self, [gradient for _, gradient in param_grads], differentiable=False)
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
-        """Views of all the memory, or None where any condition of the host path does not hold."""
+        """Return views of all tensors; None if any does not support the host path."""
         if conditions.is_watched() or host.forced_path("pairs"):
             return None
         recording = records_derivatives(differentiable)
@@ -211,7 +211,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
         if torch.compiler.is_compiling():
-            return  # what is written in a graph is an operation of it
+            return  # in a graph, operations write
         try:
             torch.autograd.graph.increment_version(tensors)
         except RuntimeError:  # tensors made in inference mode have no version
@@ -229,42 +229,42 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         if torch.compiler.is_compiling():
-            return _distinct_in_graph(tensors, describe)
+            return _alias_owners_in_graph(tensors, describe)
         traced = conditions.is_traced()
-        parts = [(index, part) for index, tensor in enumerate(tensors) for part in conditions.inner_tensors(tensor)]
-        if COLLECTOR is not None and len(parts) == len(tensors) and not traced:
-            tensor_list = COLLECTOR.of_tensors([part for _, part in parts], False, True)
-            if tensor_list is not None and len(tensor_list.tensors) == len(parts):
+        inner = [(index, part) for index, tensor in enumerate(tensors) for part in conditions.inner_tensors(tensor)]
+        if COLLECTOR is not None and len(inner) == len(tensors) and not traced:
+            tensor_list = COLLECTOR.of_tensors([part for _, part in inner], False, True)
+            if tensor_list is not None and len(tensor_list.tensors) == len(inner):
                 return list(range(len(tensors)))
-        for index, part in parts:
+        for index, part in inner:
             if part._is_zerotensor():
-                raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place; pass its clone()")
+                raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place. Pass its clone()")
         forced = host.forced_path("pairs") == "pairs"
         buffers: dict[int, int] = {}
         views = [
             None if traced or not conditions.has_address(part)
             else conditions.mps_view(part, buffers) if forced or arithmetic.lacks_float64(part)
             else self.host_view(part)
-            for _, part in parts
+            for _, part in inner
         ]  # fmt: skip
-        owners = memory.alias_owners([part for _, part in parts], views, lambda number: describe(parts[number][0]))
-        found: dict[int, set[int]] = {}
-        for (index, _), owner in zip(parts, owners, strict=True):
-            found.setdefault(index, set()).add(parts[owner][0])
-        for index, sharing in found.items():
-            if len(sharing) > 1:
-                raise ValueError(f"{describe(index)} shares some of its memory with other gradients; pass copies")
-        return [found[index].pop() for index in range(len(tensors))]
+        inner_owners = memory.alias_owners([part for _, part in inner], views, lambda at: describe(inner[at][0]))
+        owners: dict[int, set[int]] = {}
+        for (index, _), owner in zip(inner, inner_owners, strict=True):
+            owners.setdefault(index, set()).add(inner[owner][0])
+        for index, indices in owners.items():
+            if len(indices) > 1:
+                raise ValueError(f"{describe(index)} overlaps in memory with other gradients. Pass copies")
+        return [owners[index].pop() for index in range(len(tensors))]
 
 
-def _whole_on_device(tensors: Sequence[Any]) -> TorchPath | None:
+def _collect_on_device(tensors: Sequence[Any]) -> TorchPath | None:
     if conditions.is_watched() or not conditions.are_plain_on_devices(tensors) or needs_double_float32(tensors):
         return None
-    return TorchPath(IN_LISTS, tensors, differentiable=False)
+    return TorchPath(LIST_PRIMITIVES, tensors, differentiable=False)
 
 
-def _whole_in_graph(backend: TorchBackend, given: Sequence[Any], *, differentiable: bool) -> TorchPath | None:
-    tensors = [tensor for tensor in given if tensor is not None]
+def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differentiable: bool) -> TorchPath | None:
+    tensors = [tensor for tensor in items if tensor is not None]
     in_lists = fit_list_operations(tensors, (), differentiable)
     if (
         not tensors
@@ -272,11 +272,11 @@ def _whole_in_graph(backend: TorchBackend, given: Sequence[Any], *, differentiab
         or needs_double_float32(tensors)
     ):
         return None
-    return TorchPath(IN_LISTS if in_lists else backend, tensors, differentiable)
+    return TorchPath(LIST_PRIMITIVES if in_lists else backend, tensors, differentiable)
 
 
-def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """In a graph addresses are not known: the same memory is that of the same object."""
+def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+    """Return alias owners by identity: a graph has no addresses."""
     for index, tensor in enumerate(tensors):
         if conditions.is_expanded(tensor):
             raise memory.expanded(describe(index))
@@ -285,7 +285,7 @@ def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -
 
 
 def _collector() -> Any | None:
-    """Return what collects plain gradients of the host path; None if raw reads would escape a trace."""
+    """Return the collector of plain gradients for the host path; None if raw reads would escape a trace."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 

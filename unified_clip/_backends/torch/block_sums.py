@@ -1,4 +1,4 @@
-"""Sums on the host of PyTorch's tensors anywhere, for what processes add up: float64 over blocks where they are."""
+"""Partial sums of PyTorch's tensors on devices: float64 over blocks on the device, then integers on the host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..._core.types import Tensor
 from . import arithmetic
 
 CHUNK = 1024 * BLOCK
-"""Elements that are widened to float64 at a time."""
+"""Elements per conversion to float64."""
 
 ROWS = 32
-"""Chunks of a checksum that are widened to int64 at a time."""
+"""Chunks of a checksum per conversion to int64."""
 
 NAMES = {
     torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64",
@@ -25,7 +25,7 @@ NAMES = {
 
 
 class TorchSums:
-    """`PartialSums` of tensors that are not in the CPU's memory, or that something watches."""
+    """`PartialSums` of tensors on devices, and of traced ones."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
@@ -37,21 +37,21 @@ class TorchSums:
         sums = [total for tensor in self._tensors for total in _block_sums(tensor, p)]
         if not sums:
             return Accumulator()
-        together = torch.cat([total.to(sums[0].device) for total in sums])
-        found = kernels.power_sum([(together.cpu().numpy(), "float64")], 1, "float64", exactly=True)
-        flags = Accumulator(nan=found.nan, infinite=found.infinite)
-        return Accumulator.from_block_sums(found.total) + flags
+        joined = torch.cat([total.to(sums[0].device) for total in sums])
+        total = kernels.power_sum([(joined.cpu().numpy(), "float64")], 1, "float64", exactly=True)
+        flags = Accumulator(nan=total.nan, infinite=total.infinite)
+        return Accumulator.from_block_sums(total.total) + flags
 
     def max_abs(self, dtype: str) -> float:
         return kernels.max_abs(self._magnitudes(float("inf")), dtype)
 
     def checksum(self) -> int:
-        """As `checksums.checksum` computes it, on the tensors' own devices."""
+        """Return the result of `checksums.checksum`, computed on the tensors' devices."""
         numbers = torch.from_numpy(checksums.weights().view("int64"))
         weights = {device: numbers.to(device) for device in {tensor.device for tensor in self._tensors}}
-        sums = [each for tensor in self._tensors for each in _weighted_sums(tensor, weights[tensor.device])]
-        together = torch.cat([each.to(sums[0].device) for each in sums]).tolist() if sums else []  # one wait for it
-        return checksums.combined(total % 2**64 for total in together)
+        sums = [total for tensor in self._tensors for total in _weighted_sums(tensor, weights[tensor.device])]
+        totals = torch.cat([total.to(sums[0].device) for total in sums]).tolist() if sums else []  # waits once
+        return checksums.combined(total % 2**64 for total in totals)
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(self._magnitudes(p), p, top)
@@ -60,43 +60,43 @@ class TorchSums:
         return kernels.general_root(total, p, top, dtype)
 
     def _magnitudes(self, p: float) -> list[tuple[kernels.Array, str]]:
-        """Copies on the host."""
+        """Return copies on the host."""
         parts = []
         for tensor in self._tensors:
-            here = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-            dtype = NAMES[here.dtype]
-            view = here.view(torch.uint16).numpy() if dtype == "bfloat16" else here.numpy()
+            copy = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+            dtype = NAMES[copy.dtype]
+            view = copy.view(torch.uint16).numpy() if dtype == "bfloat16" else copy.numpy()
             parts += kernels.real_parts(view, dtype, p)
         return parts
 
 
 def _is_hard(tensor: Tensor) -> bool:
-    """Return whether float64 sums on its device are not what is needed."""
+    """Return whether a tensor needs exact sums on the host."""
     return tensor.is_complex() or arithmetic.lacks_float64(tensor)
 
 
 def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
-    """Sums over at most BLOCK elements each, the terms of which are exact."""
+    """Yield sums over at most BLOCK exact powers each."""
     for chunk in tensor.reshape(-1).split(CHUNK):
         wide = chunk.double()
-        terms = wide.square() if p == 2 else wide.abs()
-        whole = terms.numel() // BLOCK * BLOCK
-        if whole:
-            yield terms[:whole].view(-1, BLOCK).sum(1)
-        if whole < terms.numel():
-            yield terms[whole:].sum().reshape(1)
+        powers = wide.square() if p == 2 else wide.abs()
+        end = powers.numel() // BLOCK * BLOCK
+        if end:
+            yield powers[:end].view(-1, BLOCK).sum(1)
+        if end < powers.numel():
+            yield powers[end:].sum().reshape(1)
 
 
 def _weighted_sums(tensor: Tensor, weights: Tensor) -> Iterator[Tensor]:
-    """Return the sums of products of a checksum, of each of its chunks."""
+    """Yield the sums of products of a checksum, for each of its chunks."""
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     bits = flat.view(torch.int16 if flat.element_size() == 2 else torch.int32)
     mask = 2**16 - 1 if bits.dtype == torch.int16 else 2**32 - 1
     for part in bits.split(ROWS * checksums.CHUNK):
         width = min(max(len(part), 1), checksums.CHUNK)
-        whole = len(part) // width * width
-        if whole:
-            yield ((part[:whole].view(-1, width).long() & mask) * weights[:width]).sum(1) + width
-        if rest := len(part) - whole:
-            yield ((part[whole:].long() & mask) * weights[:rest]).sum().reshape(1) + rest
+        end = len(part) // width * width
+        if end:
+            yield ((part[:end].view(-1, width).long() & mask) * weights[:width]).sum(1) + width
+        if rest := len(part) - end:
+            yield ((part[end:].long() & mask) * weights[:rest]).sum().reshape(1) + rest

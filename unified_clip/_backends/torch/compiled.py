@@ -1,6 +1,6 @@
-"""Run bodies under `torch.compile`: trace a body whole, or break the graph and run it eagerly.
+"""Run bodies under `torch.compile`: trace a complete body, or break the graph and run it eagerly.
 
-No part of a body is compiled on its own, since it would take itself for part of a graph.
+No section of a body is compiled alone, since it would behave as in a graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..._core import entry, observer
 
 
 def break_graph(message: str) -> None:
-    """Break the graph. With `fullgraph=True` it is an error of PyTorch's, which holds the message."""
+    """Break the graph. With `fullgraph=True`, PyTorch raises an error with the message."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=message)
 
@@ -25,10 +25,10 @@ def _report_graph() -> None:
 
 
 report_graph: Any = _report_graph
-"""`register` replaces it by a function that runs while a graph is made, and is no part of the graph."""
+"""`register` replaces this by a function that runs during tracing, and is not in the graph."""
 
 
-def _emit_nothing(*found: Any, **more: Any) -> None:
+def _emit_nothing(*fields: Any, **more: Any) -> None:
     return None
 
 
@@ -42,12 +42,12 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         return body(*args, **kwargs)
     except Exception as error:
-        break_graph(str(error))  # then raise the error itself
+        break_graph(str(error))  # the eager body then raises the error
         raise
 
 
 def register() -> None:
-    """Register `entry.run` with PyTorch's compiler. `_compilers` calls this when the compiler is imported."""
+    """Register `entry.run` with PyTorch's compiler. `_compilers` calls this after the compiler's import."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
     run = torch.compiler.disable(entry.run_eagerly, reason="unified_clip cannot be part of this graph")

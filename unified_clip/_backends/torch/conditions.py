@@ -1,4 +1,4 @@
-"""What is asked of PyTorch's tensors and of its state, to choose a path: nothing here computes or writes."""
+"""Conditions on PyTorch's tensors and state, for the choice of a path."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ REAL = (*HALF, torch.float32, torch.float64)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """Return whether the mode of a FakeTensor accepts the tensors that the clip makes."""
+    """Return whether the mode of a FakeTensor accepts new tensors."""
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """In a graph: of another view, since the steps of a gradient that is one itself cannot be traced."""
+    """Return whether a tensor is an expanded view. A new view is required: a gradient that is a view has no strides
+    in a graph."""
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
-    return repeated and tensor.numel() > 0  # NumPy's empty arrays have such steps
+    return repeated and tensor.numel() > 0  # NumPy's empty arrays have strides of 0
 
 
 def records_derivatives(differentiable: bool) -> bool:
-    """Return whether a derivative by a tensor that wants one is recorded here."""
+    """Return whether a derivative by a tensor with requires_grad is recorded."""
     return differentiable and torch.is_grad_enabled()
 
 
@@ -70,28 +71,28 @@ def is_plain(tensor: Any) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[Any]:
-    """Return the tensors that hold a gradient's values: those inside a wrapper, as DTensor is one; else itself."""
+    """Return the tensors with a gradient's values: those inside a wrapper, such as DTensor; else the tensor itself."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # DTensor's device mesh is there too
-    return [part for each in inner if isinstance(each, torch.Tensor) for part in inner_tensors(each)]
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # includes DTensor's device mesh
+    return [part for value in inner if isinstance(value, torch.Tensor) for part in inner_tensors(value)]
 
 
 def has_address(tensor: Any) -> bool:
-    """Whether memory that will be written can be told by its address. Sparse gradients are replaced, not written."""
+    """Return whether an address identifies a tensor's memory. Sparse gradients are replaced, not written."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
         return False
-    if isinstance(tensor, FakeTensor):  # it has none, and warns when asked
+    if isinstance(tensor, FakeTensor):  # its data_ptr warns
         return False
-    with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError):  # other subclasses refuse theirs
+    with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError):  # data_ptr of some subclasses raises
         return bool(tensor.numel() == 0 or tensor.data_ptr() != 0)
     return False
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return the tensor's memory on MPS, to be compared only.
+    """Return a view for comparing memory on MPS, not for reading.
 
-    There an address is that of an object which stands for a buffer, so each buffer gets addresses of its own here.
+    MPS returns the address of an object for a buffer, so each buffer gets distinct addresses here.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize
@@ -99,12 +100,12 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
 
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Whether scalars are pairs of float32: where a gradient or a threshold has no float64, or where it is forced."""
+    """Return whether to compute in double-float32: on a device without float64, or if it is forced."""
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
-            "float64 gradients cannot be clipped together with gradients on a device without float64; convert them to "
-            "float32, or clip them by themselves"
+            "float64 gradients cannot be clipped together with gradients on a device without float64. Convert them to "
+            "float32, or clip them separately"
         )
     return not wide and (
         any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"
@@ -112,7 +113,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Whether something traces, transforms or differentiates forward what runs now: raw reads would escape it."""
+    """Return whether PyTorch traces, transforms or differentiates forward: raw reads would escape it."""
     return is_traced() or forward_ad._current_level >= 0
 
 
@@ -126,7 +127,7 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether functions are transformed, or differentiated forward, or traced in a way that knows few operations."""
+    """Return whether PyTorch transforms or differentiates forward, or traces with few operations."""
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -139,7 +140,7 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph all plain tensors are, and hooks may not ask."""
+    """Return whether a tensor is dense. In a graph plain tensors are, and hooks cannot read the layout."""
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 
@@ -148,12 +149,12 @@ def is_real(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """Whether the memory holds the negative values, which operations on lists do not write. Never so in a graph."""
+    """Return whether the memory has the negative values, which list operations do not write. False in a graph."""
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether operations on lists may be used: they have no derivative here, and no rule for transformations."""
+    """Return whether operations on lists support these tensors: without derivatives and transformations."""
     if torch.compiler.is_compiling():
         special = differentiable
     else:
@@ -165,10 +166,9 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists may write all tensors, which the host path is not for.
+    """Return whether operations on lists may write all tensors: contiguous, on devices, without overlap.
 
-    They have memory of their own: this is asked of contiguous tensors only. One loop without calls of functions, since
-    it runs for every gradient of every step.
+    One loop without function calls, since it runs for every gradient of every step.
     """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:

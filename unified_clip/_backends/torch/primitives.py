@@ -1,4 +1,4 @@
-"""The primitives of the device path: PyTorch's operations on one tensor at a time, or on whole lists."""
+"""The primitives of the device path: PyTorch's operations on one tensor at a time, or on lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TorchPrimitives(DevicePrimitives):
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, torch.Tensor):
             return value.reshape(()).to(device=device, dtype=torch.float64)
-        if torch.compiler.is_compiling():  # a graph would be for one number to fill with
+        if torch.compiler.is_compiling():  # `full` would make the graph valid for one number
             return torch.ones((), dtype=torch.float64, device=device) * value
         return torch.full((), float(value), dtype=torch.float64, device=device)
 
@@ -44,12 +44,12 @@ class TorchPrimitives(DevicePrimitives):
         return total
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        greatest = self.constant(0.0, tensors)
+        top = self.constant(0.0, tensors)
         for tensor in tensors:
             if tensor.numel():
-                found = sharded.full_max(arithmetic.magnitudes(arithmetic.widened(tensor)))
-                greatest = torch.maximum(greatest, found.to(greatest.device))
-        return greatest
+                tensor_max = sharded.full_max(arithmetic.magnitudes(arithmetic.widened(tensor)))
+                top = torch.maximum(top, tensor_max.to(top.device))
+        return top
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
         powers = arithmetic.powers(tensor, 2, divisor)
@@ -90,7 +90,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Products take memory, but for tensors that operations on lists scale in place."""
+        """Compute products in new tensors, except for tensors that operations on lists scale in place."""
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -119,11 +119,9 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """What is no plain tensor may refuse to be written: it comes first."""
-        pairs = list(zip(tensors, values, strict=True))
-        special = [pair for pair in pairs if type(pair[0]) not in PLAIN]
-        plain = [pair for pair in pairs if type(pair[0]) in PLAIN]
-        return [Write(functools.partial(_write, *pair)) for pair in (*special, *plain)]
+        """Prepare the writes, subclasses of tensors first: their write may fail."""
+        both = sorted(zip(tensors, values, strict=True), key=lambda item: type(item[0]) in PLAIN)
+        return [Write(functools.partial(_write, *item)) for item in both]
 
     def cos(self, scalar: Scalar) -> Scalar:
         return scalar.cos()
@@ -155,15 +153,15 @@ class TorchPrimitives(DevicePrimitives):
         numbers = [scalar.detach() for scalar in scalars]
         if any(number.device.type != "cuda" for number in numbers):
             return Deferred(lambda: [number.tolist() for number in numbers])
-        # Into pinned memory, behind what is queued now: a read would wait for what is queued by then.
+        # Copy into pinned memory now: a later read would wait for kernels that are queued until then.
         copies = [number.to("cpu", non_blocking=True) for number in numbers]
-        there = torch.cuda.Event()
-        there.record(torch.cuda.current_stream(numbers[0].device))
-        return Deferred(lambda: there.synchronize() or [copy.tolist() for copy in copies], there.query)
+        copied = torch.cuda.Event()
+        copied.record(torch.cuda.current_stream(numbers[0].device))
+        return Deferred(lambda: copied.synchronize() or [copy.tolist() for copy in copies], copied.query)
 
 
 class ListPrimitives(TorchPrimitives):
-    """The same by operations on whole lists, for tensors that `fit_list_operations`."""
+    """`DevicePrimitives` by operations on lists, for tensors that `fit_list_operations`."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         if p not in (1, 2):
@@ -175,7 +173,7 @@ class ListPrimitives(TorchPrimitives):
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         if coef.dim():
-            return super().scale(tensors, coef)  # of slices
+            return super().scale(tensors, coef)  # one coefficient per slice
         return lists.multiplied(tensors, coef)
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
@@ -186,8 +184,8 @@ class ListPrimitives(TorchPrimitives):
         for indices, group in lists.groups(tensors):
             low, high = bounds[indices[0]]
             if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
-                own = [super(ListPrimitives, self).bound(bound, group[0]) for bound in (low, high)]
-                results = [self.clamp(tensor, *own) for tensor in group]
+                tensor_bounds = [super(ListPrimitives, self).bound(bound, group[0]) for bound in (low, high)]
+                results = [self.clamp(tensor, *tensor_bounds) for tensor in group]
                 writes.append(Write(functools.partial(torch._foreach_copy_, group, results)))
             else:
                 writes += lists.prepare_clamp(group, low, high)
@@ -200,7 +198,7 @@ class ListPrimitives(TorchPrimitives):
 
 
 class PerTensorPrimitives(ListPrimitives):
-    """The same with one norm and one coefficient per tensor, in vectors."""
+    """`ListPrimitives` with one norm and one coefficient per tensor, in vectors."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         return lists.power_sums(tensors, p, divisor)
@@ -213,7 +211,7 @@ class PerTensorPrimitives(ListPrimitives):
 
 
 class TorchPath(DevicePath):
-    """The device path, where a graph may hold numbers that it does not know."""
+    """The device path, also for lists and for numbers that are symbolic in a compiled graph."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -223,28 +221,28 @@ class TorchPath(DevicePath):
         return TorchPath(self._backend, self._tensors[group.start : group.stop], self._differentiable)
 
     def per_tensor(self) -> Path | None:
-        anywhere = conditions.is_traced() or host.forced_path("pairs")
-        if self._backend is not IN_LISTS or self._differentiable:
+        is_forced = conditions.is_traced() or host.forced_path("pairs")
+        if self._backend is not LIST_PRIMITIVES or self._differentiable:
             return None
-        if not anywhere and any(tensor.device.type == "cpu" for tensor in self._tensors):
-            return None  # the host path is for those
-        return TorchPath(PER_TENSOR, self._tensors, differentiable=False)
+        if not is_forced and any(tensor.device.type == "cpu" for tensor in self._tensors):
+            return None  # CPU tensors may take the host path
+        return TorchPath(PER_TENSOR_PRIMITIVES, self._tensors, differentiable=False)
 
     def norm(self, p: float) -> Scalar:
-        if self._backend is not PER_TENSOR or len({tensor.dtype for tensor in self._tensors}) == 1:
+        if self._backend is not PER_TENSOR_PRIMITIVES or len({tensor.dtype for tensor in self._tensors}) == 1:
             return super().norm(p)
-        # Norms are rounded to a dtype, so tensors of one dtype come at a time.
-        return lists.measured(self._tensors, lambda _, group: TorchPath(PER_TENSOR, group, False).norm(p))
+        # Measure tensors of each dtype separately, since norms are rounded to a dtype.
+        return lists.measured(self._tensors, lambda _, group: TorchPath(PER_TENSOR_PRIMITIVES, group, False).norm(p))
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
         if not torch.compiler.is_compiling():
             return super()._bounds(tensor, *bounds)
-        return [self._backend.bound(bound, tensor) for bound in bounds]  # rounded by operations
+        return [self._backend.bound(bound, tensor) for bound in bounds]  # operations round symbolic numbers
 
     def _all_bounds(self, low: Any, high: Any) -> list[list[Any]]:
         if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
             return super()._all_bounds(low, high)
-        bounds: dict[Any, list[Any]] = {}  # numbers are the same for all tensors of a dtype and device
+        bounds: dict[Any, list[Any]] = {}  # by dtype and device
         for tensor in self._tensors:
             key = (tensor.dtype, tensor.device)
             if key not in bounds:
@@ -269,5 +267,5 @@ def _zero_where(tensor: Tensor, condition: Tensor) -> None:
 
 
 PRIMITIVES = TorchPrimitives()
-IN_LISTS = ListPrimitives()
-PER_TENSOR = PerTensorPrimitives()
+LIST_PRIMITIVES = ListPrimitives()
+PER_TENSOR_PRIMITIVES = PerTensorPrimitives()
