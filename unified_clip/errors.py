@@ -1,4 +1,4 @@
-"""Every exception and warning that unified_clip defines."""
+"""The exceptions and warnings of unified_clip."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = [
 
 
 class ClipWarning(UserWarning):
-    """A call that is allowed, but clips nothing and probably was not meant that way."""
+    """A call that is allowed, but clips nothing, probably by mistake."""
 
 
 class NonFiniteNormError(RuntimeError):
-    """A norm is NaN or infinite, and an error was asked for in that case; no gradient was changed."""
+    """A norm is NaN or infinite, and the caller set that this is an error. No gradient was changed."""
 
 
 class PartlyClippedError(RuntimeError):
@@ -21,12 +21,12 @@ class PartlyClippedError(RuntimeError):
 
 
 class ConfigError(ValueError):
-    """A clip configuration is wrong: in which file and line, which key, and what to do."""
+    """A clip configuration is wrong. The message has the file, the line, the key and the remedy."""
 
 
 class NotRepresentableError(ConfigError):
-    """A configuration that a trainer's own format cannot say; the reason is in the message."""
+    """A trainer's own format does not support a configuration. The message has the reason."""
 
 
 class NothingClippedError(RuntimeError):
-    """What happened at the last clip was asked for before there was one."""
+    """The last clip was read before the first one."""

@@ -162,4 +162,4 @@ def _recorded(path: Path) -> Iterator[float]:
 
 
 def _flat(norm: Any) -> list[float]:
-    return [each for item in norm for each in _flat(item)] if isinstance(norm, list) else [float(norm)]
+    return [number for item in norm for number in _flat(item)] if isinstance(norm, list) else [float(norm)]

@@ -1,4 +1,4 @@
-"""Assertions for tests: gradients that are equal bit for bit, and clipping that is the same on every framework.
+"""Assertions for tests: gradients are equal bit for bit, and clipping is equal on every framework.
 
 They need the extra `cli`. In pytest the fixture `clip_parity` is `assert_clip_parity` with the options of the run.
 """
@@ -21,31 +21,31 @@ from .cli import not_installed
 __all__ = ["assert_clip_parity", "assert_gradients_equal"]
 
 TIMEOUT = 120.0
-"""Seconds that a framework may take, from its start to its result."""
+"""Maximum seconds of a framework, from its start to its result."""
 
-GIVE_GRADIENTS = "Call backward before it is read; a generator can be read once only."
-"""What to do where there is no gradient at all."""
+PASS_GRADIENTS = "Call backward before, and pass a list instead of a used generator."
+"""The remedy without any gradient."""
 
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
-    """Fail unless two containers hold the same gradients, bit for bit.
+    """Fail unless two containers have the same gradients, bit for bit.
 
-    Each side has one framework's tensors; the sides' frameworks may differ. Source: the contract of the parity engine,
-    which compares by the same distance.
+    Each side has the tensors of one framework; the frameworks may differ. Source: the contract of the parity engine,
+    which uses the same distance.
 
     Args:
-        a: A tensor, or a list, a dict, (name, gradient) pairs or any other container that the clipping functions take;
-            None for no gradient. Tensors of any shape, of float16, bfloat16, float32, float64, complex64 or complex128.
-            Those with names are found by them, the others by their position.
-        b: The same.
-        max_ulp: By how many units in the last place two elements may differ. Any NaN equals any NaN, a NaN is
-            infinitely far from a number, and the two zeros are 1 apart.
+        a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions take.
+            None means no gradient. Tensors have any shape, and the dtype float16, bfloat16, float32, float64, complex64
+            or complex128. Tensors match by name, or by position without names.
+        b: The other container.
+        max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN, the distance
+            of NaN and a number is infinite, and that of the two zeros is 1.
 
     Raises:
-        AssertionError: The names, the dtypes, the shapes or elements differ. It names the tensors, the first element
-            that differs and the one that differs most, with both numbers, in decimal and in hexadecimal.
-        TypeError: Something is no gradient: a parameter, a plain number, a tensor of booleans.
-        ValueError: max_ulp is negative or NaN, or neither a nor b holds a gradient.
+        AssertionError: Names, dtypes, shapes or elements differ. The message has the tensors, the first element that
+            differs and the one that differs most, with both numbers, in decimal and in hexadecimal.
+        TypeError: A value is not a gradient: a parameter, a plain number, a tensor of booleans.
+        ValueError: max_ulp is negative or NaN, or neither a nor b has a gradient.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -65,13 +65,13 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
     from .tensors import diff, in_memory
 
     if not max_ulp >= 0:
-        raise ValueError(f"max_ulp is {max_ulp}; give a number of 0 or more")
-    ours, theirs = in_memory.read_container(a), in_memory.read_container(b)
-    if not any(each is not None for each in (*ours.values(), *theirs.values())):
-        raise ValueError(f"a and b hold no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
-    found = diff.describe(ours, theirs, ("a", "b"), max_ulp)
-    if found:
-        raise AssertionError(f"the gradients differ\n{found}")
+        raise ValueError(f"max_ulp is {max_ulp}. Pass a number of 0 or more")
+    left, right = in_memory.read_container(a), in_memory.read_container(b)
+    if not any(gradient is not None for gradient in (*left.values(), *right.values())):
+        raise ValueError(f"a and b have no gradient, so nothing can be compared. {PASS_GRADIENTS}")
+    differences = diff.describe(left, right, ("a", "b"), max_ulp)
+    if differences:
+        raise AssertionError(f"the gradients differ\n{differences}")
 
 
 def assert_clip_parity(
@@ -83,27 +83,26 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Fail unless a rule gives the same bits on every framework, and those that exact arithmetic gives.
+    """Fail unless a rule has the same bits on every framework, and the bits of exact arithmetic.
 
-    Each framework runs in a process of its own, on the host path, so none has to be imported here, and those that
-    cannot live in one process are compared all the same. Starting them takes most of the time. Source: the parity
-    engine, `unified-clip parity`, of which this is one case.
+    Each framework runs in a process of its own, on the host path. So this process imports none of them, and frameworks
+    that conflict in one process can be compared. Starting them takes most of the time. Source: the parity engine,
+    `unified-clip parity`, of which this is one case.
 
     Args:
-        grads: Gradients of any one framework, as for `assert_gradients_equal`. They are copied.
+        grads: Gradients of one framework, as for `assert_gradients_equal`. They are copied.
         rule: A public name, "clip_grad_norm_", or the function or class itself, `unified_clip.clip_grad_norm_`.
-        frameworks: Of "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy" (default: those that are installed).
-        missing: What to do when a framework is not installed: "fail", or "skip" once the others have been compared.
-        interpreters: By framework, the Python to run it with, where it is not this one: it needs the framework and the
-            extra `cli`.
-        arguments: The rule's own, thresholds and such, as numbers.
+        frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed ones.
+        missing: If a framework is not installed: "fail", or "skip" once the others have been compared.
+        interpreters: The Python for a framework, if it is not this one. It needs the framework and the extra `cli`.
+        arguments: The arguments of the rule, such as thresholds, as numbers.
 
     Raises:
-        AssertionError: Results differ: it names the framework, the tensor, the element and both numbers. Or a framework
-            crashed, hung or is not installed.
-        unittest.SkipTest: A framework is not installed, with missing="skip". pytest takes it for a skip.
-        TypeError: Something in grads is no gradient.
-        ValueError: The rule, its arguments or the frameworks are not known, or grads holds no gradient.
+        AssertionError: Results differ. The message has the framework, the tensor, the element and both numbers. Or a
+            framework crashed, hung or is not installed.
+        unittest.SkipTest: A framework is not installed, with missing="skip". pytest reports a skip.
+        TypeError: A value in grads is not a gradient.
+        ValueError: The rule, its arguments or the frameworks are unknown, or grads has no gradient.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -117,18 +116,18 @@ def assert_clip_parity(
     from .parity import single_case
 
     pythons = {name: str(python) for name, python in (interpreters or {}).items()}
-    chosen = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
-    _check(chosen, pythons, missing)
+    names = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
+    _check(names, pythons, missing)
     case = single_case.make(grads, _name(rule), arguments)
-    if not any(each is not None for each in case.gradients):
-        raise ValueError(f"grads holds no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
-    outcomes = single_case.run(case, {name: pythons.get(name, sys.executable) for name in chosen}, TIMEOUT)
+    if not any(gradient is not None for gradient in case.gradients):
+        raise ValueError(f"grads has no gradient, so nothing can be compared. {PASS_GRADIENTS}")
+    outcomes = single_case.run(case, {name: pythons.get(name, sys.executable) for name in names}, TIMEOUT)
     absent, wrong = single_case.problems(case, outcomes)
     if missing == "fail":
         wrong = absent + wrong
     if wrong:
         call = case.name.removeprefix(f"{single_case.GIVEN}: ")
-        lines = [f"{call} is not the same everywhere", *wrong]
+        lines = [f"{call} differs between frameworks, or from exact arithmetic", *wrong]
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     if absent:
         raise SkipTest("; ".join(absent))
@@ -148,18 +147,18 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
     known = dict.fromkeys(ADAPTERS.values())
     unknown = [name for name in [*frameworks, *interpreters] if name not in known]
     if unknown or not frameworks:
-        what = f"there is no framework {unknown[0]!r}" if unknown else "no framework is named"
-        raise ValueError(f"{what}; there are {', '.join(known)}")
+        what = f"The framework {unknown[0]!r} is unknown" if unknown else "frameworks is empty"
+        raise ValueError(f"{what}. Pass names among {', '.join(known)}")
     if missing not in ("fail", "skip"):
-        raise ValueError(f"missing is {missing!r}; it may be 'fail' or 'skip'")
+        raise ValueError(f"missing is {missing!r}. Pass 'fail' or 'skip'")
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """The name by which cases call a rule: of an alias that of what it stands for."""
+    """Return the name of a rule in cases: for an alias, the original name."""
     if isinstance(rule, str):
         name, _, method = rule.partition(".")
-        found = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None
-        return f"{getattr(found, '__name__', name)}{method and f'.{method}'}"
+        original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None
+        return f"{getattr(original, '__name__', name)}{method and f'.{method}'}"
     if getattr(rule, "__module__", "").partition(".")[0] != __package__:
-        raise ValueError(f"{rule!r} is not unified_clip's; pass one of its names, such as 'clip_grad_norm_'")
+        raise ValueError(f"{rule!r} is not a rule of unified_clip. Pass one of its names, such as 'clip_grad_norm_'")
     return str(getattr(rule, "__name__", rule))

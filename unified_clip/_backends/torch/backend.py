@@ -86,9 +86,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if conditions.is_strided(gradient):
             return None
         if gradient.layout != torch.sparse_coo:
-            raise TypeError(f"a gradient has the layout {gradient.layout}. Convert it with to_dense()")
+            raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped. Convert them with to_dense()")
         if gradient.sparse_dim() == 0:
-            raise TypeError("a sparse gradient has no sparse dimensions. Convert it with to_dense()")
+            raise TypeError("a sparse tensor without sparse dimensions cannot be clipped. Convert it with to_dense()")
         recorded = differentiable and self.wants_derivative(gradient)
         if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
             merged = arithmetic.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
