@@ -456,7 +456,7 @@ def test_weights_are_no_gradients(kind: Any) -> None:
 def test_what_cannot_be_updated_names_the_functional_alternative() -> None:
     tensor = tf.constant(GRADIENT)
     for container in (tensor, (tensor, tensor), iter([tensor]), (t for t in [tensor]), np.array(GRADIENT)):
-        with pytest.raises(TypeError, match="[Uu]se clip_by_global_norm, which returns the result"):
+        with pytest.raises(TypeError, match=r"[Uu]se clip_by_global_norm, which returns the result"):
             uc.clip_grad_norm_(container, 1.0)
     with pytest.raises(TypeError, match="Use clip_by_value"):
         uc.clip_grad_value_(tensor, 1.0)
