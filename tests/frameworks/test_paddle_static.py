@@ -361,7 +361,7 @@ def test_settings_under_to_static() -> None:
         clipped = paddle.jit.to_static(function, full_graph=False)(tensor([3.0, 4.0]))
         with pytest.raises(TypeError, match="clips cannot be set in a graph of to_static"):
             paddle.jit.to_static(setting, full_graph=True)(tensor([3.0, 4.0]))
-        with pytest.raises(TypeError, match="what is set for a parameter is not known in a graph of to_static"):
+        with pytest.raises(TypeError, match="the clip of a parameter is unknown in a graph of to_static"):
             paddle.jit.to_static(function, full_graph=True)(tensor([3.0, 4.0]))
     finally:
         uc.set_gradient_clip(None)

@@ -1,9 +1,9 @@
-"""Paddle. In-place names take parameters; a gradient that is changed keeps its memory unless it is sparse.
+"""Paddle. In-place names take parameters. A changed gradient keeps its memory unless it is sparse.
 
-Paddle shapes the code here in three ways. A Python number in an operation passes through float32 in static programs,
-and `-x` or `x * 1.0` loses the sign of zero: constants are 0-d tensors. Its CPU lacks most float16 operations, the
-addition of two derivatives among them: each tensor is converted once (`Dense`). An operation on an eager tensor
-while a static program is being built ends the process: that is refused first.
+Paddle affects the code in three ways. Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses the
+sign of zero: constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives: each
+tensor is converted once (`Dense`). An operation on an eager tensor while a static program is built ends the process:
+`check_mode` rejects it first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     name = "paddle"
     writable = True
 
-    # -- recognising
+    # -- tensors
 
     def is_tensor(self, value: Any) -> bool:
         if isinstance(value, paddle.Tensor | paddle.pir.Value) or kernels.is_array(value):
@@ -69,20 +69,20 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         array, dtype = kernels.storage(kernels.own_copy(value))
         if dtype not in DTYPES and dtype != "uint16":
             raise TypeError(
-                f"Paddle has no tensors of NumPy's {dtype}; convert the array to one of {', '.join(DTYPES)}"
+                f"Paddle has no tensors of NumPy's {dtype}. Convert the array to one of {', '.join(DTYPES)}"
             )
         return self.from_host(array, dtype) if paddle.in_dynamic_mode() else paddle.to_tensor(array)
 
     def dtype(self, tensor: Any) -> str:
         if tensor.dtype == np.uint16 and kernels.is_array(tensor):
-            return "bfloat16"  # as everywhere in Paddle
+            return "bfloat16"  # Paddle's convention
         return NAMES.get(tensor.dtype) or getattr(tensor.dtype, "name", str(tensor.dtype)).removeprefix("paddle.")
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
         return tuple(None if length < 0 else length for length in tensor.shape)
 
     def parameter_name(self, parameter: Any) -> str | None:
-        if isinstance(parameter, paddle.pir.Value) and parameter.has_name:  # or asking for it raises ValueError
+        if isinstance(parameter, paddle.pir.Value) and parameter.has_name:  # else `name` raises ValueError
             return str(parameter.name)
         return str(parameter.name) if isinstance(parameter, PARAMETER) else None
 
@@ -113,11 +113,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Return a copy: `grad = None` clears the memory, whoever else has it."""
+        """Return a copy: `grad = None` clears the memory even if it is shared."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Only for a parameter: a gradient looks like any other tensor that wants one, stop_gradient is False there."""
+        """Return True only for a parameter: a gradient may have stop_gradient=False too."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
@@ -137,7 +137,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
             indices, values = self._merge_rows(indices, gradient._get_tensor_from_selected_rows(), differentiable)
             return CoalescedSparse(values, lambda new: selected_rows(indices, height, new), 1, indices)
         if not gradient.is_sparse_coo():
-            raise TypeError("sparse CSR tensors cannot be clipped; convert it with to_sparse_coo or to_dense")
+            raise TypeError("sparse CSR tensors cannot be clipped. Convert them with to_sparse_coo or to_dense")
         indices, values = self._merge_rows(gradient.indices(), gradient.values(), differentiable)
 
         def restore(new: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return paddle.unique(columns, return_inverse=True, axis=1)[1]
 
     def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
-        """New values, in which those with equal columns of `indices` are summed, and the columns that are left."""
+        """Return the unique columns of `indices`, and the sums of values with equal columns."""
         views = self.host_views([indices, values], differentiable=differentiable)
         if views is not None:
             dtype = self.dtype(values)
@@ -165,7 +165,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
             sums = paddle.scatter_nd_add(zeros, position.unsqueeze(-1), wide)
             return rows, dense.narrow(sums.astype(dense.wide.dtype))
 
-    # -- gradients that several processes hold
+    # -- distributed gradients
 
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
@@ -173,17 +173,17 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if not paddle.in_dynamic_mode():
             check_static(gradients, spec)
             return None
-        found = sharded.find(gradients, parameters, spec, differentiable=differentiable)
-        if found is not None and not spec.is_given and records(differentiable) and found.want_derivatives():
-            found.check_derivatives()
-            return None  # Paddle's operations on distributed tensors have one
-        return found
+        shards = sharded.find(gradients, parameters, spec, differentiable=differentiable)
+        if shards is not None and not spec.is_given and records(differentiable) and shards.want_derivatives():
+            shards.check_derivatives()
+            return None  # Paddle's operations on distributed tensors have derivatives
+        return shards
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        here = [tensor if is_plain(tensor) else tensor.detach().cpu() for tensor in tensors]
-        return host.HostPath(self, here, [self.host_view(tensor) for tensor in here])
+        on_cpu = [tensor if is_plain(tensor) else tensor.detach().cpu() for tensor in tensors]
+        return host.HostPath(self, on_cpu, [self.host_view(tensor) for tensor in on_cpu])
 
-    # -- the path
+    # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *extra_inputs], differentiable=differentiable)
@@ -197,12 +197,12 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """The collector does not look at parameters without a gradient, which may be distributed."""
+        """Check parameters without a gradient first: the collector does not, and they may be distributed."""
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """The collector does not look at the parameters."""
-        if sharded.any_dist(pair[0] for pair in param_grads if isinstance(pair, tuple) and pair):
+        """Check the parameters first: the collector does not, and they may be distributed."""
+        if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None
         collector = _collector()
         return collector and collected.path_over(self, collector.of_param_grads(param_grads))
@@ -211,9 +211,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return sharded.any_dist(parameters)
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
-        """Views of all the memory, or None where any condition of the host path does not hold.
+        """Return views of all tensors; None if any does not support the host path.
 
-        A view dies with its gradient (`p.grad = None`), even where the tensor it was made of is held: keep none.
+        Keep no view: `p.grad = None` clears its memory, even while the tensor is alive.
         """
         if host.forced_path() or not paddle.in_dynamic_mode():
             return None
@@ -223,11 +223,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return [self.host_view(tensor) for tensor in tensors]
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        # No memory, no address: an empty tensor has None or 0 for it.
+        # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
-        # to_tensor takes ten times as long as a copy; this shares the array's memory, of which uint16 is bfloat16.
+        # Share the array's memory; uint16 becomes bfloat16. to_tensor takes ten times as long as a copy.
         return paddle.Tensor(value=array, place=CPU, persistable=False, zero_copy=True, name="", stop_gradient=True)
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
@@ -248,7 +248,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         views = [self.host_view(tensor) if has_address(tensor) else None for tensor in stored]
         return memory.alias_owners(tensors, views, describe)
 
-    # -- what the device path needs; its tensors are `Dense`
+    # -- primitives of the device path, whose tensors are `Dense`
 
     def constant(self, value: Any, like: Sequence[Dense]) -> Scalar:
         if isinstance(value, paddle.Tensor | paddle.pir.Value):
@@ -262,8 +262,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return functools.reduce(operator.add, sums) if sums else self.constant(0.0, tensors)
 
     def max_abs(self, tensors: Sequence[Dense]) -> Scalar:
-        greatest = [numbers.max_abs() for numbers in pieces(tensors)]
-        return paddle.stack(greatest).amax() if greatest else self.constant(0.0, tensors)
+        maxima = [numbers.max_abs() for numbers in pieces(tensors)]
+        return paddle.stack(maxima).amax() if maxima else self.constant(0.0, tensors)
 
     def slice_power_sum(self, tensor: Dense, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
         powers = tensor.numbers.powers(2, divisor)
@@ -283,8 +283,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
         index = groups.reshape([-1, *[1] * (rows.ndim - 1)]).expand_as(rows)
-        greatest = paddle.put_along_axis(paddle.zeros_like(rows), index, rows.detach(), 0, reduce="amax")
-        return paddle.gather(greatest, groups)
+        maxima = paddle.put_along_axis(paddle.zeros_like(rows), index, rows.detach(), 0, reduce="amax")
+        return paddle.gather(maxima, groups)
 
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:
@@ -319,9 +319,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         dense = map(Dense, tensors)
-        return [
-            each.narrow(select(like_tensor(keep, each.wide), each.wide, paddle.zeros_like(each.wide))) for each in dense
-        ]
+        return [d.narrow(select(like_tensor(keep, d.wide), d.wide, paddle.zeros_like(d.wide))) for d in dense]
 
     def prepare_write(self, tensors: Sequence[Dense], values: Sequence[Tensor]) -> list[Write]:
         return [
@@ -342,8 +340,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         def count(test: Callable[[Tensor], Tensor]) -> Scalar:
             total = self.constant(0.0, tensors)
             for tensor in tensors:
-                found = test(tensor.wide).any(axis=-1) if tensor.is_complex else test(tensor.wide)
-                total = total + found.astype("float64").sum()
+                flags = test(tensor.wide).any(axis=-1) if tensor.is_complex else test(tensor.wide)
+                total = total + flags.astype("float64").sum()
             return total
 
         return count(paddle.isnan), count(paddle.isinf)
@@ -359,24 +357,24 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return self.host_view(tensor.cpu())
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        found = (value.tensor if isinstance(value, Dense) else value for value in values)
-        return not all(isinstance(value, paddle.Tensor) for value in found)
+        tensors = (value.tensor if isinstance(value, Dense) else value for value in values)
+        return not all(isinstance(tensor, paddle.Tensor) for tensor in tensors)
 
 
 def _collector() -> Any | None:
-    """Return what collects plain gradients of the host path; None under `fleet`, where other ranks matter."""
+    """Return the collector of plain gradients for the host path; None under `fleet`, which distributes gradients."""
     return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 
 def _run_as_written() -> None:
-    """Have paddle.jit.to_static call `entry.run` as it is, since it cannot translate the source of bodies.
+    """Keep paddle.jit.to_static from translating `entry.run`, since it cannot translate the source of bodies.
 
     By default it then leaves its graph, and bodies take the host path. With full_graph=True they are traced.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))
     package = str(FilePath(__file__).parents[2]) + os.sep
-    with suppress(AttributeError):  # not public: it keeps the translator away from what they call
+    with suppress(AttributeError):  # a private setting, which keeps the translator out of the package
         paddle.framework.core.eval_frame_skip_file_prefix((package,))
 
 

@@ -19,14 +19,14 @@ from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_
 
 
 class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
-    """Makes a clip one that Paddle's optimizers accept as `grad_clip=`; they call it once for each parameter group."""
+    """A base of clips that Paddle's optimizers accept as `grad_clip=`. They call it once for each parameter group."""
 
     def __str__(self) -> str:
         return repr(self)
 
     def _clip_in_any_mode(self, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
-        pairs: param_grads.ParamGrads = self(params_grads)
-        return pairs
+        clipped: param_grads.ParamGrads = self(params_grads)
+        return clipped
 
     _dygraph_clip = _pir_clip = _static_clip = _clip_in_any_mode
 
@@ -34,9 +34,9 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
 Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
-"""What is set for each static program: clips by the names of parameters, and the default by None.
+"""The clips of each static program by the name of a parameter, and the default clip by None.
 
-Names, since every access to a parameter makes a new Value, and using one whose program is gone ends the process.
+By names, since every access to a parameter creates a new Value, and using one of a deleted program ends the process.
 """
 
 
@@ -45,7 +45,7 @@ def set_gradient_clip(
 ) -> None:
     """Set a clip as `_api.settings` does. In static mode it belongs to a program."""
     if in_to_static_mode():
-        raise TypeError("clips cannot be set in a graph of to_static; call set_gradient_clip outside")
+        raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside")
     static = program is not None or in_static_mode()
     if static:
         program = _checked(paddle.static.default_main_program() if program is None else program)
@@ -55,7 +55,7 @@ def set_gradient_clip(
         _set(clip, [None] if parameters is None else _names(parameters, program), program)
         return
     if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
-        raise ValueError("param_list holds parameters of a static program; pass program=that program as well")
+        raise ValueError("param_list has parameters of a static program. Pass program=that program as well")
     settings.set_gradient_clip(backend, clip, parameters)
 
 
@@ -67,7 +67,7 @@ def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> p
 def _clip_of(parameter: Any) -> classes.GradientClip | None:
     if in_to_static_mode() and isinstance(parameter, paddle.pir.Value):
         raise TypeError(
-            "what is set for a parameter is not known in a graph of to_static; call a clip itself there, or "
+            "the clip of a parameter is unknown in a graph of to_static. Call a clip itself there, or "
             "append_gradient_clip_ops outside"
         )
     return _clip_in_program(parameter) if _is_static(parameter) else settings.SETTINGS.clip_of(parameter)
@@ -89,7 +89,7 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter, which may also be given as its name in the default main program."""
+    """Return the clip of a parameter, or of a parameter's name in the default main program."""
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
     if isinstance(parameter, paddle.pir.Value):
@@ -98,7 +98,7 @@ def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
     clip = clips.get(name, clips.get(None))
     if clip is not None and program is not building:
         raise ValueError(
-            f"parameter {name!r} belongs to a program that is not the one being built; clip its gradient under "
+            f"parameter {name!r} does not belong to the program that is built now. Clip its gradient under "
             "paddle.static.program_guard(its program)"
         )
     return clip
@@ -108,19 +108,19 @@ def _checked(program: Any) -> Program:
     if is_of_old_ir(program):
         raise of_old_ir("program is a Program")
     if not isinstance(program, paddle.pir.Program):
-        raise TypeError(f"program is a {type(program).__name__}; pass a paddle.static.Program")
+        raise TypeError(f"program is a {type(program).__name__}. Pass a paddle.static.Program")
     return program
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Return a list or tuple with the parameters in the place of their names; anything else as it is."""
+    """Replace names in a list or tuple by their parameters; return anything else unchanged."""
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}
     for position, name in enumerate(param_list):
         if isinstance(name, str) and name not in parameters:
             raise ValueError(
-                f"position {position} of param_list is {name!r}, which names no parameter of the program; it has "
+                f"position {position} of param_list is {name!r}, which is no parameter of the program. It has "
                 f"{reprlib.repr(sorted(parameters))}"
             )
     return [parameters[item] if isinstance(item, str) else item for item in param_list]
@@ -132,15 +132,15 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
             raise of_old_ir(f"position {position} of param_list is a {type(parameter).__name__}")
         if not isinstance(parameter, paddle.pir.Value):
             raise TypeError(
-                f"position {position} of param_list is a {type(parameter).__name__}; pass parameters of the static "
+                f"position {position} of param_list is a {type(parameter).__name__}. Pass parameters of the static "
                 "program, or their names"
             )
         if not parameter.is_parameter:
-            raise ValueError(f"position {position} of param_list is a value that is no parameter; pass parameters")
+            raise ValueError(f"position {position} of param_list is a value that is no parameter. Pass parameters")
         if parameter.block.program is not program:
             raise ValueError(
-                f"position {position} of param_list (parameter {parameter.name!r}) belongs to another program than the "
-                "one to set it for; pass program=its program"
+                f"position {position} of param_list (parameter {parameter.name!r}) belongs to another program. Pass "
+                "program=its program"
             )
     return [parameter.name for parameter in parameters]
 
@@ -149,7 +149,7 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 def _have_optimizers_apply_it() -> None:
     """Wrap a method of Paddle's Optimizer, once: both ways to a static update call it after their own clip.
 
-    Paddle 3 looks for nothing that was set: `minimize` knows `grad_clip=` alone.
+    Paddle 3 ignores clips that were set: `minimize` reads only `grad_clip=`.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 
