@@ -218,7 +218,7 @@ def test_to_skip_it_has_to_know_the_optimizer() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="skip")
     with pytest.raises(ValueError, match=r"Pass as_optax\(optimizer\) instead of optax.chain"):
         config.as_optax()
-    with pytest.raises(TypeError, match=r"optimizer is a float, not an optax.GradientTransformation"):
+    with pytest.raises(TypeError, match=r"optimizer is a float, no optax.GradientTransformation"):
         config.as_optax(0.1)
     multi = optax.MultiSteps(optax.sgd(1.0), 2)
     with pytest.raises(TypeError, match=r"is a MultiSteps, .*\. Pass its .gradient_transformation\(\)"):
