@@ -68,7 +68,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     Along the `distinct` dimensions they have different parameters, and every rank counts.
 
     Args:
-        root: The device mesh of all ranks that hold the model. Its dimensions need names.
+        root: The device mesh of all ranks that have the model. Its dimensions need names.
         distinct: Names of dimensions along which parameters differ, such as pipeline stages.
         also_elsewhere: Parameters of this rank that an earlier pipeline stage has too, such as a tied embedding. The
             earlier stage counts them. Pass a list, made after `fully_shard`, which replaces parameters; or a function
@@ -116,7 +116,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         if not set(ranks) <= set(self._places):
             raise ValueError(
                 f"A parameter is on the ranks {ranks}, and the mesh has {sorted(self._places)}. Pass the mesh of all "
-                "ranks that hold the model"
+                "ranks that have the model"
             )
         places = [self._places[rank] for rank in ranks]
         along = [at for at in range(len(self._here)) if len({place[at] for place in places}) > 1]

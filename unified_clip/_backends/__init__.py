@@ -1,1 +1,1 @@
-"""What each framework has to provide: one module or folder per framework, which imports no other framework."""
+"""The frameworks' backends: one module or folder per framework, which imports no other framework."""

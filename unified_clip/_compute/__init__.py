@@ -1,1 +1,1 @@
-"""How the rule is computed: on raw memory on the host, or by a framework's own operations."""
+"""The computation of the rule: on raw memory on the host, or by a framework's own operations."""

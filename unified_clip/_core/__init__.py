@@ -1,1 +1,1 @@
-"""The rule itself. Nothing in here imports a framework, NumPy included."""
+"""The rule. No module here imports a framework or NumPy."""

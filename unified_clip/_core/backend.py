@@ -163,7 +163,7 @@ class Parameters(ABC):
     """In-place names take parameters, which carry their gradient in `.grad`."""
 
     main_gradient_remedy: str
-    """What to type if a parameter has a gradient in `main_grad` only."""
+    """The remedy if a parameter has a gradient in `main_grad` only."""
 
     @abstractmethod
     def gradient_of(self, parameter: Any) -> Any | None: ...
@@ -181,7 +181,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Return a path that writes the gradients of parameters, found in one pass; None unless all are plain."""
+        """Return a path that writes the gradients of parameters, in one pass; None unless all are plain."""
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:

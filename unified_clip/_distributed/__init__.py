@@ -1,1 +1,1 @@
-"""Gradients that several processes hold together: who counts what, and one norm over all of them."""
+"""Distributed gradients: ownership of elements, and total norms over all ranks."""
