@@ -222,13 +222,13 @@ def test_rules_are_named_by_strings_functions_or_classes() -> None:
 @pytest.mark.parametrize(
     ("rule", "options", "message"),
     [
-        ("clip_grad_norm_", {}, "^clip_grad_norm_: max_norm is missing. It takes max_norm"),
+        ("clip_grad_norm_", {}, "^clip_grad_norm_: add max_norm, which it needs"),
         (
             "clip_grad_norm_",
             {"max_norm": 1.0, "clip_norm": 1.0},
             "clip_norm: there is no such argument. Use one of max_norm",
         ),
-        ("clip_grad_norm_", {"max_norm": "1"}, "give a number"),
+        ("clip_grad_norm_", {"max_norm": "1"}, "Give a number"),
         ("clip_grad_norm_", {"max_norm": math.nan}, "^clip_grad_norm_: a threshold is NaN"),
         ("native_available", {}, "^call: .* there is no such function. Use one of clip_grad_norm_"),
         (np.clip, {}, "is not a rule of unified_clip"),

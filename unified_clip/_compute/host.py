@@ -22,25 +22,7 @@ from .._core.writers import nothing
 from . import checksums, kernels, processor
 from .device import norm_dtype
 from .kernels import Array
-
-
-class HostScalars:
-    """The functions of Python's numbers and NumPy's arrays."""
-
-    def asarray(self, value: Any) -> Scalar:
-        return float(value)
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return np.where(condition, yes, no) if isinstance(condition, np.ndarray) else yes if condition else no
-
-    def cos(self, scalar: Scalar) -> Scalar:
-        return math.cos(scalar)
-
-    def to_float32(self, scalar: Scalar) -> Scalar:
-        return nearest(scalar, "float32")
-
-
-HOST = HostScalars()
+from .scalars import HOST
 
 
 class HostPath:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .._compute.host import HOST
+from .._compute.scalars import HOST
 from .._core.path import Scalars
 from .._core.types import Scalar
 from .fields import ConfigModel, Count, Length, Threshold

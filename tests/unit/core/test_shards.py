@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support import reference
 
 from unified_clip._compute import checksums, kernels
-from unified_clip._compute.host import HOST
+from unified_clip._compute.scalars import HOST
 from unified_clip._core import entry
 from unified_clip._core.distributed import AWAITED, DistributedSpec
 from unified_clip._core.exact import Accumulator
