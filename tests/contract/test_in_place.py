@@ -203,7 +203,7 @@ def test_memory_that_cannot_be_written_is_refused_before_any_write(kit: Kit) -> 
     for bad, message in (
         (read_only, "read-only"),
         (expanded, "read-only"),
-        (overlapping, "several elements"),
+        (overlapping, "elements that overlap in memory"),
         (np.float32(3), "read-only"),
     ):
         with pytest.raises(ValueError, match=f"position 1.*{message}"):
