@@ -63,7 +63,7 @@ def _number_field(
 Threshold = _number_field(lambda number: number >= 0, "give 0 or more, or inf to only measure", minimum=0)
 NormType = _number_field(lambda number: number > 0, "give a number above 0, or inf", exclusiveMinimum=0)
 Bound = _number_field(lambda number: not math.isnan(number), "give a number other than NaN", ("inf", "-inf"))
-Epsilon = _number_field(lambda number: 0 <= number < math.inf, "give a finite number of 0 or more", (), minimum=0)
+Finite = _number_field(lambda number: 0 <= number < math.inf, "give a finite number of 0 or more", (), minimum=0)
 Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]

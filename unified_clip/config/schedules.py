@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from .._compute.scalars import HOST
 from .._core.path import Scalars
 from .._core.types import Scalar
-from .fields import ConfigModel, Count, Length, Threshold
+from .fields import ConfigModel, Count, Finite, Length, Threshold
 
 
 class Constant(ConfigModel):
@@ -23,16 +23,10 @@ class Constant(ConfigModel):
 class Ramp(ConfigModel):
     """A threshold from `start` at step `begin` to `end` after `steps` more steps. Constant before and after."""
 
-    start: Threshold
-    end: Threshold
+    start: Finite
+    end: Finite
     steps: Count
     begin: Length = 0
-
-    @model_validator(mode="after")
-    def _finite(self) -> Self:
-        if not math.isfinite(self.start) or not math.isfinite(self.end):
-            raise ValueError("start and end must be finite numbers.")
-        return self
 
 
 class Linear(Ramp):

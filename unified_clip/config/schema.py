@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from .._core import rule as formula
 from .._core.rule import ClipConvention, ClipRule
-from .fields import Bound, ConfigModel, Epsilon, Name, NormType, Threshold, located_error
+from .fields import Bound, ConfigModel, Finite, Name, NormType, Threshold, located_error
 from .schedules import Constant, Schedule
 
 VERSION = 1
@@ -57,7 +57,7 @@ class Clipping(ConfigModel):
         description="the framework whose rule applies. Families differ in eps (PyTorch's is 1e-6, the others' 0) and "
         "in gradients whose norm is infinite; default: pytorch",
     )
-    eps: Epsilon | None = Field(default=None, description="added to the norm; default: the family's")
+    eps: Finite | None = Field(default=None, description="added to the norm; default: the family's")
 
     @field_validator("threshold")
     @classmethod

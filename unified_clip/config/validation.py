@@ -45,7 +45,8 @@ def settings_data(document: Document) -> dict[str, Any]:
     """Return the data of a valid clip configuration. ConfigError: it is invalid."""
     data = document.data
     if not isinstance(data, dict):
-        raise ConfigError(f"{document.name} contains {format_value(data)}. Give a table with at least a rule.")
+        remedy = 'Give at least a rule, such as rule = "norm".'
+        raise ConfigError(f"{document.name} contains {format_value(data)}, not keys with values. {remedy}")
     data = {key: value for key, value in data.items() if key != "$schema"}
     version = data.get("version", VERSION)
     if isinstance(version, int) and version > VERSION:

@@ -122,7 +122,7 @@ def _clip_state(state: Any) -> ClipState:
     clip_state = clip_states[0]
     if isinstance(clip_state.step, jax.core.Tracer):
         raise TypeError(
-            "inside a graph (jit, scan, vmap) the numbers are not known yet. Return the state, and read it outside. "
+            "a state inside a graph (jit, scan, vmap) has no values yet. Return the state, and read it outside. "
             "Inside, use its arrays, such as state.kept.norm."
         )
     if shape := np.shape(clip_state.step):

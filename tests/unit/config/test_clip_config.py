@@ -158,7 +158,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("yaml", "rule: norm\ngroups:\n - name: a\n   include: [x]\n   threshold: q", "line 5, groups 1, threshold"),
         ("yaml", "rule: norm\nrule: value", "clip.yaml, line 2: the key 'rule' occurs twice. Remove one"),
         ("yaml", "rule: [norm", "clip.yaml, line 1: "),
-        ("yaml", "- rule: norm", "clip.yaml contains [{'rule': 'norm'}]. Give a table with at least a rule"),
+        ("yaml", "- rule: norm", "clip.yaml contains [{'rule': 'norm'}], not keys with values. Give at least a rule"),
         ("yaml", "rule: off\n", "line 1, rule: it is False. Give 'none'"),
         ("yaml", "!!python/object:os.system x", "could not determine a constructor"),
         ("json", '{"rule": "norm",\n "threshold": "x"}', "clip.json, line 2, threshold: it is 'x'"),

@@ -123,7 +123,7 @@ class TapeSteps:
             raise UnsureError(GRAPH)
         first, last = self._module.small_statement(source), self._module.small_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
-            raise UnsureError("Give the gradient and apply_gradients() lines of their own.")
+            raise UnsureError("gradient() or apply_gradients() shares a line with other code. Give each its own line.")
         if not isinstance(last, cst.Expr) or last.value is not apply:
             raise UnsureError("The result of apply_gradients() is used. Do not use it: step() returns None.")
         lines = [self._module.parents[statement] for statement in (first, last)]

@@ -78,7 +78,7 @@ class Array:
 def _value(name: str, values: Mapping[str, Any]) -> Any:
     """Stand-in for `eval`, which Paddle calls for a dense tensor: return the value of a name in a dict."""
     if not isinstance(name, str):
-        raise TypeError("it calls eval with an argument that is no name")
+        raise TypeError("it evaluates code, which paddle.save does not write. Save only tensors, with paddle.save")
     return values[name]
 
 
