@@ -298,7 +298,7 @@ def test_a_state_without_numbers_of_its_own_is_refused() -> None:
         last(state)
     assert last(jax.tree.map(lambda leaf: leaf[0], state)).norm == pytest.approx(2**0.5)
     for ask in (last, rate):
-        with pytest.raises(TypeError, match=r"inside a graph \(jit, .* are not known yet\. Return the state"):
+        with pytest.raises(TypeError, match=r"a state inside a graph \(jit, .* has no values yet\. Return the state"):
             jax.jit(ask)(clip.init(grads))
 
 
