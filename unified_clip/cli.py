@@ -1,4 +1,4 @@
-"""The command line: `unified-clip parity`, `compare`, `bench`, `explain`, `config`, `port` and `verify`."""
+"""The command line: `unified-clip parity`, `record`, `compare`, `bench`, `explain`, `config`, `port` and `verify`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .config.explain import cli as explain_command
 from .parity import cli as parity_command
 from .port import cli as port_command
 from .recording import cli as compare_command
+from .recording.launch import cli as record_command
 from .verify import cli as verify_command
 
 BROKEN = 70
@@ -29,6 +30,7 @@ UNREAD = 141
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
     "parity": ("cli", CLI),
+    "record": ("cli", ()),
     "compare": ("cli", CLI),
     "bench": ("bench", (*CLI, "matplotlib")),
     "explain": ("cli", CLI),
@@ -65,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
+    own, command_line = record_command.split(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(own)
+    options.command_line = command_line
     if lacking := not_installed(options.command):
         return refuse(lacking)
     _end_in_order()
@@ -121,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     # Each command's `run` imports its modules, and returns the exit status.
     parity_command.add_parser(commands, _read_ported)
+    record_command.add_parser(commands)
     compare_command.add_parser(commands)
     bench_command.add_parser(commands)
     explain_command.add_parser(commands)

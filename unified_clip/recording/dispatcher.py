@@ -49,11 +49,11 @@ class Dispatcher:
             observer.active = self if self._recordings else None
 
     def after_fork(self) -> None:
-        """Stop recording in a forked process, where locks of other threads would stay locked."""
+        """Make new locks in a forked process, where those of other threads stay locked. End most recordings there."""
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()
-        self._change(lambda _: ())
+        self._change(lambda recordings: tuple(each for each in recordings if each.records_forks))
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside a call is a part of it

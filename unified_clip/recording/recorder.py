@@ -74,6 +74,9 @@ def record(
 class Recording:
     """A recording of clip calls, made by `record`."""
 
+    records_forks = False
+    """Whether it also records in forked processes."""
+
     def __init__(self, path: Path, norms: bool, gradients_every: int | None, names: Any) -> None:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")
@@ -84,6 +87,7 @@ class Recording:
         self._file: FileIO | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
+        self._has_ended = False
         self._pending: deque[CallRecorder] = deque()
         self._stored: dict[int, int] = {}
         self._waits: set[Callable[[], object]] = set()
@@ -125,20 +129,22 @@ class Recording:
 
     def __enter__(self) -> Self:
         try:
-            self._file = self.path.open("xb", buffering=0)
+            self._file = self._open(self.path, {})
         except FileExistsError:
             message = f"{self.path} exists. Remove it, or pass another path: a file has one run."
             raise FileExistsError(message) from None
-        header = {
-            "unified_clip": sys.modules["unified_clip"].__version__,
-            "schema": SCHEMA,
-            "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            "norms": self.norms,
-            "gradients_every": self.gradients_every,
-        }
-        _write_line(self._file, header)
         DISPATCHER.add(self)
         return self
+
+    def _open(self, path: Path, more: dict[str, Any]) -> FileIO:
+        """Create the file, and write its header."""
+        file = path.open("xb", buffering=0)
+        _write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
+        return file
+
+    def _opened(self) -> FileIO | None:
+        """Return the file; None if the recording has ended."""
+        return self._file
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         DISPATCHER.remove(self)
@@ -215,7 +221,7 @@ class Recording:
         def receive(values: Sequence[Any]) -> None:
             rest = iter(values)
             with self._lock:
-                if self._file is not None:
+                if self._opened() is not None:
                     parts = [[*itertools.islice(rest, length)] for length in lengths]
                     groups = [each.complete_fields(part) for each, part in zip(events, parts, strict=True)]
                     self._write({"step": self._take_step(), "call": call}, groups, {"seconds": None})
@@ -235,12 +241,12 @@ class Recording:
         """Write a line for each group that a call clipped, or a single one. `head` and `tail` are in each line."""
         with self._lock:
             self._is_empty = False
-            if self._file is None:
-                return
             try:
-                for fields in merge_groups(groups) or [{}]:
-                    _write_line(self._file, {**head, **fields, **tail})
+                if (file := self._opened()) is not None:
+                    for fields in merge_groups(groups) or [{}]:
+                        _write_line(file, {**head, **fields, **tail})
             except OSError as error:
+                self._has_ended = True
                 self._close()
                 self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
 
@@ -261,6 +267,17 @@ class Recording:
         if message not in self._warned:
             self._warned.add(message)
             validation.warn_at_call(message)
+
+
+def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:
+    """Return the first line of a recording."""
+    return {
+        "unified_clip": sys.modules["unified_clip"].__version__,
+        "schema": SCHEMA,
+        "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "norms": norms,
+        "gradients_every": gradients_every,
+    }
 
 
 def _write_line(file: FileIO, line: dict[str, Any]) -> None:

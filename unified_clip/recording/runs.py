@@ -95,6 +95,9 @@ class RecordedCall(Table):
     error: str | None = None
     """The exception that the call raised; then the other fields are None."""
 
+    process: Annotated[int, Field(ge=0)] = 0
+    """The position of its process in `processes` of the header."""
+
     @model_validator(mode="after")
     def _has_its_norms(self) -> Self:
         for what, value in (("norm", self.norm), ("coef", self.coef)):
@@ -122,19 +125,36 @@ class RecordedCall(Table):
         return _listed(self.coef)
 
 
+class RecordedProcess(Table):
+    """A process of a command that `unified-clip record` ran."""
+
+    rank: int | None = None
+    ranks: int | None = None
+    """Rank and world size; None if they are unknown."""
+
+    pid: int | None = None
+    arguments: tuple[str, ...] = ()
+    torn: bool = False
+    """Whether it ended while it wrote a line, which is left out."""
+
+
 class Header(Table):
     unified_clip: str
     schema_: Annotated[int, Field(alias="schema")]
     started: str
     norms: bool = False
+    processes: tuple[RecordedProcess, ...] = ()
+    """The processes, by rank, if `unified-clip record` wrote the file."""
 
 
 class RecordedRun(Table):
-    """A recording that was read: `header` has time and version, `lines` the clip calls in order."""
+    """A recording that was read. `header` has time and version."""
 
     path: Path
     header: Header
     lines: list[RecordedCall]
+    """Of several processes, the calls of the first one."""
+
     torn: bool
     """Whether an incomplete last line was left out: the run ended while it was written."""
 
@@ -142,7 +162,10 @@ class RecordedRun(Table):
     """Its name in sentences."""
 
     recorded: int
-    """How many lines the file has. `lines` has fewer after folding loops."""
+    """How many calls were read. `lines` has fewer after folding loops."""
+
+    others: tuple[tuple[RecordedCall, ...], ...] = ()
+    """The calls of the other processes, by process."""
 
 
 def read(path: str | Path, name: str | None = None) -> RecordedRun:
@@ -157,13 +180,23 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
     whole, end, torn = text.rpartition("\n")
     if not end:
         raise RunError(f"{path} is no recording: it has no complete line. {PASS}")
-    first, *lines = whole.split("\n")
-    header = _parsed(path, 1, first, Header)
+    top, *lines = whole.split("\n")
+    header = _parsed(path, 1, top, Header)
     if header.schema_ != SCHEMA:
         raise RunError(f"{path} has schema {header.schema_}, and this version reads {SCHEMA}. {AGAIN}")
-    calls = [_parsed(path, number, line, RecordedCall) for number, line in enumerate(lines, start=2)]
+    by_process: dict[int, list[RecordedCall]] = {number: [] for number in range(max(1, len(header.processes)))}
+    for number, line in enumerate(lines, start=2):
+        call = _parsed(path, number, line, RecordedCall)
+        by_process.setdefault(call.process, []).append(call)
+    first, *others = by_process.values()
     return RecordedRun(
-        path=path, header=header, lines=calls, torn=bool(torn), name=name or path.name, recorded=len(calls)
+        path=path,
+        header=header,
+        lines=first,
+        torn=bool(torn) or any(process.torn for process in header.processes[:1]),
+        name=name or path.name,
+        recorded=len(first),
+        others=tuple(map(tuple, others)),
     )
 
 

@@ -11,18 +11,14 @@ An exception of the function ends the process with its traceback.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,6 +28,7 @@ import unified_clip
 from .. import _safetensors, _workers
 from .._dispatch import adapter_of
 from ..recording.recorder import Recording
+from ..recording.startup.after_import import AfterImport
 from ..tensors.files.convert_worker import function_in, read_tensor
 from ..tensors.types import PARTS, UnreadableError, densify
 from .watch.base import Observer
@@ -101,41 +98,6 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
 
 def _watch(observer: Observer, which: str, install: str) -> None:
     getattr(import_module(f"unified_clip.verify.watch.{which}"), install)(observer)
-
-
-class AfterImport(MetaPathFinder):
-    """An import hook that runs an action after a module was imported. It imports no module itself."""
-
-    def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """Store the actions by module name. None of these modules may be imported yet."""
-        self._actions = dict(actions)
-        self._finding: set[str] = set()
-
-    def install(self) -> None:
-        sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return a spec whose loader runs the action after the module; None for other modules."""
-        if fullname not in self._actions or fullname in self._finding:
-            return None
-        self._finding.add(fullname)
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._finding.discard(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def then_act(module: ModuleType) -> None:
-            execute(module)
-            if action := self._actions.pop(fullname, None):
-                action()
-
-        spec.loader.exec_module = then_act  # type: ignore[method-assign]
-        return spec
 
 
 # -- the function and its outputs

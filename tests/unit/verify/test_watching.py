@@ -14,11 +14,11 @@ import pytest
 import unified_clip
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
+from unified_clip.recording.startup.after_import import AfterImport
 from unified_clip.tensors.types import Dense
 from unified_clip.verify.match_names import NameMatcher
 from unified_clip.verify.run import Script, ScriptRun, StepOutput
 from unified_clip.verify.watch.base import NativeCall, ObservedTensors, Observer, coefficient, coefficient_by_formula
-from unified_clip.verify.worker import AfterImport
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 

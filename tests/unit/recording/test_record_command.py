@@ -1,0 +1,220 @@
+"""`unified-clip record FILE -- COMMAND`: every process is recorded, and the command runs as it does without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unified_clip import cli
+from unified_clip.recording import runs
+from unified_clip.recording.compare import compare
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+
+TRAIN = """
+    import sys
+    import numpy as np
+    import unified_clip
+
+    for step in range(int(sys.argv[1])):
+        clipped, norm = unified_clip.clip_by_global_norm([np.array([3.0, 4.0 + step])], 1.0)
+        print(clipped[0].tobytes().hex())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "train.py", TRAIN)
+    return tmp_path
+
+
+def write(path: Path, code: str) -> None:
+    path.write_text(textwrap.dedent(code), encoding="utf-8")
+
+
+def record(folder: Path, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    own = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", *command]
+    settings: dict[str, Any] = {"cwd": folder, "env": ENVIRONMENT, "text": True, "capture_output": True} | options
+    return subprocess.run(own, check=False, timeout=120, **settings)
+
+
+def steps(folder: Path) -> list[int]:
+    assert not (folder / "run.jsonl.parts").exists()
+    return [line.step for line in runs.read(folder / "run.jsonl").lines]
+
+
+@pytest.mark.parametrize("command", [["train.py", "3"], ["-m", "train", "3"]])
+def test_a_script_prints_the_same_bits_as_without_recording(folder: Path, command: list[str]) -> None:
+    environment = ENVIRONMENT | {"PYTHONSAFEPATH": ""}
+    arguments = [sys.executable, *command]
+    alone = subprocess.run(arguments, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    recorded = record(folder, *arguments, env=environment)
+    assert (recorded.returncode, recorded.stdout, recorded.stderr) == (0, alone.stdout, "")
+    assert steps(folder) == [1, 2, 3]
+
+
+def test_the_search_path_and_the_modules_of_a_script_are_its_own(folder: Path) -> None:
+    script = "import sys, json; print(json.dumps([sys.path, sorted(sys.modules)]))"
+    alone = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, env=ENVIRONMENT, text=True, capture_output=True, check=True
+    )
+    path, modules = json.loads(alone.stdout)
+    recorded_path, recorded_modules = json.loads(record(folder, sys.executable, "-c", script).stdout)
+    assert recorded_path == path
+    assert not any(name.split(".")[0] in ("numpy", "unified_clip") for name in {*recorded_modules} - {*modules})
+
+
+def test_a_sitecustomize_of_the_user_still_runs(folder: Path) -> None:
+    (folder / "site").mkdir()
+    write(folder / "site" / "sitecustomize.py", "print('hidden', __name__)")
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(folder / "site"), ENVIRONMENT["PYTHONPATH"]])}
+    done = record(folder, sys.executable, "train.py", "1", env=environment)
+    assert done.stdout.splitlines()[0] == "hidden sitecustomize"
+    assert steps(folder) == [1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "error"),
+    [
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("raise ValueError('no data')", 1, "ValueError: no data\n"),
+        ("import os; os._exit(5)", 5, ""),
+        ("import os; os.kill(os.getpid(), 9)", -9, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15, ""),
+    ],
+)
+def test_the_file_is_complete_up_to_the_end_of_the_script(folder: Path, ending: str, status: int, error: str) -> None:
+    write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\n{ending}\n")
+    done = record(folder, sys.executable, "ending.py", "2")
+    assert done.returncode == status
+    assert done.stderr.endswith(error)
+    assert steps(folder) == [1, 2]
+
+
+WAIT = """
+import signal, sys, time
+import numpy as np
+import unified_clip
+
+unified_clip.clip_by_global_norm([np.array([3.0, 4.0])], 1.0)
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    unified_clip.clip_by_global_norm([np.array([3.0, 4.0])], 1.0)
+    print("interrupted", flush=True)
+    sys.exit(3)
+"""
+
+
+def test_ctrl_c_reaches_the_command_which_may_go_on(folder: Path) -> None:
+    write(folder / "wait.py", WAIT)
+    own = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", sys.executable, "wait.py"]
+    running = subprocess.Popen(
+        own, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    running.send_signal(signal.SIGINT)
+    rest, _ = running.communicate(timeout=60)
+    assert (running.returncode, rest) == (3, "interrupted\n")
+    assert steps(folder) == [1, 2]
+
+
+def test_sigterm_ends_the_command_and_then_the_recording(folder: Path) -> None:
+    write(folder / "wait.py", WAIT)
+    own = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", sys.executable, "wait.py"]
+    running = subprocess.Popen(own, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    running.stdout.readline()
+    running.terminate()
+    running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGTERM
+    assert steps(folder) == [1]
+
+
+LAUNCH = """
+import multiprocessing, os, runpy, subprocess, sys
+
+def train(rank):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2"}
+    sys.argv = ["train.py", str(rank + 1)]
+    runpy.run_path("train.py")
+
+if __name__ == "__main__":
+    if sys.argv[1] == "subprocess":
+        for rank in (1, 0):
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
+            subprocess.run([sys.executable, "train.py", str(rank + 1)], env=environment, check=True)
+    else:
+        if sys.argv[1] == "fork":
+            import unified_clip  # which records this process
+        context = multiprocessing.get_context(sys.argv[1])
+        processes = [context.Process(target=train, args=[rank]) for rank in (1, 0)]
+        for process in processes:
+            process.start()
+            process.join()
+"""
+
+
+@pytest.mark.parametrize("way", ["subprocess", "spawn", "fork"])
+def test_each_process_of_a_launcher_is_recorded_by_rank(folder: Path, way: str) -> None:
+    write(folder / "launch.py", LAUNCH)
+    done = record(folder, sys.executable, "launch.py", way)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = runs.read(folder / "run.jsonl")
+    assert [(process.rank, process.ranks) for process in run.header.processes] == [(0, 2), (1, 2)]
+    assert [line.step for line in run.lines] == [1]
+    assert [line.step for line in run.others[0]] == [1, 2]
+
+
+def test_a_recording_without_events_is_an_error_for_compare(folder: Path) -> None:
+    done = record(folder, sys.executable, "-c", "print('nothing')")
+    assert (done.returncode, done.stdout) == (0, "nothing\n")
+    assert "calls were recorded" in done.stderr
+    assert cli.main(["compare", *[str(folder / "run.jsonl")] * 2]) == 2
+    with pytest.raises(runs.RunError, match="calls were recorded"):
+        compare(folder / "run.jsonl", folder / "run.jsonl")
+
+
+def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) -> None:
+    (folder / "broken").mkdir()
+    write(folder / "broken" / "unified_clip.py", "")
+    script = f"import sys; sys.path.insert(0, {str(folder / 'broken')!r}); import unified_clip; print('ran')"
+    done = record(folder, sys.executable, "-c", script)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "was not recorded: ModuleNotFoundError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["taken.jsonl", "--", "true"], 2, "taken.jsonl exists. Remove it, or pass another file"),
+        (["nowhere/run.jsonl", "--", "true"], 2, "nowhere/run.jsonl cannot be written: No such file or directory"),
+        (["run.jsonl"], 2, "no command given. Type: unified-clip record run.jsonl -- python train.py"),
+        (["run.jsonl", "--"], 2, "no command given"),
+        (["run.jsonl", "--", "no-such-command"], 127, "no-such-command cannot be started: No such file"),
+    ],
+)
+def test_an_invalid_command_is_an_error_before_anything_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken.jsonl").write_text("mine")
+    assert cli.main(["record", *arguments]) == status
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.jsonl"]
+    assert Path("taken.jsonl").read_text() == "mine"

@@ -1,0 +1,1 @@
+"""`unified-clip record`: run a command, and record every process of it."""

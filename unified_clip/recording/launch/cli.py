@@ -1,0 +1,44 @@
+"""The command `unified-clip record FILE -- COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..._command import refuse
+
+NAME = "record"
+
+
+def add_parser(commands: Any) -> None:
+    record = commands.add_parser(
+        NAME,
+        help="run a training command, and record its clip calls",
+        usage="unified-clip record [-h] [--norms] FILE -- COMMAND ...",
+        description="Run a command, and record the clip calls of all its Python processes to FILE, without any change "
+        "of the script. Compare two recordings with `unified-clip compare`. The exit status is that of COMMAND; "
+        "2: FILE exists or cannot be written.",
+        epilog="Example: unified-clip record run.jsonl -- torchrun --nproc-per-node 2 train.py --epochs 1",
+    )
+    record.add_argument("file", metavar="FILE", type=Path, help="the recording, which must not exist")
+    record.add_argument("--norms", action="store_true", help="record the exact norm of each gradient and weight")
+    record.set_defaults(run=run)
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after the first `--` of `unified-clip record`."""
+    arguments = list(arguments)
+    if arguments[:1] != [NAME] or "--" not in arguments:
+        return arguments, []
+    place = arguments.index("--")
+    return arguments[:place], arguments[place + 1 :]
+
+
+def run(options: argparse.Namespace) -> int:
+    from .command import record_command
+
+    if not options.command_line:
+        return refuse(f"no command given. Type: unified-clip record {options.file} -- python train.py")
+    return record_command(options.file, options.command_line, norms=options.norms)

@@ -1,0 +1,121 @@
+"""Run a command with recording switched on in every Python process of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from ..._command import refuse
+from ..._display import complain
+from ..recorder import NO_CALLS, header
+from ..startup import sitecustomize
+from . import merge
+from .process import Settings
+
+PACKAGE = Path(__file__).parents[2]
+STARTUP = PACKAGE / "recording" / "startup"
+
+FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""Signals that are passed on to the command. A terminal sends it Ctrl-C itself."""
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit statuses of a shell for a command that it cannot start."""
+
+
+def record_command(file: Path, command: Sequence[str], *, norms: bool) -> int:
+    """Run a command, and write the clips of all its processes to `file`. Return the command's exit status.
+
+    If a signal ended the command, the same signal ends this process.
+    """
+    parts = file.with_name(f"{file.name}.parts")
+    for path in (file, parts):
+        if path.exists():
+            return refuse(f"{path} exists. Remove it, or pass another file: a file has one run.")
+    try:
+        parts.mkdir()
+        file.touch(exist_ok=False)
+    except OSError as error:
+        return refuse(f"{file} cannot be written: {error.strerror}. Pass another file.")
+    settings = Settings(str(parts.absolute()), norms)
+    try:
+        status = _run(command, _environment(settings))
+    except OSError as error:
+        complain(f"{command[0]} cannot be started: {error.strerror}.")
+        status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        shutil.rmtree(parts)
+        file.unlink()
+        return status
+    merged = merge.merge(parts, file, header(norms=norms))
+    shutil.rmtree(parts)
+    for note in merged.notes:
+        complain(note)
+    if not merged.events:
+        complain(f"{file}: {NO_CALLS}")
+    if status < 0:
+        _end_by_signal(-status)
+    return status
+
+
+def _environment(settings: Settings) -> Mapping[str, str]:
+    values = json.dumps({**asdict(settings), "package": str(PACKAGE.parent)})
+    path = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, sitecustomize.VARIABLE: values}
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the command in the foreground. Return its exit status, negative for a signal."""
+    with _forwarding() as processes:
+        process = subprocess.Popen(command, env=environment)
+        processes.append(process)
+        return process.wait()
+
+
+@contextmanager
+def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Pass signals to the processes in the list, instead of ending."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, _: FrameType | None) -> None:
+        for process in processes:
+            if number != signal.SIGINT or not _has_terminal():
+                process.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGINT", *FORWARDED) if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, forward)
+        yield processes
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _has_terminal() -> bool:
+    """Return whether a terminal sends Ctrl-C to this process, and so to the command as well."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
+
+
+def _end_by_signal(number: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with suppress(OSError):  # SIGKILL and SIGSTOP have no handler
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

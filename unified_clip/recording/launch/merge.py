@@ -1,0 +1,69 @@
+"""Merge the parts of all processes into one recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .process import FAILED, NOTES, PART
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What the processes of a command recorded."""
+
+    events: int
+    notes: Sequence[str]
+    """Warnings and errors of the recording, each once."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The file of one process: its header, and its complete lines."""
+
+    header: dict[str, Any]
+    lines: Sequence[str]
+    torn: bool
+
+    @property
+    def order(self) -> tuple[float, str]:
+        rank = self.header["process"]["rank"]
+        return (float("inf") if rank is None else rank), self.header["started"]
+
+
+def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
+    """Write the lines of all parts to `file`, by rank. `header`: of a file without any part."""
+    parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
+    merged = dict(parts[0].header if parts else header)
+    merged.pop("process", None)
+    merged["processes"] = [{**part.header["process"], "torn": part.torn} for part in parts]
+    with file.open("w", encoding="utf-8") as out:
+        out.write(json.dumps(merged) + "\n")
+        for number, part in enumerate(parts):
+            mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
+            out.writelines(f"{mark}{line[1:]}\n" for line in part.lines)
+    return Merged(sum(len(part.lines) for part in parts), _notes(directory))
+
+
+def _read_part(path: Path) -> Part | None:
+    """Return the part of a process; None if the process ended before it wrote the header."""
+    whole, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    if not whole:
+        return None
+    first, *lines = whole.split("\n")
+    return Part(json.loads(first), lines, bool(rest))
+
+
+def _notes(directory: Path) -> list[str]:
+    notes = [
+        json.loads(line)
+        for path in sorted(directory.glob(f"*{NOTES}"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    for path in sorted(directory.glob(f"*{FAILED}")):
+        reason = (path.read_text(encoding="utf-8").splitlines() or ["no reason was written"])[-1]
+        notes.append(f"process {path.stem} was not recorded: {reason}")
+    return list(dict.fromkeys(notes))

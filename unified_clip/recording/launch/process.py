@@ -1,0 +1,102 @@
+"""Record one process of a command: it writes a part, which `merge` adds to the file."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from ..dispatcher import DISPATCHER
+from ..recorder import Recording
+
+PART, NOTES, FAILED = ".part", ".notes", ".failed"
+"""Suffixes of a process's files: its lines, its warnings, and why it could not start."""
+
+RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+"""Environment variables in which launchers pass a process its rank and the world size."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of `unified-clip record` for each process."""
+
+    directory: str
+    """The directory of the parts."""
+
+    norms: bool
+
+
+def start(settings: Settings) -> None:
+    """Record this process until it ends."""
+    recording = ProcessRecording(Path(settings.directory), settings.norms)
+    recording.begin_recording()
+    atexit.register(recording.end_recording)
+
+
+class ProcessRecording(Recording):
+    """The recording of a process. Its first clip makes the file, and a forked process writes a file of its own."""
+
+    records_forks = True
+
+    def __init__(self, directory: Path, norms: bool) -> None:
+        super().__init__(directory, norms, None, None)
+
+    def begin_recording(self) -> None:
+        DISPATCHER.add(self)
+
+    def end_recording(self) -> None:
+        """Write the lines whose numbers have not arrived yet, and close the file."""
+        DISPATCHER.remove(self)
+        self._wait_for_graphs()
+        with self._flushing:
+            self._flush(wait=True)
+        self._has_ended = True
+        self._close()
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._step, self._by_calls = 0, True
+        self._stored.clear()
+        self._warned.clear()
+
+    def _opened(self) -> FileIO | None:
+        if self._file is None and not self._has_ended:
+            path = self.path / f"{time.time_ns():020}-{os.getpid()}{PART}"
+            self._file = self._open(path, {"process": _describe_process()})
+        return self._file
+
+    def _warn(self, message: str) -> None:
+        """Write a warning for `unified-clip record` to print: the script's stderr is its own."""
+        if message not in self._warned:
+            self._warned.add(message)
+            with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
+                notes.write(json.dumps(message) + "\n")
+
+
+def _describe_process() -> dict[str, object]:
+    rank, size = _rank()
+    return {"rank": rank, "ranks": size, "pid": os.getpid(), "arguments": sys.orig_argv[1:]}
+
+
+def _rank() -> tuple[int | None, int | None]:
+    """Return the rank of this process and the world size; None if they are unknown."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    for names in RANKS:
+        values = [os.environ.get(name, "") for name in names]
+        if all(map(str.isdecimal, values)):
+            return int(values[0]), int(values[1])
+    return None, None

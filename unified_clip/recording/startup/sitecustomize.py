@@ -1,0 +1,75 @@
+"""Start the recording of a Python process: `unified-clip record` puts the directory of this file on PYTHONPATH.
+
+Python imports `sitecustomize` at its start. A `sitecustomize` that this one hides runs too. The recording starts after
+the first import of a framework, so that other processes import nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+VARIABLE = "UNIFIED_CLIP_RECORD"
+"""The environment variable with the settings, in JSON: `Settings` of `launch/process.py`, and `package`."""
+
+MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
+"""The recording starts after the import of one of these modules."""
+
+
+def main() -> None:
+    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != HERE]
+    if VARIABLE in os.environ:
+        _wait_for_a_framework(json.loads(os.environ[VARIABLE]))
+    _run_hidden()
+
+
+def _wait_for_a_framework(settings: dict[str, object]) -> None:
+    spec = importlib.util.spec_from_file_location("unified_clip_after_import", HERE / "after_import.py")
+    assert spec is not None
+    assert spec.loader is not None
+    after_import = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(after_import)
+
+    def start() -> None:
+        if hook in sys.meta_path:  # else another of the modules has started it
+            sys.meta_path.remove(hook)
+            _start(settings)
+
+    hook = after_import.AfterImport(dict.fromkeys(MODULES, start))
+    hook.install()
+
+
+def _start(settings: dict[str, object]) -> None:
+    """Start the recording. An error does not end the script: it is written for `unified-clip record` to report."""
+    package = str(settings.pop("package"))
+    sys.path.append(package)
+    try:
+        from unified_clip.recording.launch.process import Settings, start
+
+        start(Settings(**settings))  # type: ignore[arg-type]  # written by the command
+    except Exception:
+        failed = Path(str(settings["directory"]), f"{os.getpid()}.failed")
+        failed.write_text(traceback.format_exc(), encoding="utf-8")
+    finally:
+        sys.path.remove(package)
+
+
+def _run_hidden() -> None:
+    """Run the module `sitecustomize` that this one hides, if there is one."""
+    spec = PathFinder.find_spec("sitecustomize")
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    main()
