@@ -199,6 +199,17 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 # -- the choice of path
 
 
+def kernels_in_graphs() -> bool:
+    """Return whether compiled graphs may call the compiled kernels, where a framework supports it.
+
+    UNIFIED_CLIP_GRAPH=framework keeps graphs free of them.
+    """
+    choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
+    if choice not in ("", "framework"):
+        raise ValueError(f"UNIFIED_CLIP_GRAPH is {choice!r}. Set it to 'framework', or leave it unset")
+    return not choice and not forced_path()
+
+
 def forced_path(*own: str) -> str:
     """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU; empty if it is unset.
 

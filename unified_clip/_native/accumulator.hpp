@@ -74,6 +74,32 @@ class Accumulator {
         infinite |= other.infinite;
     }
 
+    // The sum as fraction * 2^exponent, cut off after 64 bits or more. 0 has the fraction 0. The exponent is even.
+    struct Leading {
+        double fraction;
+        int exponent;
+    };
+
+    Leading leading() const {
+        Accumulator sum = *this;
+        sum.carry();
+        int top = LIMBS - 1;
+        while (top > 2 && !sum.limbs_[top]) --top;
+        double fraction = 0;
+        for (int limb = top; limb > top - 3; --limb)
+            fraction = fraction * 0x1p32 + static_cast<double>(sum.limbs_[limb]);
+        return {fraction, 32 * (top - 2) - UNIT};
+    }
+
+    // Return the sign of a - b. Neither is negative.
+    friend int compare(Accumulator a, Accumulator b) {
+        a.carry();
+        b.carry();
+        for (int limb = LIMBS; limb-- > 0;)
+            if (a.limbs_[limb] != b.limbs_[limb]) return a.limbs_[limb] > b.limbs_[limb] ? 1 : -1;
+        return 0;
+    }
+
     // Return the integer as little-endian bytes.
     std::string bytes() {
         carry();

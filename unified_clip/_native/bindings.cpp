@@ -11,7 +11,8 @@
 #include "collector.hpp"
 #include "elementwise.hpp"
 #include "interpreter_lock.hpp"
-#include "reduce.hpp"
+#include "norm.hpp"
+#include "xla.hpp"
 
 namespace {
 
@@ -195,6 +196,15 @@ NB_MODULE(_kernels, module) {
         "Write every number, or the bound that it exceeds, into the results. Round each bound to e, B, f and d.");
     module.def("slice_sums", &slice_sums_of, "buffer"_a, "code"_a, "kept"_a, "sums"_a, "threads"_a,
                "Add the squares of an array, not float64, to float64 zeros: one per slice along the `kept` axes.");
+
+    module.def("norm", [](const nb::list& buffers, const std::string& codes, int p, bool is_float64,
+                          std::size_t threads) {
+            const Arrays arrays = Arrays(buffers, codes, p == 2 ? COMPLEX_TOO : CODES).unordered();
+            return unlocked(arrays.spans, [&] { return norm(arrays.spans, p, is_float64, threads); });
+        },
+        "buffers"_a, "codes"_a, "p"_a, "is_float64"_a, "threads"_a,
+        "Return the p-norm (p is 1 or 2), correctly rounded to float32, or to float64. A float64 buffer needs the latter.");
+    module.attr("xla_norm") = nb::steal(PyCapsule_New(reinterpret_cast<void*>(&xla::handle), nullptr, nullptr));
 
     nb::class_<TensorList> list(module, "TensorList", "Dense real tensors in CPU memory.");
     list.def_ro("tensors", &TensorList::tensors)

@@ -99,8 +99,12 @@ def check_norms(given: list[Any], p: int, total: Fraction, threads: int = 1) -> 
         found = power_sum(given, p, how, threads)
         assert abs(Fraction(found.total, 2**UNIT) - total) <= Fraction(found.slack, 2**UNIT)
     for dtype in ("float32", "float64"):
-        got = kernels.exact_norm([kernels.storage(array) for array in given], p, dtype, threads)
-        assert got == rational_norm(total, p, dtype)
+        parts = [kernels.storage(array) for array in given]
+        wanted = rational_norm(total, p, dtype)
+        assert kernels.exact_norm(parts, p, dtype, threads) == wanted
+        if dtype == "float64" or all(name != "float64" for _, name in parts):
+            codes = "".join(kernels.CODES[name] for _, name in parts)
+            assert NATIVE.norm([array for array, _ in parts], codes, p, dtype == "float64", threads) == wanted
 
 
 # -- sums and norms

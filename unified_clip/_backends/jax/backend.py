@@ -15,16 +15,17 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 
 from ..._compute import collected, host, kernels, sparse_rows
-from ..._compute.device import DevicePath, inverse
+from ..._compute.device import inverse
 from ..._core import validation
 from ..._core.backend import Backend, Distributed, Pytree, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
-from . import block_sums, mesh_axes, sharded
-from .arithmetic import magnitudes, maximum, merged_rows, narrowed, powers, product, real_parts, select, stack_small
+from . import custom_call, mesh_axes, sharded
+from .arithmetic import magnitudes, maximum, merged_rows, narrowed, powers, product, select, stack_small
 from .block_sums import computed_once
 from .exchange import Exporter, beside, is_concrete, put
+from .path import JaxPath
 
 
 class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
@@ -297,6 +298,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         scope: AbstractContextManager[Any] = jax.enable_x64(True)
         return scope
 
+    def kernel_norm(self, tensors: Sequence[Tensor], norm: custom_call.Norm) -> Scalar:
+        return KERNEL_NORM(tensors, norm)
+
     # -- for a recording
 
     def in_graph(self, values: Sequence[Any]) -> bool:
@@ -304,52 +308,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     def graph_callback(self) -> GraphCallback | None:
         return _call_from_graph
-
-
-class JaxPath(DevicePath):
-    """The device path with correctly rounded norms: of orders 1 and 2, except for float64."""
-
-    _backend: JaxBackend
-    _is_per_tensor = False
-
-    def __init__(self, backend: JaxBackend, tensors: Sequence[Tensor], differentiable: bool) -> None:
-        for tensor in tensors:
-            mesh_axes.reject_unreduced(tensor)
-        super().__init__(backend, tensors, differentiable)
-
-    def per_tensor(self) -> Path | None:
-        if not (self._backend.in_graph(self._tensors) and self.is_certain(2)):
-            return None
-        path = JaxPath(self._backend, self._tensors, self._differentiable)
-        path._is_per_tensor = True
-        return path
-
-    def scale(self, coef: Scalar) -> list[Tensor]:
-        if not self._is_per_tensor:
-            return super().scale(coef)
-        return [self._backend.scale([tensor], coef[index])[0] for index, tensor in enumerate(self._tensors)]
-
-    def norm(self, p: float) -> Scalar:
-        if self._is_per_tensor:
-            return self._rounded([[tensor] for tensor in self._tensors], int(p))
-        return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
-
-    def is_certain(self, p: float) -> bool:
-        """Return whether the norm is correctly rounded: not for float64, and not for symbolic lengths of `jax.export`.
-
-        Only with several devices, whose number changes the order of additions: the exact sum takes time to compile.
-        """
-        of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
-        return (
-            jax.device_count() > 1
-            and of_reals
-            and self.norm_dtype == "float32"
-            and all(isinstance(tensor.size, int) for tensor in self._tensors)
-        )
-
-    def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
-        parts = [[part for tensor in stack_small(group) for part in real_parts(tensor)] for group in groups]
-        return self._backend.rounded(block_sums.norms(parts, p, self._backend.sharded_axes), "float32")
 
 
 @functools.cache
@@ -380,3 +338,6 @@ def _check_concrete(rows: Any) -> None:
 
 
 BACKEND = JaxBackend()
+KERNEL_NORM = custom_call.define(
+    lambda tensors, norm: JaxPath(BACKEND, tensors, True, norm.each).norm_by_operations(norm.p)
+)

@@ -14,7 +14,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Tensor
-from . import arithmetic, block_sums, conditions, sharded
+from . import arithmetic, block_sums, conditions, operators, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
 from .primitives import LIST_PRIMITIVES, TorchPath, TorchPrimitives
@@ -297,3 +297,6 @@ def _collected(
 
 
 BACKEND = TorchBackend()
+
+
+operators.register(lambda tensors: collected.path_over(BACKEND, COLLECTOR.of_tensors(tensors, False, False)))

@@ -14,7 +14,7 @@ from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse
 from ..._core.path import DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
-from . import arithmetic, conditions, lists, sharded
+from . import arithmetic, conditions, lists, operators, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
 
 
@@ -228,7 +228,22 @@ class TorchPath(DevicePath):
             return None  # CPU tensors may take the host path
         return TorchPath(PER_TENSOR_PRIMITIVES, self._tensors, differentiable=False)
 
+    @property
+    def _is_per_tensor(self) -> bool:
+        return self._backend is PER_TENSOR_PRIMITIVES
+
+    @property
+    def _has_operators(self) -> bool:
+        return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES) and operators.supports(self._tensors)
+
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        if not (self._has_operators and operators.may_write(self._tensors)):
+            return super().prepare_scale(coef)
+        return [Write(functools.partial(operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
+
     def norm(self, p: float) -> Scalar:
+        if self._has_operators:
+            return operators.norm(self._tensors, p, per_tensor=self._is_per_tensor)
         if self._backend is not PER_TENSOR_PRIMITIVES or len({tensor.dtype for tensor in self._tensors}) == 1:
             return super().norm(p)
         # Measure tensors of each dtype separately, since norms are rounded to a dtype.

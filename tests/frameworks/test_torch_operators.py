@@ -1,0 +1,160 @@
+"""PyTorch: compiled graphs on the CPU call the kernels, by two operators, with the bits of the host path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import reference
+from support.tiers import nightly
+
+import unified_clip.torch as uc
+from unified_clip._backends.torch import operators
+from unified_clip._native import KERNELS
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels")
+
+NORM, SCALE = torch.ops.unified_clip.norm, torch.ops.unified_clip.scale_
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+@pytest.fixture(autouse=True)
+def _on_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
+    monkeypatch.setattr(operators, "ENABLED", True)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list[torch.Tensor]:
+    random = np.random.default_rng(seed)
+    arrays = (random.standard_normal(shape) * scale for shape in ((5, 7), (3,), (1,), (2, 1, 4)))
+    return [torch.tensor(array).to(getattr(torch, dtype)) for array in arrays]
+
+
+def parameters(grads: list[torch.Tensor]) -> list[torch.nn.Parameter]:
+    made = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
+    for parameter, grad in zip(made, grads, strict=True):
+        parameter.grad = grad.clone()
+    return made
+
+
+def called(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """Return the operators of unified_clip in the graph of a function."""
+    found: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        found.extend(str(node.target) for node in graph.graph.nodes if "unified_clip" in str(node.target))
+        return graph.forward
+
+    torch.compile(lambda *given: function(*given), backend=backend, fullgraph=True)(*arguments)
+    return found
+
+
+# -- which graphs
+
+
+def test_a_graph_measures_and_scales_by_one_operator_each() -> None:
+    assert called(lambda held: uc.clip_grad_norm_(held, 1.0), parameters(gradients())) == [str(NORM), str(SCALE)]
+    clip = uc.GradientClipByNorm(1.0).clip_
+    assert called(clip, parameters(gradients())) == [str(NORM), str(SCALE)]
+
+
+def test_functional_names_need_operations_which_have_derivatives_and_batches() -> None:
+    assert called(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == []
+
+
+def test_complex_gradients_need_operations() -> None:
+    assert called(lambda held: uc.clip_grad_norm_(held, 1.0), parameters([torch.ones(2, dtype=torch.complex64)])) == []
+
+
+def test_views_are_measured_by_the_kernels_and_written_by_operations() -> None:
+    held, bucket = parameters(gradients()[:2]), torch.arange(38.0)
+    held[0].grad, held[1].grad = bucket[:35].view(5, 7), bucket[35:]
+    assert called(lambda given: uc.clip_grad_norm_(given, 1.0), held) == [str(NORM)]
+
+
+def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "ENABLED", False)
+    assert called(lambda held: uc.clip_grad_norm_(held, 1.0), parameters(gradients())) == []
+
+
+# -- values
+
+
+BACKENDS = ["aot_eager", *nightly("inductor")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_random_lists_have_the_bits_of_the_host_path(dtype: str, backend: str) -> None:
+    compiled = torch.compile(lambda held: uc.clip_grad_norm_(held, 1.0), backend=backend, fullgraph=True)
+    for seed in range(50):
+        grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
+        held, wanted = parameters(grads), parameters(grads)
+        assert torch.equal(compiled(held), uc.clip_grad_norm_(wanted, 1.0))
+        assert all(torch.equal(one.grad, other.grad) for one, other in zip(held, wanted, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype: str) -> None:
+    compiled = torch.compile(lambda held: uc.clip_grad_norm_(held, math.inf), backend="eager", fullgraph=True)
+    bits = 24 if dtype == "float32" else 53
+    for legs in ((3, 4, 5), (5, 12, 13), (8, 15, 17)):
+        scale = (2 ** (bits + 1) - 1) // legs[2] | 1
+        for least in (0.0, 2.0**-40):
+            numbers = [legs[0] * scale, legs[1] * scale, least]
+            grads = [torch.tensor([number], dtype=getattr(torch, dtype)) for number in numbers]
+            assert float(compiled(parameters(grads))) == reference.norm([grad.numpy() for grad in grads])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-41])
+@pytest.mark.parametrize("limit", [0.5, 1e-42])
+def test_special_values_and_subnormal_numbers(value: float, limit: float) -> None:
+    compiled = torch.compile(lambda held: uc.clip_grad_norm_(held, limit), backend="aot_eager", fullgraph=True)
+    grads = [torch.tensor([value, value]), torch.tensor([0.0, -0.0])]
+    held, wanted = parameters(grads), parameters(grads)
+    got, norm = compiled(held), uc.clip_grad_norm_(wanted, limit)
+    torch.testing.assert_close(got, norm, rtol=0, atol=0, equal_nan=True)
+    for one, other in zip(held, wanted, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
+
+
+def test_dtypes_and_memory_orders_may_differ_in_a_list() -> None:
+    grads = [
+        torch.arange(6.0).reshape(2, 3).T,
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.arange(9.0, dtype=torch.float64)[::2],
+        torch.ones(3, dtype=torch.bfloat16),
+    ]
+    for clip in (lambda held: uc.clip_grad_norm_(held, 1.0), uc.GradientClipByNorm(1.0).clip_):
+        held, wanted = parameters(grads), parameters(grads)
+        torch.compile(clip, backend="aot_eager", fullgraph=True)(held)
+        clip(wanted)
+        assert all(torch.equal(one.grad, other.grad) for one, other in zip(held, wanted, strict=True))
+
+
+# -- the operators themselves
+
+
+@pytest.mark.parametrize("per_tensor", [False, True])
+def test_pytorch_finds_no_fault_in_the_operators(per_tensor: bool) -> None:
+    grads = gradients()
+    torch.library.opcheck(NORM.default, (grads, 2.0, per_tensor))
+    coef = torch.full([len(grads)] if per_tensor else [], 0.5, dtype=torch.float64)
+    torch.library.opcheck(SCALE.default, (grads, coef, per_tensor))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_the_operators_take_tensors_with_gaps_in_memory(p: float) -> None:
+    grads = [torch.arange(9.0)[::2], torch.ones(2, 3).T, torch.tensor([-4.0])]
+    wanted = uc.get_total_norm([grad.clone() for grad in grads], p)
+    assert NORM(grads, p, False).float() == wanted
+    SCALE(grads, torch.tensor(0.5, dtype=torch.float64), False)
+    assert grads[0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert grads[2].tolist() == [-2.0]

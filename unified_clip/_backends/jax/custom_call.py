@@ -1,0 +1,144 @@
+"""The compiled kernels' norm inside programs of JAX: a custom call on one CPU device, operations elsewhere.
+
+The norm is a primitive of JAX. Its value is the host path's, and its derivatives are those of the operations. XLA
+computes the coefficient and the products, so that it can fuse them with an optimizer's step.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ..._compute import kernels, processor
+from ..._core.types import Scalar, Tensor
+from ..._native import KERNELS
+
+TARGET = "unified_clip_norm"
+"""The name by which XLA finds the function."""
+
+
+class Norm(NamedTuple):
+    """The parameters of one call."""
+
+    p: int
+    each: bool
+    """True for one norm per tensor, in a vector; False for one norm over all tensors."""
+
+
+ByOperations = Callable[[Sequence[Tensor], Norm], Scalar]
+
+
+def supports(tensors: Sequence[Tensor], p: float) -> bool:
+    """Return whether the primitive computes this norm: traced arrays of static shapes, without a mesh."""
+    return bool(
+        KERNELS is not None
+        and tensors
+        and (p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, tensors))))
+        and all(_is_supported(tensor) for tensor in tensors)
+        and any(isinstance(tensor, jax.core.Tracer) for tensor in tensors)
+    )
+
+
+def _is_supported(tensor: Tensor) -> bool:
+    mesh = jax.typeof(tensor).sharding.mesh
+    return mesh.empty and isinstance(tensor.size, int) and kernels.dtype_name(tensor.dtype) in kernels.CODES
+
+
+def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
+    """Return the function that applies the primitive. Call it in the scope with float64.
+
+    `by_operations`: computes the same by JAX's operations, for other platforms, derivatives and `jax.export`.
+    """
+    primitive = Primitive(TARGET)
+
+    def bind(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
+        return primitive.bind(*tensors, norm=norm, batches=batches)
+
+    def operations(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
+        compute = functools.partial(_from_arguments, by_operations, norm)
+        for _ in range(batches):
+            compute = jax.vmap(compute)
+        with jax.enable_x64(True):  # JAX calls this outside of the scope too
+            return compute(*tensors)
+
+    @functools.cache
+    def compiled(norm: Norm, batches: int) -> Callable[..., Scalar]:
+        function: Callable[..., Scalar] = jax.jit(functools.partial(bind, norm=norm, batches=batches))
+        return function
+
+    def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
+        """Compute the norm of arrays, outside of `jax.jit`."""
+        with jax.enable_x64(True):
+            return compiled(norm, batches)(*tensors)
+
+    def abstract(*types: Any, norm: Norm, batches: int) -> Any:
+        shape = (*types[0].shape[:batches], *([len(types)] if norm.each else []))
+        return jax.core.ShapedArray(shape, np.dtype(np.float64))
+
+    def jvp(primals: Any, tangents: Any, **parameters: Any) -> tuple[Scalar, Scalar]:
+        directions = tuple(map(ad.instantiate_zeros, tangents))
+        with jax.enable_x64(True):
+            derivative = jax.jvp(functools.partial(operations, **parameters), tuple(primals), directions)[1]
+            return bind(*primals, **parameters), derivative
+
+    def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
+        """Put the new axis first in every array, whose batch the kernel then has without gaps."""
+        size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
+        with jax.enable_x64(True):
+            moved = [
+                jnp.broadcast_to(tensor, (size, *tensor.shape)) if axis is None else jnp.moveaxis(tensor, axis, 0)
+                for tensor, axis in zip(tensors, axes, strict=True)
+            ]
+            return bind(*moved, norm=norm, batches=batches + 1), 0
+
+    by_xla = mlir.lower_fun(operations, multiple_results=False)
+
+    def by_kernels(context: Any, *operands: Any, norm: Norm, batches: int) -> Any:
+        if not (_is_for_one_device(context.module_context) and _register()):
+            return by_xla(context, *operands, norm=norm, batches=batches)
+        attributes = {"p": norm.p, "each": int(norm.each), "threads": processor.default_threads()}
+        lower = jax.ffi.ffi_lowering(TARGET)
+        return lower(context, *operands, **{name: np.int64(value) for name, value in attributes.items()})
+
+    primitive.def_impl(implementation)
+    primitive.def_abstract_eval(abstract)
+    ad.primitive_jvps[primitive] = jvp
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, by_xla)
+    mlir.register_lowering(primitive, by_kernels, platform="cpu")
+    return lambda tensors, norm: bind(*tensors, norm=norm, batches=0)
+
+
+def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -> Scalar:
+    return by_operations(tensors, norm)
+
+
+def _is_for_one_device(module: Any) -> bool:
+    """Return whether a program runs in this process on one device. XLA would gather shards for a custom call."""
+    return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
+
+
+@functools.cache
+def _register() -> bool:
+    """Give XLA the function, once per process. Warn and return False if this release of XLA rejects it."""
+    assert KERNELS is not None
+    try:
+        jax.ffi.register_ffi_target(TARGET, KERNELS.xla_norm, platform="cpu")
+    except Exception as error:  # XLA has no error class for it
+        warnings.warn(
+            f"JAX {jax.__version__} rejects the compiled kernels of unified_clip ({error}). Norms in compiled programs "
+            "are computed by JAX's operations, whose last bit may differ. Set UNIFIED_CLIP_GRAPH=framework to use them "
+            "without this warning.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True

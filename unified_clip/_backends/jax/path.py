@@ -1,0 +1,85 @@
+"""The device path of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from ..._compute import host
+from ..._compute.device import DevicePath
+from ..._core.path import DevicePrimitives, Path
+from ..._core.types import Scalar, Tensor
+from . import block_sums, custom_call, mesh_axes
+from .arithmetic import real_parts, stack_small
+
+
+class JaxPrimitives(DevicePrimitives, Protocol):
+    def sharded_axes(self, tensor: Tensor) -> tuple[str, ...]:
+        """Return the axes of `shard_map` over which an array is sharded."""
+
+    def kernel_norm(self, tensors: Sequence[Tensor], norm: custom_call.Norm) -> Scalar:
+        """Return the norm by the primitive of `custom_call`."""
+
+
+class JaxPath(DevicePath):
+    """The device path with correctly rounded norms of orders 1 and 2.
+
+    The compiled kernels compute them in programs for one CPU device. With several devices, operations do, except for
+    float64.
+    """
+
+    _backend: JaxPrimitives
+
+    def __init__(
+        self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
+    ) -> None:
+        """`is_per_tensor`: one norm and one coefficient per tensor, in vectors."""
+        for tensor in tensors:
+            mesh_axes.reject_unreduced(tensor)
+        self._is_per_tensor = is_per_tensor
+        super().__init__(backend, tensors, differentiable)
+
+    def per_tensor(self) -> Path | None:
+        if not (self._by_kernels(2) or (self._backend.in_graph(self._tensors) and self.is_certain(2))):
+            return None
+        return JaxPath(self._backend, self._tensors, self._differentiable, is_per_tensor=True)
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        if not self._is_per_tensor:
+            return super().scale(coef)
+        return [self._backend.scale([tensor], coef[index])[0] for index, tensor in enumerate(self._tensors)]
+
+    def norm(self, p: float) -> Scalar:
+        if self._by_kernels(p):
+            return self._backend.kernel_norm(self._tensors, custom_call.Norm(int(p), self._is_per_tensor))
+        return self.norm_by_operations(p)
+
+    def _by_kernels(self, p: float) -> bool:
+        return host.kernels_in_graphs() and custom_call.supports(self._tensors, p)
+
+    def norm_by_operations(self, p: float) -> Scalar:
+        if self._is_per_tensor and self.is_certain(p):
+            return self._rounded([[tensor] for tensor in self._tensors], int(p))
+        if self._is_per_tensor:
+            return jnp.stack([JaxPath(self._backend, [tensor], True).norm_by_operations(p) for tensor in self._tensors])
+        return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
+
+    def is_certain(self, p: float) -> bool:
+        """Return whether the norm is correctly rounded: not for float64, and not for symbolic lengths of `jax.export`.
+
+        Only with several devices, whose number changes the order of additions: the exact sum takes time to compile.
+        """
+        of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
+        return (
+            jax.device_count() > 1
+            and of_reals
+            and self.norm_dtype == "float32"
+            and all(isinstance(tensor.size, int) for tensor in self._tensors)
+        )
+
+    def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
+        parts = [[part for tensor in stack_small(group) for part in real_parts(tensor)] for group in groups]
+        return self._backend.rounded(block_sums.norms(parts, p, self._backend.sharded_axes), "float32")

@@ -1,0 +1,83 @@
+"""The compiled kernels as operators of PyTorch, for the graphs of `torch.compile` and `torch.export` on the CPU.
+
+`unified_clip::norm` and `unified_clip::scale_` do what the host path does. The rule between them is part of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..._compute import host
+from ..._core.path import CollectedPath
+from ..._core.types import Scalar, Tensor
+from ..._native import KERNELS
+from .conditions import REAL
+
+HostPathOf = Callable[[Sequence[Tensor]], CollectedPath | None]
+
+LIBRARY = torch.library.Library("unified_clip", "DEF")
+LIBRARY.define("norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor")
+LIBRARY.define("scale_(Tensor(a!)[] tensors, Tensor coef, bool per_tensor) -> ()")
+
+ENABLED = KERNELS is not None and host.kernels_in_graphs()
+
+
+def supports(tensors: Sequence[Tensor]) -> bool:
+    """Return whether the operators compute on these tensors: dense real ones on the CPU, in a graph."""
+    if not (ENABLED and torch.compiler.is_compiling()):
+        return False
+    return all(tensor.device.type == "cpu" and tensor.dtype in REAL for tensor in tensors)
+
+
+def may_write(tensors: Sequence[Tensor]) -> bool:
+    """Return whether `scale_` may write the tensors. PyTorch's compiler fails on several views of one base."""
+    return all(tensor._base is None for tensor in tensors)
+
+
+def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
+    """Return the norm over all tensors, or a vector with one per tensor, in float64."""
+    return torch.ops.unified_clip.norm(tensors, p, per_tensor)
+
+
+def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None:
+    """Multiply by the coefficient in place, or each tensor by its own from a vector."""
+    torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
+
+
+def register(host_path: HostPathOf) -> None:
+    """Implement the operators. `host_path`: returns the host path over plain tensors; None if any has gaps."""
+
+    def plain_path(tensors: list[Tensor], per_tensor: bool) -> tuple[Any, list[Tensor]]:
+        """Return the path, and its tensors: copies of those with gaps in memory."""
+        path = host_path(tensors)
+        if path is None:
+            tensors = [tensor.contiguous() for tensor in tensors]
+            path = host_path(tensors)
+        assert path is not None
+        return path.per_tensor() if per_tensor else path, tensors
+
+    def compute_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
+        path, _ = plain_path(tensors, per_tensor)
+        with path.scope():
+            return torch.from_numpy(np.asarray(path.norm(p), np.float64))
+
+    def compute_products(tensors: list[Tensor], coef: Tensor, per_tensor: bool) -> None:
+        path, plain = plain_path(tensors, per_tensor)
+        with path.scope():
+            for write in path.prepare_scale(coef.numpy() if per_tensor else coef.item()):
+                write.make()
+        for tensor, changed in zip(tensors, plain, strict=True):
+            if changed is not tensor:
+                tensor.copy_(changed)
+
+    def describe_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
+        return tensors[0].new_empty([len(tensors)] if per_tensor else [], dtype=torch.float64)
+
+    LIBRARY.impl("norm", compute_norm, "CPU")
+    LIBRARY.impl("scale_", compute_products, "CPU")
+    torch.library.register_fake("unified_clip::norm", describe_norm, lib=LIBRARY)
+    torch.library.register_fake("unified_clip::scale_", lambda tensors, coef, per_tensor: None, lib=LIBRARY)

@@ -1,0 +1,193 @@
+// Norms inside programs of XLA on a CPU, by its foreign function interface (FFI). No Python here, and no header of XLA:
+// the structures below are the part of its binary interface (xla/ffi/api/c_api.h) that a handler of arrays needs.
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include "norm.hpp"
+
+namespace clip::xla {
+
+// -- the interface, in versions 0.1 and later. Later minor versions append fields.
+
+struct Extension {
+    std::size_t size;
+    int type;  // 1 for Metadata
+    Extension* next;
+};
+
+struct ApiVersion {
+    std::size_t size;
+    Extension* extensions;
+    int major, minor;
+};
+
+struct Metadata {
+    std::size_t size;
+    ApiVersion version;
+    std::uint32_t traits;
+};
+
+struct MetadataExtension {
+    Extension base;
+    Metadata* metadata;
+};
+
+struct Error;
+
+struct ErrorArguments {
+    std::size_t size;
+    Extension* extensions;
+    const char* message;
+    int code;
+};
+
+struct Api {
+    std::size_t size;
+    Extension* extensions;
+    ApiVersion version;
+    const void* internal;
+    Error* (*create_error)(ErrorArguments*);
+};
+
+struct Buffer {
+    std::size_t size;
+    Extension* extensions;
+    int dtype;
+    void* data;
+    std::int64_t rank;
+    const std::int64_t* dimensions;
+
+    std::size_t count() const {
+        std::size_t count = 1;
+        for (std::int64_t axis = 0; axis < rank; ++axis) count *= static_cast<std::size_t>(dimensions[axis]);
+        return count;
+    }
+};
+
+// Arguments or results.
+struct Buffers {
+    std::size_t size;
+    Extension* extensions;
+    std::int64_t count;
+    const int* types;  // 1 for a Buffer
+    void** items;
+
+    const Buffer& operator[](std::int64_t i) const { return *static_cast<const Buffer*>(items[i]); }
+};
+
+struct Name {
+    const char* text;
+    std::size_t length;
+};
+
+struct Scalar {
+    int dtype;
+    const void* value;
+};
+
+struct Attributes {
+    std::size_t size;
+    Extension* extensions;
+    std::int64_t count;
+    const int* types;  // 3 for a Scalar
+    const Name* const* names;
+    void** items;
+};
+
+struct CallFrame {
+    std::size_t size;
+    Extension* extensions;
+    const Api* api;
+    void* context;
+    int stage;  // 3 for execution
+    Buffers arguments, results;
+    Attributes attributes;
+};
+
+enum Dtype { INT64 = 5, FLOAT16 = 10, FLOAT32 = 11, FLOAT64 = 12, COMPLEX64 = 15, BFLOAT16 = 16, COMPLEX128 = 18 };
+constexpr int METADATA = 1, BUFFER = 1, SCALAR = 3, EXECUTE = 3;
+constexpr int INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8;  // codes of errors
+
+// -- the handler
+
+inline std::int64_t attribute(const CallFrame& frame, const char* name) {
+    for (std::int64_t i = 0; i < frame.attributes.count; ++i) {
+        const Name& found = *frame.attributes.names[i];
+        if (found.length != std::strlen(name) || std::memcmp(found.text, name, found.length)) continue;
+        const auto& scalar = *static_cast<const Scalar*>(frame.attributes.items[i]);
+        if (frame.attributes.types[i] == SCALAR && scalar.dtype == INT64)
+            return *static_cast<const std::int64_t*>(scalar.value);
+    }
+    throw std::invalid_argument(std::string("unified_clip's norm needs the int64 attribute ") + name);
+}
+
+// Return an array's numbers. A complex number is two real ones.
+inline Span span(const Buffer& buffer) {
+    const bool is_complex = buffer.dtype == COMPLEX64 || buffer.dtype == COMPLEX128;
+    const Kernels* kernels = nullptr;
+    switch (buffer.dtype) {
+        case FLOAT16: kernels = find_kernels('e'); break;
+        case BFLOAT16: kernels = find_kernels('B'); break;
+        case FLOAT32: case COMPLEX64: kernels = find_kernels('f'); break;
+        case FLOAT64: case COMPLEX128: kernels = find_kernels('d'); break;
+        default: throw std::invalid_argument("unified_clip's norm got an array of another dtype");
+    }
+    return {static_cast<char*>(buffer.data), buffer.count() * (is_complex ? 2 : 1), kernels};
+}
+
+// Write the p-norm over all arguments, or of each, as float64. The axes of the result, without the last one if `each`,
+// are batches: every argument has them first.
+inline void write_norms(const CallFrame& frame) {
+    const auto p = static_cast<int>(attribute(frame, "p"));
+    const auto threads = static_cast<std::size_t>(attribute(frame, "threads"));
+    const bool each = attribute(frame, "each");
+    if (frame.results.count != 1 || frame.results[0].dtype != FLOAT64)
+        throw std::invalid_argument("unified_clip's norm returns one float64 array");
+    Spans spans;
+    bool is_float64 = false;
+    for (std::int64_t i = 0; i < frame.arguments.count; ++i) {
+        spans.push_back(span(frame.arguments[i]));
+        is_float64 |= spans.back().kernels->code == 'd';
+    }
+    const std::size_t norms = each ? spans.size() : 1;
+    const std::size_t batches = norms ? frame.results[0].count() / norms : 0;
+    auto* out = static_cast<double*>(frame.results[0].data);
+    for (std::size_t batch = 0; batch < batches; ++batch) {
+        Spans here = spans;
+        for (Span& part : here) {
+            part.count /= batches;
+            part.data = part.at(batch * part.count);
+        }
+        if (!each) *out++ = norm(here, p, is_float64, threads);
+        if (each)
+            for (const Span& part : here) *out++ = norm({part}, p, is_float64, threads);
+    }
+}
+
+// The function that XLA calls: to compute, and to ask for the version of the interface.
+inline Error* handle(CallFrame* frame) noexcept {
+    if (frame->extensions && frame->extensions->type == METADATA) {
+        ApiVersion& version = reinterpret_cast<MetadataExtension*>(frame->extensions)->metadata->version;
+        version.major = 0;
+        version.minor = 1;
+        return nullptr;
+    }
+    if (frame->stage != EXECUTE) return nullptr;
+    ErrorArguments error{sizeof(ErrorArguments), nullptr, nullptr, 0};
+    try {
+        write_norms(*frame);
+        return nullptr;
+    } catch (const std::bad_alloc&) {
+        error.message = "unified_clip's norm has no memory for its threads' sums";
+        error.code = RESOURCE_EXHAUSTED;
+        return frame->api->create_error(&error);
+    } catch (const std::exception& thrown) {
+        error.message = thrown.what();
+        error.code = INVALID_ARGUMENT;
+        return frame->api->create_error(&error);
+    }
+}
+
+}  // namespace clip::xla
