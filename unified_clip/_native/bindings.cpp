@@ -12,6 +12,7 @@
 #include "elementwise.hpp"
 #include "interpreter_lock.hpp"
 #include "norm.hpp"
+#include "tensorflow.hpp"
 #include "xla.hpp"
 
 namespace {
@@ -205,6 +206,8 @@ NB_MODULE(_kernels, module) {
         "buffers"_a, "codes"_a, "p"_a, "is_float64"_a, "threads"_a,
         "Return the p-norm (p is 1 or 2), correctly rounded to float32, or to float64. A float64 buffer needs the latter.");
     module.attr("xla_norm") = nb::steal(PyCapsule_New(reinterpret_cast<void*>(&xla::handle), nullptr, nullptr));
+    module.def("register_tensorflow", &tensorflow::register_operations,
+               "Register the operations UnifiedClipNorm and UnifiedClipScale. Return whether this TensorFlow takes them.");
 
     nb::class_<TensorList> list(module, "TensorList", "Dense real tensors in CPU memory.");
     list.def_ro("tensors", &TensorList::tensors)

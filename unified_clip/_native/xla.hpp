@@ -146,24 +146,9 @@ inline void write_norms(const CallFrame& frame) {
     if (frame.results.count != 1 || frame.results[0].dtype != FLOAT64)
         throw std::invalid_argument("unified_clip's norm returns one float64 array");
     Spans spans;
-    bool is_float64 = false;
-    for (std::int64_t i = 0; i < frame.arguments.count; ++i) {
-        spans.push_back(span(frame.arguments[i]));
-        is_float64 |= spans.back().kernels->code == 'd';
-    }
-    const std::size_t norms = each ? spans.size() : 1;
-    const std::size_t batches = norms ? frame.results[0].count() / norms : 0;
-    auto* out = static_cast<double*>(frame.results[0].data);
-    for (std::size_t batch = 0; batch < batches; ++batch) {
-        Spans here = spans;
-        for (Span& part : here) {
-            part.count /= batches;
-            part.data = part.at(batch * part.count);
-        }
-        if (!each) *out++ = norm(here, p, is_float64, threads);
-        if (each)
-            for (const Span& part : here) *out++ = norm({part}, p, is_float64, threads);
-    }
+    for (std::int64_t i = 0; i < frame.arguments.count; ++i) spans.push_back(span(frame.arguments[i]));
+    const std::size_t norms = each ? spans.size() : 1, batches = norms ? frame.results[0].count() / norms : 0;
+    clip::write_norms(spans, batches, p, each, threads, static_cast<double*>(frame.results[0].data));
 }
 
 // The function that XLA calls: to compute, and to ask for the version of the interface.

@@ -17,12 +17,12 @@ from tensorflow.python.eager.context import ensure_initialized
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
 from ..._compute import collected, host, kernels, processor, sparse_rows
-from ..._compute.device import DevicePath, inverse
+from ..._compute.device import inverse
 from ..._core import entry
 from ..._core.backend import Backend, Sparse, Variables
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor
-from . import exact_sum, vectorized
+from . import exact_sum, operations, vectorized
 from .arithmetic import (
     EAGER,
     LANES,
@@ -43,6 +43,7 @@ from .arithmetic import (
     rounded_bound,
     split_long,
 )
+from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
 """The base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow too; not of IndexedSlices."""
@@ -138,7 +139,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         inputs = [*tensors, *extra_inputs]
         # Only functional names have a derivative. A threshold is read only if no tape watches it.
         if not self._takes_host(inputs, watched=inputs if differentiable else extra_inputs):
-            return DevicePath(self, tensors, differentiable)
+            return TensorflowPath(self, tensors, differentiable)
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
@@ -332,3 +333,6 @@ COLLECTOR: Any = collected.collector(EAGER)
 BACKEND = TensorflowBackend()
 _run_as_written()
 vectorized.register()
+operations.register(
+    lambda tensors, p, per_tensor: TensorflowPath(BACKEND, tensors, True, per_tensor).norm_by_operations(p)
+)

@@ -1,0 +1,216 @@
+"""TensorFlow: graphs on a CPU call the compiled kernels, by two operations, with the bits of the host path."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import reference
+from support.kits import in_a_new_process
+
+import unified_clip.tensorflow as uc
+from unified_clip._backends.tensorflow import operations
+
+pytestmark = pytest.mark.skipif(not operations.REGISTERED, reason="this build has no compiled kernels")
+
+NORM, SCALE = operations.NORM, operations.SCALE
+
+
+@pytest.fixture(autouse=True)
+def _on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
+    monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
+
+
+def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list[tf.Tensor]:
+    random = np.random.default_rng(seed)
+    arrays = (random.standard_normal(shape) * scale for shape in ((5, 7), (3,), (), (2, 1, 4)))
+    return [tf.cast(tf.constant(array), dtype) for array in arrays]
+
+
+def called(function: Callable[..., Any], *arguments: Any, **settings: Any) -> list[str]:
+    """Return the operations of unified_clip in the graph of a function."""
+    concrete = tf.function(lambda *given: function(*given), **settings).get_concrete_function(*arguments)
+    return [op.type for op in concrete.graph.get_operations() if op.type in (NORM, SCALE)]
+
+
+def in_pairs(clip: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
+    held = [tf.Variable(tf.zeros_like(grad)) for grad in gradients()]
+    return lambda grads: [grad for grad, _ in clip(list(zip(grads, held, strict=True)))]
+
+
+# -- which graphs
+
+
+def test_a_graph_measures_and_scales_by_one_operation_each() -> None:
+    assert called(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == [NORM, SCALE]
+    assert called(lambda grads: uc.clip_grad_norm_(list(grads), 1.0), gradients()) == [NORM, SCALE]
+    assert called(in_pairs(uc.GradientClipByNorm(1.0)), gradients()) == [NORM, SCALE]
+    assert called(uc.global_norm, gradients()) == [NORM]
+
+
+def test_xla_and_strategies_need_operations_of_tensorflow() -> None:
+    assert called(uc.global_norm, gradients(), jit_compile=True) == []
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        assert called(uc.global_norm, gradients()) == []
+
+
+@pytest.mark.parametrize("p", [3.0, math.inf])
+def test_other_orders_are_measured_by_operations_of_tensorflow(p: float) -> None:
+    assert called(lambda grads: uc.clip_grad_norm_(list(grads), 1.0, norm_type=p), gradients()) == [SCALE]
+
+
+@pytest.mark.parametrize("variable", ["UNIFIED_CLIP_GRAPH", "UNIFIED_CLIP_PATH"])
+def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "framework")
+    assert called(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == []
+
+
+# -- values
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_random_lists_have_the_bits_of_the_host_path(dtype: str, p: float) -> None:
+    def clip(grads: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        held = list(grads)
+        return uc.clip_grad_norm_(held, 1.0, norm_type=p), held
+
+    compiled = tf.function(clip)
+    for seed in range(50):
+        grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
+        (norm, clipped), (wanted_norm, wanted) = compiled(grads), clip(grads)
+        if p == 2 or not dtype.startswith("complex"):
+            assert norm == wanted_norm
+            assert all(np.array_equal(one.numpy(), other.numpy()) for one, other in zip(clipped, wanted, strict=True))
+        else:
+            np.testing.assert_allclose(norm, wanted_norm, rtol=2.0**-23)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype: str) -> None:
+    compiled = tf.function(uc.global_norm)
+    bits = 24 if dtype == "float32" else 53
+    for legs in ((3, 4, 5), (5, 12, 13), (8, 15, 17)):
+        scale = (2 ** (bits + 1) - 1) // legs[2] | 1
+        for least in (0.0, 2.0**-40):
+            grads = [tf.constant([number], dtype) for number in (legs[0] * scale, legs[1] * scale, least)]
+            assert compiled(grads).numpy() == reference.norm([grad.numpy() for grad in grads])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-41])
+@pytest.mark.parametrize("limit", [0.5, 1e-42])
+def test_special_values_and_subnormal_numbers(value: float, limit: float) -> None:
+    """The norm itself is rounded by TensorFlow, which takes subnormal numbers for zero."""
+    grads = [tf.constant([value, value]), tf.constant([0.0, -0.0])]
+    clipped, norm = tf.function(lambda given: uc.clip_by_global_norm(given, limit))(grads)
+    wanted, wanted_norm = uc.clip_by_global_norm(grads, limit)
+    if value == 1e-41 and limit == 1e-42:
+        assert 0 < clipped[0].numpy()[0] < value
+        return
+    np.testing.assert_array_equal(norm, wanted_norm if wanted_norm > 1e-38 or value != 1e-41 else 0.0)
+    for one, other in zip(clipped, wanted, strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_lengths_may_be_unknown_while_tracing() -> None:
+    signature = [[tf.TensorSpec([None, 3]), tf.TensorSpec(None)]]
+    compiled = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0), input_signature=signature)
+    for count in (0, 1, 70_000):
+        grads = [tf.ones([count, 3]), tf.fill([2, 2], 3.0)]
+        (clipped, norm), (wanted, wanted_norm) = compiled(grads), uc.clip_by_global_norm(grads, 1.0)
+        assert norm == wanted_norm
+        assert all(np.array_equal(one, other) for one, other in zip(clipped, wanted, strict=True))
+
+
+def test_a_gradient_is_not_overwritten_while_something_else_needs_it() -> None:
+    @tf.function
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        kept, given_up = x * 2.0, x * 3.0
+        (one, other), _ = uc.clip_by_global_norm([kept, given_up], 1.0)
+        return kept, one, other
+
+    x = tf.random.normal([100_000], seed=1)
+    kept, one, other = step(x)
+    np.testing.assert_array_equal(kept, x * 2.0)
+    (wanted_one, wanted_other), _ = uc.clip_by_global_norm([x * 2.0, x * 3.0], 1.0)
+    np.testing.assert_array_equal(one, wanted_one)
+    np.testing.assert_array_equal(other, wanted_other)
+
+
+def test_results_outlive_the_function() -> None:
+    def results() -> list[tf.Tensor]:
+        compiled = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0)[0])
+        return compiled([tf.fill([100_000], float(k)) for k in (1, 2, 3)])
+
+    kept = [results() for _ in range(20)]
+    assert all(np.array_equal(one, other) for each in kept for one, other in zip(each, kept[0], strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_members_of_a_batch_have_norms_of_their_own(batch: int) -> None:
+    rows = tf.random.normal([batch, 4, 5], seed=2)
+    shared = tf.constant([3.0, 4.0])
+    held = [tf.Variable(rows[0]), tf.Variable(shared)]
+
+    def clip(row: tf.Tensor) -> tuple[Any, ...]:
+        (one, other), norm = uc.clip_by_global_norm([row, shared], 1.0)
+        (each, _), _ = uc.GradientClipByNorm(0.5)(list(zip([row, shared], held, strict=True)))
+        return one, other, norm, each
+
+    got = tf.function(lambda given: tf.vectorized_map(clip, given, fallback_to_while_loop=False))(rows)
+    for index in range(batch):
+        for one, other in zip(got, clip(rows[index]), strict=True):
+            np.testing.assert_array_equal(one[index], other)
+
+
+# -- saved programs
+
+
+SAVE = """
+import sys
+import tensorflow as tf
+import unified_clip.tensorflow as uc
+
+
+class Program(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def clip(self, x):
+        return uc.clip_by_global_norm([x], 1.0)[0][0]
+
+
+tf.saved_model.save(Program(), sys.argv[1])
+"""
+LOAD = """
+import sys
+import tensorflow as tf
+
+print(tf.saved_model.load({path!r}).clip(tf.constant([3.0, 4.0])).numpy().tolist())
+"""
+
+
+def test_a_saved_program_needs_unified_clip_and_names_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "program")
+    in_a_new_process(SAVE.replace("sys.argv[1]", repr(path)))
+    loaded = in_a_new_process("import unified_clip.tensorflow" + LOAD.format(path=path))
+    assert loaded.strip() == str(np.float32([0.6, 0.8]).tolist())
+    failed = subprocess.run([sys.executable, "-c", LOAD.format(path=path)], capture_output=True, text=True, check=False)
+    assert failed.returncode
+    assert "Op type not registered 'UnifiedClipNorm'" in failed.stderr
+
+
+def test_a_graph_of_tensorflow_1_runs_them() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        grads = [tf.constant([3.0, 4.0]), tf.constant([12.0])]
+        clipped, norm = uc.clip_by_global_norm(grads, 6.5)
+        assert {NORM, SCALE} <= {op.type for op in norm.graph.get_operations()}
+        found, n = session.run([clipped, norm])
+    assert n == 13.0
+    assert [each.tolist() for each in found] == [[1.5, 2.0], [6.0]]

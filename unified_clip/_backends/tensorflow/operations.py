@@ -1,0 +1,128 @@
+"""The compiled kernels as operations of TensorFlow, for graphs on a CPU that XLA does not compile.
+
+`UnifiedClipNorm` and `UnifiedClipScale` do what the host path does. The rule between them is part of the graph.
+Derivatives are those of TensorFlow's own operations.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import execute
+from tensorflow.python.framework import op_def_library
+from tensorflow.python.ops.parallel_for import pfor
+
+from ..._compute import host, kernels, processor
+from ..._core.types import Scalar, Tensor
+from ..._native import KERNELS
+from .arithmetic import is_for_xla, product
+
+NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
+
+REGISTERED = KERNELS is not None and KERNELS.register_tensorflow()
+
+NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
+
+
+def supports(tensors: Sequence[Tensor]) -> bool:
+    """Return whether the operations compute on these tensors, in the graph that is being traced.
+
+    Not under a strategy: its workers may not have imported unified_clip.
+    """
+    return bool(
+        REGISTERED
+        and tensors
+        and not tf.executing_eagerly()
+        and not is_for_xla()
+        and not tf.distribute.has_strategy()
+        and host.kernels_in_graphs()
+        and all(device.device_type == "CPU" for device in tf.config.get_visible_devices())
+        and all(tensor.dtype.name in kernels.CODES for tensor in tensors)
+    )
+
+
+def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
+    """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
+    n = _apply(NORM, tensors, p, per_tensor)
+    n.set_shape([len(tensors)] if per_tensor else [])
+    return n
+
+
+def scale(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+    """Return the products, and the tensors themselves where the coefficient is 1. `coef`: for all, or one for each."""
+    return list(_apply(SCALE, tensors, coef=coef))
+
+
+def _apply(
+    name: str, tensors: Sequence[Tensor], p: float = 2, per_tensor: bool = False, is_batch: bool = False, **inputs: Any
+) -> Any:
+    """Add an operation to the graph."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
+    attributes = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
+    result = op_def_library.apply_op(name, gradients=list(tensors), **inputs, **attributes)
+    if execute.must_record_gradient():  # a GradientTape in the graph, as TensorFlow's own operations do
+        op = (result[0] if isinstance(result, list) else result).op
+        execute.record_gradient(name, op.inputs, tuple(itertools.chain(*attributes.items())), op.outputs)
+    return result
+
+
+def register(norm_by_operations: NormByOperations) -> None:
+    """Register derivatives, and rules for `tf.vectorized_map`.
+
+    `norm_by_operations`: computes a norm by TensorFlow's operations, from tensors, the order and `per_tensor`.
+    """
+
+    def norm_gradient(op: Any, gradient: Tensor) -> list[Tensor]:
+        p, per_tensor = float(op.get_attr("p")), op.get_attr("per_tensor")
+        return _derivatives(lambda *tensors: [norm_by_operations(tensors, p, per_tensor)], op.inputs, [gradient])
+
+    def scale_gradient(op: Any, *gradients: Tensor) -> list[Tensor]:
+        return _derivatives(lambda *inputs: _products(inputs[:-1], inputs[-1]), op.inputs, gradients)
+
+    def vectorized_norm(loop: Any) -> Any:
+        tensors = _stacked_inputs(loop)
+        n = _apply(NORM, tensors, loop.get_attr("p"), loop.get_attr("per_tensor"), is_batch=True)
+        return pfor.wrap(n, True)
+
+    def vectorized_scale(loop: Any) -> Any:
+        *tensors, coef = _stacked_inputs(loop)
+        return [pfor.wrap(each, True) for each in _products(tensors, coef, is_batch=True)]
+
+    for name, derive, vectorize in (
+        (NORM, norm_gradient, vectorized_norm),
+        (SCALE, scale_gradient, vectorized_scale),
+    ):
+        with suppress(KeyError):  # this process has imported unified_clip before
+            tf.RegisterGradient(name)(derive)
+        with suppress(KeyError):
+            pfor.RegisterPFor(name)(vectorize)
+
+
+def _stacked_inputs(loop: Any) -> list[Tensor]:
+    """Return the inputs of an operation for all members of a batch."""
+    loop.stack_inputs()
+    return [loop.stacked_input(index) for index in range(loop.num_inputs)]
+
+
+def _derivatives(
+    function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> list[Tensor]:
+    copies = [tf.identity(tensor) for tensor in inputs]
+    derivatives: list[Tensor] = tf.gradients(function(*copies), copies, list(gradients))
+    return derivatives
+
+
+def _products(tensors: Sequence[Tensor], coef: Scalar, *, is_batch: bool = False) -> list[Tensor]:
+    """Return what `UnifiedClipScale` does. `is_batch`: all inputs have a first axis for the members of a batch."""
+    is_vector = coef.shape.rank == 1 + is_batch
+    results = []
+    for index, tensor in enumerate(tensors):
+        factor = coef[..., index] if is_vector else coef
+        if is_batch:
+            factor = tf.reshape(factor, tf.concat([[-1], tf.ones([tf.rank(tensor) - 1], tf.int32)], axis=0))
+        results.append(tf.where(factor >= 1.0, tensor, product(tensor, factor)))
+    return results
