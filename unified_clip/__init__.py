@@ -61,17 +61,33 @@ def __getattr__(name: str) -> Any:
         raise ModuleNotFoundError(message, name=error.name) from None
 
 
-def native_available() -> bool:
-    """Whether the compiled kernels are in use on the host path; else NumPy computes the same bits, more slowly.
+def native_available(in_graphs_of: str | None = None) -> bool:
+    """Return whether the compiled kernels are in use: on the host path, or in the graphs of a framework on a CPU.
+
+    Without them, NumPy computes the same bits on the host path, more slowly. In graphs the framework's own operations
+    compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs.
+
+    Args:
+        in_graphs_of: "torch", "tensorflow" or another framework, which is imported. None asks about the host path.
+
+    Raises:
+        ValueError: There is no such framework.
+        ModuleNotFoundError: The framework is not installed.
 
     Example:
         >>> import unified_clip
         >>> unified_clip.native_available() in (True, False)
         True
+        >>> unified_clip.native_available("numpy")
+        False
     """
     from ._native import KERNELS
 
-    return KERNELS is not None
+    if in_graphs_of is None:
+        return KERNELS is not None
+    from . import _dispatch
+
+    return KERNELS is not None and _dispatch.backend_named(in_graphs_of).kernels_in_graphs()
 
 
 __all__ = [

@@ -67,6 +67,14 @@ def _backend(name: str) -> Backend:
     return _loaded[name]
 
 
+def backend_named(name: str) -> Backend:
+    """Return the backend of a framework, which this imports."""
+    names = sorted(set(ADAPTERS.values()))
+    if name not in names:
+        raise ValueError(f"there is no framework {name!r}. Use one of {', '.join(names)}")
+    return _backend(name)
+
+
 def adapter_of(kind: type) -> str | None:
     """The adapter for tensors of a type; None for what is no tensor."""
     if kind not in _known:

@@ -15,6 +15,7 @@ import pytest
 from support import reference
 from support.kits import in_a_new_process
 
+import unified_clip
 import unified_clip.jax as uc
 from unified_clip._backends.jax import backend, custom_call
 from unified_clip._backends.jax.path import JaxPath
@@ -122,11 +123,18 @@ def test_a_release_of_xla_that_rejects_the_kernels_is_a_warning(monkeypatch: pyt
     def reject(*_: Any, **__: Any) -> None:
         raise RuntimeError("unsupported version")
 
-    monkeypatch.setattr(custom_call, "_register", functools.cache(custom_call._register.__wrapped__))
+    monkeypatch.setattr(custom_call, "register", functools.cache(custom_call.register.__wrapped__))
     monkeypatch.setattr(jax.ffi, "register_ffi_target", reject)
     with pytest.warns(RuntimeWarning, match="rejects the compiled kernels of unified_clip .unsupported version"):
         norm = jax.jit(lambda grads: uc.global_norm(grads))(gradients())
     assert norm == uc.global_norm(gradients())
+    assert not unified_clip.native_available("jax")
+
+
+def test_native_available_says_whether_programs_call_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unified_clip.native_available("jax")
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
+    assert not unified_clip.native_available("jax")
 
 
 # -- values

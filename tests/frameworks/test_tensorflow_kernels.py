@@ -15,6 +15,7 @@ import tensorflow as tf
 from support import reference
 from support.kits import in_a_new_process
 
+import unified_clip
 import unified_clip.tensorflow as uc
 from unified_clip._backends.tensorflow import operations
 
@@ -69,7 +70,9 @@ def test_other_orders_are_measured_by_operations_of_tensorflow(p: float) -> None
 
 @pytest.mark.parametrize("variable", ["UNIFIED_CLIP_GRAPH", "UNIFIED_CLIP_PATH"])
 def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    assert unified_clip.native_available("tensorflow")
     monkeypatch.setenv(variable, "framework")
+    assert not unified_clip.native_available("tensorflow")
     assert called(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == []
 
 
@@ -177,6 +180,7 @@ def test_members_of_a_batch_have_norms_of_their_own(batch: int) -> None:
 SAVE = """
 import sys
 import tensorflow as tf
+import unified_clip
 import unified_clip.tensorflow as uc
 
 

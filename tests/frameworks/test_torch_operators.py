@@ -12,6 +12,7 @@ import torch
 from support import reference
 from support.tiers import nightly
 
+import unified_clip
 import unified_clip.torch as uc
 from unified_clip._backends.torch import operators
 from unified_clip._native import KERNELS
@@ -80,7 +81,9 @@ def test_views_are_measured_by_the_kernels_and_written_by_operations() -> None:
 
 
 def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unified_clip.native_available("torch")
     monkeypatch.setattr(operators, "ENABLED", False)
+    assert not unified_clip.native_available("torch")
     assert called(lambda held: uc.clip_grad_norm_(held, 1.0), parameters(gradients())) == []
 
 

@@ -34,6 +34,10 @@ class Backend(Protocol):
     takes_capsules: bool = False
     """True if `from_capsules` returns tensors over DLPack's memory, without a copy."""
 
+    def kernels_in_graphs(self) -> bool:
+        """Return whether compiled graphs on a CPU call the compiled kernels."""
+        return False
+
     # -- tensors
 
     def is_tensor(self, value: Any) -> bool:

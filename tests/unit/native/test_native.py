@@ -330,6 +330,12 @@ def loaded(setting: str, code: str = "import unified_clip; print(unified_clip.na
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
 
 
+def test_kernels_in_graphs_are_asked_for_by_the_name_of_a_framework() -> None:
+    assert not unified_clip.native_available("numpy")
+    with pytest.raises(ValueError, match="there is no framework 'onnx'. Use one of jax, mlx, numpy, paddle,"):
+        unified_clip.native_available("onnx")
+
+
 def test_the_setting_leaves_it_out_or_requires_it() -> None:
     assert unified_clip.native_available()
     assert [loaded(setting).stdout for setting in ("", "0", "1")] == ["True\n", "False\n", "True\n"]

@@ -35,6 +35,10 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     writable = False
     donates = True
     takes_capsules = True
+
+    def kernels_in_graphs(self) -> bool:
+        return host.kernels_in_graphs() and custom_call.register()
+
     _axes: tuple[str, ...] | None = None
     """The axes of `shard_map` that the caller passes as process_group; None to infer them from types."""
 

@@ -102,7 +102,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
     by_xla = mlir.lower_fun(operations, multiple_results=False)
 
     def by_kernels(context: Any, *operands: Any, norm: Norm, batches: int) -> Any:
-        if not (_is_for_one_device(context.module_context) and _register()):
+        if not (_is_for_one_device(context.module_context) and register()):
             return by_xla(context, *operands, norm=norm, batches=batches)
         attributes = {"p": norm.p, "each": int(norm.each), "threads": processor.default_threads()}
         lower = jax.ffi.ffi_lowering(TARGET)
@@ -127,7 +127,7 @@ def _is_for_one_device(module: Any) -> bool:
 
 
 @functools.cache
-def _register() -> bool:
+def register() -> bool:
     """Give XLA the function, once per process. Warn and return False if this release of XLA rejects it."""
     assert KERNELS is not None
     try:

@@ -56,6 +56,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     writable = False
     takes_capsules = True
 
+    def kernels_in_graphs(self) -> bool:
+        return operations.REGISTERED and host.kernels_in_graphs()
+
     # -- tensors
 
     def is_tensor(self, value: Any) -> bool:

@@ -27,6 +27,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     writable = True
 
+    def kernels_in_graphs(self) -> bool:
+        return operators.ENABLED
+
     # -- tensors
 
     def is_tensor(self, value: Any) -> bool:
