@@ -332,7 +332,7 @@ def loaded(setting: str, code: str = "import unified_clip; print(unified_clip.na
 
 def test_kernels_in_graphs_are_asked_for_by_the_name_of_a_framework() -> None:
     assert not unified_clip.native_available("numpy")
-    with pytest.raises(ValueError, match="there is no framework 'onnx'. Use one of jax, mlx, numpy, paddle,"):
+    with pytest.raises(ValueError, match=r"there is no framework 'onnx'. Use one of jax, mlx, numpy, paddle,"):
         unified_clip.native_available("onnx")
 
 
