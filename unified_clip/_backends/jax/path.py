@@ -58,7 +58,7 @@ class JaxPath(DevicePath):
         return self.norm_by_operations(p)
 
     def _by_kernels(self, p: float) -> bool:
-        is_sharded = any([self._backend.sharded_axes(tensor) for tensor in self._tensors])  # checks every tensor
+        is_sharded = any(self._backend.sharded_axes(tensor) for tensor in self._tensors)
         return not is_sharded and host.kernels_in_graphs() and custom_call.supports(self._tensors, p)
 
     def norm_by_operations(self, p: float) -> Scalar:
