@@ -99,7 +99,7 @@ def test_what_is_wrong_is_told(arguments: tuple[object, ...], error: type[Except
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
-        (lambda: None, "run.jsonl: No unified_clip calls were recorded. Framework functions are not recorded"),
+        (lambda: None, "run.jsonl: No clip calls were recorded, neither of unified_clip"),
         (
             lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
             "run.jsonl: None of the 1 recorded calls has a total norm. Clips by value and calls",

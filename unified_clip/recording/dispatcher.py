@@ -10,6 +10,7 @@ from typing import Any
 
 from .._core import observer
 from .._core.observer import Clip
+from .natives.hooks import HOOKS
 
 Recording = Any
 """`recorder.Recording`, whose module imports this one."""
@@ -34,6 +35,8 @@ class Dispatcher:
         self._changing = threading.Lock()
         self._thread = threading.local()
         self.needs_leaves = self.norms = False
+        self.natives: tuple[Recording, ...] = ()
+        """The recordings that record the frameworks' functions too."""
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))
@@ -46,7 +49,9 @@ class Dispatcher:
             self._recordings = change(self._recordings)
             self.needs_leaves = any(recording.needs_leaves for recording in self._recordings)
             self.norms = any(recording.norms for recording in self._recordings)
+            self.natives = tuple(recording for recording in self._recordings if recording.natives)
             observer.active = self if self._recordings else None
+            HOOKS.switch(bool(self.natives))
 
     def after_fork(self) -> None:
         """Make new locks in a forked process, where those of other threads stay locked. End most recordings there."""

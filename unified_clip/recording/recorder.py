@@ -22,17 +22,24 @@ from .dispatcher import DISPATCHER
 
 SCHEMA = 1
 NO_CALLS = (
-    "No unified_clip calls were recorded. Framework functions are not recorded: replace them with unified_clip's, "
-    "or use `unified-clip verify`."
+    "No clip calls were recorded, neither of unified_clip nor of the functions that docs/recording.md lists. "
+    "Calls inside torch.compile or jit_compile=True are not recorded: turn these off."
 )
 
 encode = json.JSONEncoder().encode
 
 
 def record(
-    path: str | os.PathLike[str], *, norms: bool = False, gradients_every: int | None = None, names: Any = None
+    path: str | os.PathLike[str],
+    *,
+    norms: bool = False,
+    gradients_every: int | None = None,
+    names: Any = None,
+    natives: bool = True,
 ) -> Recording:
     """Record every clip call of this process, on any framework, inside a `with` block.
+
+    It records unified_clip's functions and the frameworks' own, such as `torch.nn.utils.clip_grad_norm_`.
 
     The file has a line of JSON for each call; `docs/recording.md` lists its fields. A line is written at once when the
     call returns. On a GPU it is written after a later call, when the norm has arrived. After a crash every line but the
@@ -46,6 +53,7 @@ def record(
         names: Names of the parameters: a list by position, a dict of name to parameter, or a model with
             `named_parameters()`. A list of gradients, one for each parameter in order, takes their names. None: the
             keys of dicts, the names in pairs, Paddle's and TensorFlow's parameter names, else positions.
+        natives: Record the frameworks' own functions too.
 
     Returns:
         The recording, a context manager. Its `step` counts calls, unless you set it or call `next_step()`.
@@ -68,7 +76,7 @@ def record(
         >>> line["step"], line["call"], line["norm"], line["clipped"]
         (1, 'clip_grad_norm_', 5.0, True)
     """
-    return Recording(Path(path), norms, gradients_every, names)
+    return Recording(Path(path), norms, gradients_every, names, natives=natives)
 
 
 class Recording:
@@ -77,10 +85,16 @@ class Recording:
     records_forks = False
     """Whether it also records in forked processes."""
 
-    def __init__(self, path: Path, norms: bool, gradients_every: int | None, names: Any) -> None:
+    stores_results = False
+    """Whether it stores the gradients before and after each call of a framework's function, for `verify`."""
+
+    def __init__(
+        self, path: Path, norms: bool, gradients_every: int | None, names: Any, *, natives: bool = True
+    ) -> None:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")
         self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
+        self.natives = natives
         self.needs_leaves = self.norms or gradients_every is not None
         self._namer = make_namer(names)
         self._make_locks()
@@ -112,7 +126,7 @@ class Recording:
                 raise ValueError(f"{self._step} calls were counted as steps. Set step before the first call of each.")
             if step < self._step:
                 raise ValueError(f"step is {step}, but step {self._step} has begun. Pass {self._step} or more.")
-        self._wait_for_graphs()
+        self.wait()
         self._step, self._by_calls = step, False
 
     def next_step(self) -> None:
@@ -148,7 +162,7 @@ class Recording:
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         DISPATCHER.remove(self)
-        self._wait_for_graphs()
+        self.wait()
         with self._flushing:
             self._flush(wait=True)
         self._close()
@@ -184,6 +198,15 @@ class Recording:
         with self._flushing:
             self._flush(wait=True)
             self._write({"step": step}, [fields], {})
+
+    def on_failure(self, call: str, error: Exception) -> None:
+        """Warn once that calls of a framework's function cannot be recorded."""
+        self._is_empty = False
+        self._warn(f"a call of {call} is not recorded: {type(error).__name__}: {error}")
+
+    def wait_with(self, wait: Callable[[], object]) -> None:
+        """Register a function that waits until started graphs have reported their calls."""
+        self._waits.add(wait)
 
     def on_unrecordable_graph(self, framework: str) -> None:
         """Warn once that calls in this framework's graph cannot be recorded."""
@@ -230,7 +253,7 @@ class Recording:
         for each in events:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
-    def _wait_for_graphs(self) -> None:
+    def wait(self) -> None:
         """Wait until running graphs have reported their calls. The caller must not hold the lock, which they take."""
         for wait in tuple(self._waits):
             wait()
@@ -294,9 +317,10 @@ class CallRecorder:
     """The recorder of one call, for one recording."""
 
     def __init__(self, recording: Recording, call: str) -> None:
-        self._recording, self._call = recording, call
+        self.recording, self._call = recording, call
         self._step: int | None = None
-        self.events: list[ClipEvent] = []
+        self.events: list[Any] = []
+        """Of the type `ClipEvent`, or `NativeEvent`."""
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
         self._tail: dict[str, Any] = {}
@@ -304,12 +328,12 @@ class CallRecorder:
     @property
     def step(self) -> int:
         if self._step is None:
-            self._step = self._recording._take_step()
+            self._step = self.recording._take_step()
         return self._step
 
     def on_clip(self, clip: Clip) -> None:
         """Record a clip. A call may have none, one, or one for each group."""
-        recording = self._recording
+        recording = self.recording
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
@@ -325,18 +349,28 @@ class CallRecorder:
         elif self.step % recording.gradients_every == 0:
             self._gradients.update(copy_gradients(clip, names))
 
-    def end(self, seconds: float, error: BaseException | None) -> None:
+    @property
+    def needs_leaves(self) -> bool:
+        """Whether the recording needs the gradients one by one."""
+        return self.recording.needs_leaves
+
+    def end_with(self, event: Any) -> None:
+        """Record the `NativeEvent` of a framework's function, whose duration is unknown."""
+        self.events = [event]
+        self.end(None, None)
+
+    def end(self, seconds: float | None, error: BaseException | None) -> None:
         """Record the duration of the call, without that of the recording, and its exception. Then write it."""
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
         elif any(each.in_graph for each in self.events):
-            self._recording._report_from_graph(self._call, self.events)
+            self.recording._report_from_graph(self._call, self.events)
             return
         if self._gradients:
-            self._tail["gradients"] = self._recording._store(self.step, self._gradients)
+            self._tail["gradients"] = self.recording._store(self.step, self._gradients)
         _ = self.step  # a call without clips takes its step here
-        self._recording._add(self)
+        self.recording._add(self)
 
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
         """Return the fields of the call as (start of each line, fields of each group, end of each line)."""

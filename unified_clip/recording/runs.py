@@ -84,7 +84,10 @@ class RecordedCall(Table):
     """The number of gradients with each layout."""
 
     watched: bool = False
-    """Whether it is a framework's own function. Its coefficient is computed from its results, with their rounding."""
+    """Whether it is a framework's own function. Its coefficient has the rounding of its norm or results."""
+
+    returned_norm: Real | None = None
+    """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
 
     after: str | None = None
     """The file with the gradients after clipping, of a watched call."""

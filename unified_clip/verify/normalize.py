@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..recording import runs
+from ..recording.natives.evidence import NativeCall, ObservedTensors, fields
 from ..recording.pairing import count_mergeable, merge_calls
 from ..recording.runs import RecordedCall
 from ..tensors.types import Dense
 from .match_names import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
 from .run import ScriptRun
-from .watch.base import NativeCall, ObservedTensors, fields
 from .worker import RECORDING
 
 BY_HAND = "by hand"

@@ -16,8 +16,6 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +25,15 @@ import unified_clip
 
 from .. import _safetensors, _workers
 from .._dispatch import adapter_of
+from ..recording.natives.hooks import HOOKS
 from ..recording.recorder import Recording
-from ..recording.startup.after_import import AfterImport
 from ..tensors.files.convert_worker import function_in, read_tensor
 from ..tensors.types import PARTS, UnreadableError, densify
-from .watch.base import Observer
 
 RECORDING, ENDED = "recording.jsonl", "ended.json"
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The parts of an output. The last two are optional."""
-
-WATCHED = {
-    "torch": ("torch", "install"),
-    "tensorflow": ("tensorflow", "install"),
-    "keras": ("keras", "install"),
-    "paddle": ("paddle", "install"),
-    "unified_clip.paddle": ("paddle", "install_unified_clip"),
-    "optax": ("optax", "install"),
-}
-"""From a module to the module of `watch`, and its function, that watch it."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -69,19 +56,19 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     """Run and record the training step of a file. Return the number of outputs, and whether it yields them."""
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
-    observer = Observer(recording)
-    AfterImport({module: partial(_watch, observer, *how) for module, how in WATCHED.items()}).install()
+    recording.stores_results = True
+    HOOKS.switch(True)  # before the file imports a framework
     function = _function(file, name)
     count = 0
     with warnings.catch_warnings(), recording:
         warnings.filterwarnings("ignore", "gradients inside a graph are not stored", unified_clip.ClipWarning)
-        warnings.filterwarnings("ignore", ".*No unified_clip calls were recorded", unified_clip.ClipWarning)
+        warnings.filterwarnings("ignore", ".*No clip calls were recorded", unified_clip.ClipWarning)
         result = function(weights, batches)
         yields = inspect.isgenerator(result)
         for count, output in enumerate(_yielded(result, recording) if yields else [result], start=1):
-            observer.wait()
+            recording.wait()
             _store(out / f"{count}.safetensors", count, output)
-        observer.wait()
+        recording.wait()
     return {"given": count, "yields": yields}
 
 
@@ -91,13 +78,6 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
         stacked = dict(batches)
         count = len(next(iter(stacked.values())))
         return dict(weights), [{name: array[index] for name, array in stacked.items()} for index in range(count)]
-
-
-# -- watching the frameworks
-
-
-def _watch(observer: Observer, which: str, install: str) -> None:
-    getattr(import_module(f"unified_clip.verify.watch.{which}"), install)(observer)
 
 
 # -- the function and its outputs

@@ -263,7 +263,7 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
-        (lambda: None, "run.jsonl: No unified_clip calls were recorded."),
+        (lambda: None, "run.jsonl: No clip calls were recorded"),
         (lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0), "run.jsonl: No norm above 0 to plot."),
     ],
 )

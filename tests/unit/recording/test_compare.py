@@ -772,13 +772,13 @@ BOUNDED = {**line(1, rule="value", norm_type=None, norm=None, coef=None, paramet
         (
             [],
             [],
-            "a.jsonl: No unified_clip calls were recorded. Framework functions are not recorded: replace them with",
+            "a.jsonl: No clip calls were recorded, neither of unified_clip nor of",
         ),
-        ([], [line(1)], "a.jsonl: No unified_clip calls were recorded."),
+        ([], [line(1)], "a.jsonl: No clip calls were recorded"),
         (
             [line(1)],
             [],
-            "b.jsonl: No unified_clip calls were recorded. Framework functions are not recorded: replace them",
+            "b.jsonl: No clip calls were recorded, neither of",
         ),
         ([EMPTY], [EMPTY], "a.jsonl: None of the 1 recorded calls clipped a gradient: 1 got no gradient. Record calls"),
         (

@@ -140,7 +140,7 @@ def test_names_are_given_by_position_and_never_twice(path: Path) -> None:
 
 
 def test_a_recording_without_a_call_says_so(path: Path) -> None:
-    with pytest.warns(ClipWarning, match="No unified_clip calls were recorded"), unified_clip.record(path):
+    with pytest.warns(ClipWarning, match="No clip calls were recorded"), unified_clip.record(path):
         uc.global_norm([np.ones(2)])
 
 

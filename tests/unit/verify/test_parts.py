@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from unified_clip.recording.compare import compare as compare_runs
+from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors, coefficient, fields
 from unified_clip.recording.rounding import Distance
 from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import compare, match_names, normalize, report, step_pairing
 from unified_clip.verify.compare import StepComparison, Verification
 from unified_clip.verify.run import Script, ScriptRun, StepOutput
-from unified_clip.verify.watch.base import NativeCall, ObservedTensors, coefficient, fields
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
 

@@ -14,11 +14,12 @@ import pytest
 import unified_clip
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
+from unified_clip.recording.natives.base import OBSERVER
+from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors, coefficient, coefficient_by_formula
 from unified_clip.recording.startup.after_import import AfterImport
 from unified_clip.tensors.types import Dense
 from unified_clip.verify.match_names import NameMatcher
 from unified_clip.verify.run import Script, ScriptRun, StepOutput
-from unified_clip.verify.watch.base import NativeCall, ObservedTensors, Observer, coefficient, coefficient_by_formula
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 
@@ -90,7 +91,8 @@ def test_a_watched_call_is_a_line_of_the_recording(tmp_path: Path) -> None:
     native = NativeCall("framework.clip", "framework", "global", 1.0, 2.0, 0.0)
     with unified_clip.record(tmp_path / "run.jsonl", norms=True) as run:
         run.next_step()
-        Observer(run).record(native, ObservedTensors(before, after, [before[0], None], ["a", "b"]))
+        run.stores_results = True
+        OBSERVER.record(native, ObservedTensors(before, after, [before[0], None], ["a", "b"]))
     (line,) = runs.read(tmp_path / "run.jsonl").lines
     assert (line.step, line.call, line.rule, line.norm, line.coef) == (1, "framework.clip", "global", 13.0, 1 / 13)
     assert line.watched
@@ -104,24 +106,24 @@ def test_a_watched_call_is_a_line_of_the_recording(tmp_path: Path) -> None:
 def test_a_per_tensor_clip_records_each_norm_and_coefficient(tmp_path: Path) -> None:
     before = [dense(np.array([3.0, 4.0])), dense(np.array([0.5]))]
     native = NativeCall("framework.clip", "framework", "each", 1.0, 2.0, 0.0)
-    with unified_clip.record(tmp_path / "run.jsonl") as run:
-        Observer(run).record(native, ObservedTensors(before, [scaled(before[0], 0.2), before[1]]))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        OBSERVER.record(native, ObservedTensors(before, [scaled(before[0], 0.2), before[1]]))
     (line,) = runs.read(tmp_path / "run.jsonl").lines
     assert (line.norm, line.coef) == ([5.0, 0.5], [0.2, 1.0])
 
 
 def test_a_call_without_gradients_is_not_recorded(tmp_path: Path) -> None:
     with (
-        pytest.warns(unified_clip.ClipWarning, match="No unified_clip calls were recorded"),
-        unified_clip.record(tmp_path / "r") as run,
+        pytest.warns(unified_clip.ClipWarning, match="No clip calls were recorded"),
+        unified_clip.record(tmp_path / "r"),
     ):
-        Observer(run).record(NativeCall("clip", "torch", "global", 1.0), ObservedTensors([], []))
+        OBSERVER.record(NativeCall("clip", "torch", "global", 1.0), ObservedTensors([], []))
     assert runs.read(tmp_path / "r").lines == []
 
 
 def test_a_call_inside_another_or_inside_ours_is_not_counted(tmp_path: Path) -> None:
-    with unified_clip.record(tmp_path / "run.jsonl") as run:
-        observer = Observer(run)
+    observer = OBSERVER
+    with unified_clip.record(tmp_path / "run.jsonl"):
         with observer.outermost() as first, observer.outermost() as second:
             pass
         with observer.outermost() as third:

@@ -59,7 +59,7 @@ class ProcessRecording(Recording):
     def end_recording(self) -> None:
         """Write the lines whose numbers have not arrived yet, and close the file."""
         DISPATCHER.remove(self)
-        self._wait_for_graphs()
+        self.wait()
         with self._flushing:
             self._flush(wait=True)
         self._has_ended = True

@@ -8,11 +8,13 @@ from typing import Any
 import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from .base import NativeCall, ObservedTensors, Observer, read, without_none, wrap
+from .base import OBSERVER, Observer, RunningCall, without_none
+from .evidence import NativeCall
+from .hooks import HOOKS
 
 
-def install(observer: Observer) -> None:
-    wrap([(BaseOptimizer, "_clip_gradients")], observer.around(_clip_gradients))
+def install() -> None:
+    HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], OBSERVER.around(_clip_gradients))
 
 
 def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
@@ -20,22 +22,24 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)
-    # on PyTorch a clip may overwrite the gradients
-    before = [read(gradient) for gradient in grads if gradient is not None] if backend == "torch" else []
-    clipped = function(self, grads)
     variables = self._trainable_variables if len(self._trainable_variables) == len(grads) else ()
     names, weights = [variable.path for variable in variables], [variable.value for variable in variables]
     if backend == "tensorflow":
         from . import tensorflow
 
+        clipped = function(self, grads)
         return tensorflow.report_call(observer, lambda _: call, [], grads, clipped, weights, names)
-    grads, after, weights, names = without_none(grads, clipped, weights, names)
+    before, weights, names = without_none(grads, weights, names)
     if backend == "jax":
         from . import jax
 
-        jax.report_call(observer, lambda _: call, None, grads, after, weights, names)
-    else:
-        observer.record(call, ObservedTensors(before, list(map(read, after)), list(map(read, weights)), names))
+        clipped = function(self, grads)
+        _, after = without_none(grads, clipped)
+        jax.report_call(observer, lambda _: call, None, before, after, weights, names)
+        return clipped
+    running = RunningCall(call, before, weights, names)  # a clip may overwrite the gradients
+    clipped = function(self, grads)
+    running.end(without_none(grads, clipped)[1])
     return clipped
 
 

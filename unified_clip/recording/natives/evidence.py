@@ -1,35 +1,24 @@
-"""Record the frameworks' own clipping functions, which `unified_clip.record` does not record.
+"""The fields of a call whose gradients are known before and after it.
 
-The functions run unchanged. A line has the exact norm of their inputs, and the coefficient between inputs and
-results, which may differ from the function's formula.
+A line has the exact norm of the inputs, and the coefficient between inputs and results, which may differ from the
+function's formula.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-import unified_clip
-
 from ..._core.observer import Rule
-from ..._dispatch import adapter_of
 from ...causes import scaling
-from ...recording.dispatcher import DISPATCHER
-from ...recording.recorder import Recording
+from ...numpy import get_total_norm
 from ...tensors.files.convert_worker import read_tensor
 from ...tensors.types import PARTS, Dense, densify, from_numpy
-
-EPS = 1e-6
-"""Of `clip_grad_norm_` of PyTorch and Paddle."""
 
 SLACK = 2.0**-50
 """Relative tolerance of a bound on a coefficient, which is computed in float64."""
@@ -60,6 +49,8 @@ class ObservedTensors:
 
     before: Sequence[Dense]
     after: Sequence[Dense]
+    """Empty if no recording stores results."""
+
     weights: Sequence[Dense | None] = ()
     """The parameter of each gradient, if the call has it."""
 
@@ -70,58 +61,11 @@ class ObservedTensors:
     """False if the function accepts any tensor and got one that is no gradient; None if that is unknown."""
 
     @classmethod
-    def from_arrays(cls, arrays: Sequence[Any], count: int, *more: Any) -> ObservedTensors:
-        """Return the tensors of a call from a flat list: `count` gradients, their results, then any weights."""
-        dense = [from_numpy(np.array(each)) for each in arrays]
-        return cls(dense[:count], dense[count : 2 * count], dense[2 * count :], *more)
-
-
-class Observer:
-    """A recorder of calls of the frameworks' functions, which it writes to a recording."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        self._thread = threading.local()
-        self._waits: list[Callable[[], object]] = []
-
-    @contextmanager
-    def outermost(self) -> Iterator[bool]:
-        """Enter a call, and yield whether it is the outermost one: calls inside it are part of it."""
-        if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
-            yield False
-            return
-        self._thread.inside = True
-        try:
-            yield True
-        finally:
-            self._thread.inside = False
-
-    def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Return a decorator that replaces outermost calls by `watch(self, function, *args, **kwargs)`."""
-
-        def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
-            def watched(*args: Any, **kwargs: Any) -> Any:
-                with self.outermost() as is_outermost:
-                    return watch(self, function, *args, **kwargs) if is_outermost else function(*args, **kwargs)
-
-            return watched
-
-        return wrapper
-
-    def wait_with(self, wait: Callable[[], object]) -> None:
-        """Register a function that waits until started graphs have reported their calls."""
-        if wait not in self._waits:
-            self._waits.append(wait)
-
-    def wait(self) -> None:
-        for wait in self._waits:
-            wait()
-
-    def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Write a call to the recording, unless it got no gradients."""
-        if observed.before:
-            stored = (_stored(observed, tensors) for tensors in (observed.before, observed.after))
-            self._recording.add(fields(call, observed), *stored)
+    def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
+        """Return the tensors of a call from a flat list: gradients, results, and weights, as many as `lengths`."""
+        rest = iter([from_numpy(np.array(each)) for each in arrays])
+        before, after, weights = ([next(rest) for _ in range(length)] for length in lengths)
+        return cls(before, after, weights, *more)
 
 
 def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
@@ -165,7 +109,7 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
     return dict(zip(names, tensors, strict=True))
 
 
-def _stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
+def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
     """Return (dtype, array) of each tensor by gradient name."""
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
@@ -174,7 +118,7 @@ def exact_norm(tensors: Sequence[Dense], p: float) -> float:
     """Return the correctly rounded p-norm of tensors."""
     # NumPy lacks bfloat16, whose numbers float32 represents
     arrays = [each.values().astype(np.float32) if each.dtype == "bfloat16" else each.array for each in tensors]
-    return float(unified_clip.get_total_norm(arrays, p))
+    return float(get_total_norm(arrays, p))
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float:
@@ -209,49 +153,8 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
     return float(next((each for each in candidates if low <= each <= high), middle))
 
 
-def wrap(homes: Sequence[tuple[Any, str]], wrapper: Callable[[Any], Any]) -> None:
-    """Replace a function by a wrapper, at each (module, name) of `homes` that exists."""
-    homes = [home for home in homes if hasattr(*home)]
-    if homes:
-        function = getattr(*homes[0])
-        wrapped = functools.wraps(function)(wrapper(function))
-    for home in homes:
-        setattr(*home, wrapped)
-
-
 def read(tensor: Any) -> Dense:
     """Return a copy of a framework's tensor as a dense tensor."""
     dense = densify(read_tensor("a gradient", tensor))
     assert dense is not None
     return Dense(dense.dtype, np.array(dense.array))
-
-
-def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Return the lists without the entries at which `before` has None. An empty list stays empty."""
-    places = [index for index, each in enumerate(before) if each is not None]
-    return [[each[index] for index in places] if each else [] for each in (before, *others)]
-
-
-def clip_parameters(observer: Observer, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument."""
-    framework = function.__module__.partition(".")[0]
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    (first, passed), *_ = bound.arguments.items()
-    parameters = bound.arguments[first] = list(passed) if adapter_of(type(passed)) is None else [passed]
-    clipped = [parameter for parameter in parameters if getattr(parameter, "grad", None) is not None]
-    before, weights = [read(parameter.grad) for parameter in clipped], [read(parameter) for parameter in clipped]
-    result = function(*bound.args, **bound.kwargs)
-    names = [parameter.name for parameter in clipped] if framework == "paddle" else ()
-    observed = ObservedTensors(before, [read(parameter.grad) for parameter in clipped], weights, names)
-    observer.record(_describe_call(framework, function.__name__, bound.arguments), observed)
-    return result
-
-
-def _describe_call(framework: str, name: str, arguments: dict[str, Any]) -> NativeCall:
-    name = f"{framework}.nn.utils.{name.lstrip('_')}"
-    if "clip_value" in arguments:
-        threshold = float(arguments["clip_value"])
-        return NativeCall(name, framework, "value", (-threshold, threshold), None, None)
-    order, threshold = float(arguments.get("norm_type", 2.0)), float(arguments["max_norm"])
-    passed = float(arguments["total_norm"]) if "total_norm" in arguments else None
-    return NativeCall(name, framework, "global", threshold, order, EPS, passed)

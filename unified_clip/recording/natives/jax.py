@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from .base import NativeCall, ObservedTensors, Observer
+from .base import Observer
+from .evidence import NativeCall, ObservedTensors
 
 
 def report_call(
@@ -24,9 +25,12 @@ def report_call(
     observer.wait_with(jax.effects_barrier)
 
     def receive(value: Any, *arrays: Any) -> None:
-        observer.record(describe(value), ObservedTensors.from_arrays(arrays, len(before), names))
+        observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)
+        observer.record(describe(value), observed)
 
-    arrays = [*before, *after, *weights]
+    needs = observer.needs()
+    parts = (before, after if needs.results else (), weights if needs.leaves else ())
+    arrays = [array for part in parts for array in part]
     if isinstance(threshold, jax.Array):
         jax.debug.callback(receive, threshold, *arrays)
     else:  # as passed, not as float32

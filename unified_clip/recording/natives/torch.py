@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 
-from .base import Observer, clip_parameters, wrap
+from .base import OBSERVER, clip_parameters
+from .hooks import HOOKS
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 """`clip_grad_norm_` and others call the private one, of which the public one is a copy."""
 
 
-def install(observer: Observer) -> None:
+def install() -> None:
     for name in NAMES:
-        wrap([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], lambda function: _watched(observer, function))
+        HOOKS.wrap([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], _watched)
 
 
-def _watched(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    recorded = observer.around(clip_parameters)(function)
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    recorded = OBSERVER.around(clip_parameters)(function)
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs) if torch.compiler.is_compiling() else recorded(*args, **kwargs)

@@ -10,7 +10,9 @@ import numpy as np
 import paddle
 
 from ...tensors.types import Dense, from_numpy
-from .base import NativeCall, ObservedTensors, Observer, clip_parameters, read, wrap
+from .base import OBSERVER, Observer, RunningCall, clip_parameters
+from .evidence import NativeCall, ObservedTensors
+from .hooks import HOOKS
 
 
 class InProgram(NamedTuple):
@@ -25,31 +27,31 @@ class InProgram(NamedTuple):
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
 
-def install(observer: Observer) -> None:
+def install() -> None:
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
-        wrap([(kind, "__call__")], observer.around(_clip))
+        HOOKS.wrap([(kind, "__call__")], OBSERVER.around(_clip))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        wrap([(paddle.nn.utils, name)], observer.around(clip_parameters))
-    wrap([(paddle.static.Executor, "run")], lambda function: _run(observer, function))
+        HOOKS.wrap([(paddle.nn.utils, name)], OBSERVER.around(clip_parameters))
+    HOOKS.wrap([(paddle.static.Executor, "run")], _run)
 
 
-def install_unified_clip(observer: Observer) -> None:
+def install_unified_clip() -> None:
     """Record unified_clip's classes in static programs, where `record` does not record them."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
-        wrap([(kind, "__call__")], observer.around(_clip_by_unified_clip))
+        HOOKS.wrap([(kind, "__call__")], OBSERVER.around(_clip_by_unified_clip))
 
 
 def _clip(observer: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
     call = _describe_call(self, f"paddle.nn.{type(self).__name__}")
     if not paddle.in_dynamic_mode():
         return _add_to_program(call, self, params_grads, function)
+    params_grads = list(params_grads)
     pairs = _clipped_pairs(params_grads)
-    before, weights = [read(g) for _, g in pairs], [read(p) for p, _ in pairs]
+    running = RunningCall(call, [g for _, g in pairs], [p for p, _ in pairs], [p.name for p, _ in pairs])
     result = function(self, params_grads)
-    after, names = [read(g) for g in _results(result, pairs)], [p.name for p, _ in pairs]
-    observer.record(call, ObservedTensors(before, after, weights, names))
+    running.end(_results(result, pairs))
     return result
 
 
@@ -84,7 +86,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
     return NativeCall(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
 
 
-def _run(observer: Observer, function: Callable[..., Any]) -> Any:
+def _run(function: Callable[..., Any]) -> Any:
     """Return a replacement for Executor.run, which also fetches and records the gradients of the program's clips."""
 
     @functools.wraps(function)
@@ -99,7 +101,7 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
         values = iter([from_numpy(np.array(array)) for array in fetched[len(own) :]])
         for clip, clip_weights in zip(clips, weights, strict=True):
             before, after = ([next(values) for _ in clip.names] for _ in range(2))
-            observer.record(clip.call, ObservedTensors(before, after, clip_weights, clip.names))
+            OBSERVER.record(clip.call, ObservedTensors(before, after, clip_weights, clip.names))
         return fetched[: len(own)]
 
     return run

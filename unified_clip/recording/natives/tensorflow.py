@@ -13,7 +13,9 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
-from .base import NativeCall, ObservedTensors, Observer, without_none, wrap
+from .base import OBSERVER, Observer, without_none
+from .evidence import NativeCall, ObservedTensors
+from .hooks import HOOKS
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Returns a call for the values of its thresholds."""
@@ -24,13 +26,15 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """By id, the tensors that a tape or `tf.gradients` returned, and the eager ones that were computed from those."""
 
 
-def install(observer: Observer) -> None:
-    wrap([(tf.GradientTape, "gradient")], partial(_not_converted, _marking))
-    wrap([(gradients_util, "_GradientsHelper")], partial(_not_converted, _marking))
-    op_callbacks.add_op_callback(_mark_computed)
+def install() -> None:
+    HOOKS.wrap([(tf.GradientTape, "gradient")], partial(_not_converted, _marking))
+    HOOKS.wrap([(gradients_util, "_GradientsHelper")], partial(_not_converted, _marking))
+    HOOKS.on_switch(
+        partial(op_callbacks.add_op_callback, _mark_computed), partial(op_callbacks.remove_op_callback, _mark_computed)
+    )
     for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
         homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
-        wrap(homes, partial(_not_converted, observer.around(clip)))
+        HOOKS.wrap(homes, partial(_not_converted, OBSERVER.around(clip)))
 
 
 def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
@@ -134,12 +138,17 @@ def report_call(
     names: Sequence[str] = (),
     is_gradient: Callable[[], bool | None] = lambda: True,
 ) -> list[Any]:
-    """Record a call, and return `after`, which in a graph depends on the recording."""
-    present = without_none(before, after, weights, names)
+    """Record a call, and return `after`, which depends on the recording in a graph where nothing else runs it.
+
+    The optimizer of a graph must find the same consumers of each tensor: it gets as few more as possible.
+    """
+    needs = OBSERVER.needs()
+    present = without_none(before, after if needs.results else (), weights if needs.leaves else (), names)
 
     def receive(*values: Any) -> None:
         numbers, arrays = values[: len(thresholds)], values[len(thresholds) :]
-        observed = ObservedTensors.from_arrays(arrays, len(present[0]), present[3], is_gradient())
+        lengths = [len(part) for part in present[:3]]
+        observed = ObservedTensors.from_arrays(arrays, lengths, present[3], is_gradient())
         observer.record(describe(numbers), observed)
 
     tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part]
@@ -151,5 +160,8 @@ def report_call(
         return list(after)
     if is_for_xla():
         return list(after)
-    with tf.control_dependencies([tf.numpy_function(receive, inputs, [])]):
+    report = tf.numpy_function(receive, inputs, [])
+    if not needs.results and tf.compat.v1.get_default_graph().building_function:
+        return list(after)  # the function runs what has an effect
+    with tf.control_dependencies([report]):
         return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]

@@ -11,22 +11,26 @@ import jax
 import numpy as np
 import optax
 
-from .base import NativeCall, Observer, wrap
+from .base import OBSERVER, Observer
+from .evidence import NativeCall
+from .hooks import HOOKS
 from .jax import report_call
 
 
-def install(observer: Observer) -> None:
+def install() -> None:
     for name in ("clip_by_global_norm", "clip"):
-        wrap([(optax, name), (optax.transforms, name)], lambda make: _watched(observer, make))
+        HOOKS.wrap([(optax, name), (optax.transforms, name)], _watched)
 
 
-def _watched(observer: Observer, make: Callable[..., Any]) -> Callable[..., Any]:
+def _watched(make: Callable[..., Any]) -> Callable[..., Any]:
     def watched(*args: Any, **kwargs: Any) -> Any:
         init, update = make(*args, **kwargs)
         (threshold,) = inspect.signature(make).bind(*args, **kwargs).arguments.values()
         describe = partial(_describe_call, make.__name__)
 
-        def report(_: Observer, function: Callable[..., Any], updates: Any, state: Any, params: Any = None) -> Any:
+        def report(
+            observer: Observer, function: Callable[..., Any], updates: Any, state: Any, params: Any = None
+        ) -> Any:
             clipped, state = function(updates, state, params)
             leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
             weights = weights if len(weights) == len(leaves) else []
@@ -34,7 +38,7 @@ def _watched(observer: Observer, make: Callable[..., Any]) -> Callable[..., Any]
             report_call(observer, describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
             return clipped, state
 
-        return optax.GradientTransformation(init, observer.around(report)(update))
+        return optax.GradientTransformation(init, OBSERVER.around(report)(update))
 
     return watched
 

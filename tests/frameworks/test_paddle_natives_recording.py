@@ -1,0 +1,75 @@
+"""Recordings of Paddle's own clipping."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import unified_clip
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def train(clip: Any, steps: int = 2) -> list[bytes]:
+    """Train with an optimizer that clips. Return the weights."""
+    paddle.seed(0)
+    layer = paddle.nn.Linear(3, 2)
+    layer.weight.set_value(np.arange(6, dtype=np.float32).reshape(3, 2))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=layer.parameters(), grad_clip=clip)
+    for _ in range(steps):
+        layer(paddle.ones([4, 3])).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    return [parameter.numpy().tobytes() for parameter in layer.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "rule", "threshold"),
+    [
+        ("ClipGradByGlobalNorm", 0.5, "global", 0.5),
+        ("ClipGradByNorm", 0.5, "each", 0.5),
+        ("ClipGradByValue", 0.5, "value", [-0.5, 0.5]),
+    ],
+)
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_class_on_an_optimizer_is_an_event_of_each_step(
+    tmp_path: Path, kind: str, argument: float, rule: str, threshold: Any, norms: bool
+) -> None:
+    clip = getattr(paddle.nn, kind)(argument)
+    alone = train(clip)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=norms):
+        assert train(clip) == alone
+    found = lines(tmp_path / "run.jsonl")
+    assert [line["step"] for line in found] == [1, 2]
+    assert {(line["call"], line["rule"]) for line in found} == {(f"paddle.nn.{kind}", rule)}
+    assert found[0]["threshold"] == threshold
+    if rule == "global":
+        assert found[0]["coef"] == pytest.approx(0.5 / found[0]["norm"])
+        assert found[0]["clipped"]
+    if norms:
+        assert len(found[0]["parameters"]) == 2
+        total = math.hypot(*(each["norm"] for each in found[0]["parameters"].values()))
+        assert rule != "global" or found[0]["norm"] == pytest.approx(total)
+
+
+def test_a_function_is_an_event_with_the_norm_that_it_returns(tmp_path: Path) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    layer(paddle.ones([4, 3])).sum().backward()
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        norm = paddle.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        paddle.nn.utils.clip_grad_value_(layer.parameters(), 0.1)
+    by_norm, by_value = lines(tmp_path / "run.jsonl")
+    assert by_norm["norm"] == by_norm["returned_norm"] == norm.item()
+    assert (by_norm["call"], by_value["call"]) == (
+        "paddle.nn.utils.clip_grad_norm_",
+        "paddle.nn.utils.clip_grad_value_",
+    )
+    assert by_value["threshold"] == [pytest.approx(-0.1), pytest.approx(0.1)]

@@ -1,0 +1,125 @@
+"""Recordings of TensorFlow's and Keras's own clipping."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import unified_clip
+from unified_clip import ClipWarning
+
+WEIGHTS = ([3.0, -4.0], [[12.0], [84.0]])
+TOTAL = math.sqrt(25 + 144 + 7056)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def gradients() -> tuple[list[tf.Variable], list[tf.Tensor]]:
+    """Weights, and gradients that a tape computed: the weights themselves."""
+    weights = [tf.Variable(values) for values in WEIGHTS]
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_sum(weight**2) / 2 for weight in weights])
+    return weights, tape.gradient(loss, weights)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize(
+    ("clip", "expected"),
+    [
+        (
+            lambda grads: tf.clip_by_global_norm(grads, 1.0)[0],
+            [{"call": "tf.clip_by_global_norm", "rule": "global", "norm": TOTAL, "coef": 1 / TOTAL, "eps": 0.0}],
+        ),
+        (
+            lambda grads: [tf.clip_by_norm(grad, 6.0) for grad in grads],
+            [
+                {"rule": "each", "norm": [5.0], "coef": [1.0], "clipped": False},
+                {"rule": "each", "norm": [pytest.approx(math.sqrt(144 + 7056), rel=1e-7)], "clipped": True},
+            ],
+        ),
+        (
+            lambda grads: [tf.clip_by_value(grads[0] / 2.0, -1.0, 1.0)],
+            [{"rule": "value", "threshold": [-1.0, 1.0], "norm": None}],
+        ),
+    ],
+)
+def test_each_native_clip_is_an_event_with_unchanged_results(
+    tmp_path: Path, clip: Callable[..., Any], expected: list[dict[str, Any]], in_graph: bool
+) -> None:
+    def step(clip: Callable[..., Any]) -> Any:
+        return clip(gradients()[1]) if not in_graph else tf.function(clip)(gradients()[1])
+
+    alone = step(clip)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        results = step(clip)
+    assert [each.numpy().tobytes() for each in results] == [each.numpy().tobytes() for each in alone]
+    found = lines(tmp_path / "run.jsonl")
+    assert len(found) == len(expected)
+    for line, fields in zip(found, expected, strict=True):
+        assert line["watched"]
+        assert {key: line[key] for key in fields} == {
+            key: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value for key, value in fields.items()
+        }
+
+
+def test_a_value_clip_of_a_tensor_in_the_shape_of_a_bias_is_no_event(tmp_path: Path) -> None:
+    """As the ratio of PPO, in a batch of 64 beside a bias of 64."""
+    bias, ratio = tf.Variable(tf.zeros(64)), tf.linspace(0.5, 1.5, 64)
+    with unified_clip.record(tmp_path / "run.jsonl"), tf.GradientTape() as tape:
+        loss = tf.reduce_sum(bias * tf.clip_by_value(ratio, 0.8, 1.2))
+        tf.clip_by_value(tape.gradient(loss, bias), -1.0, 1.0)
+    assert [line["threshold"] for line in lines(tmp_path / "run.jsonl")] == [[-1.0, 1.0]]
+
+
+def test_names_name_a_list_of_gradients(tmp_path: Path) -> None:
+    weights, grads = gradients()
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names=dict(zip("wb", weights, strict=True))):
+        tf.clip_by_global_norm(grads, 1.0)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert {name: each["norm"] for name, each in line["parameters"].items()} == {
+        "w": 5.0,
+        "b": pytest.approx(math.sqrt(144 + 7056), rel=1e-7),
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule", "threshold"),
+    [("clipnorm", "each", 0.5), ("global_clipnorm", "global", 0.5), ("clipvalue", "value", [-0.5, 0.5])],
+)
+def test_an_optimizer_of_keras_is_recorded_in_fit_with_equal_weights(
+    tmp_path: Path, setting: str, rule: str, threshold: Any
+) -> None:
+    def trained() -> list[bytes]:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.SGD(0.1, **{setting: 0.5}), "mse")
+        model.fit(tf.ones((8, 3)), tf.zeros((8, 2)), batch_size=4, epochs=2, verbose=0, shuffle=False)
+        return [weight.tobytes() for weight in model.get_weights()]
+
+    alone = trained()
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        assert trained() == alone
+    found = lines(tmp_path / "run.jsonl")
+    assert [line["step"] for line in found] == [1, 2, 3, 4]
+    assert {(line["call"], line["rule"]) for line in found} == {(f"keras.optimizers.SGD({setting}=)", rule)}
+    assert found[0]["threshold"] == threshold
+    assert {name.rpartition("/")[2] for name in found[0]["parameters"]} == {"kernel", "bias"}
+
+
+def test_eager_operations_are_as_before_after_the_recording(tmp_path: Path) -> None:
+    function = tf.clip_by_norm
+    with (
+        pytest.warns(ClipWarning, match="No clip calls were recorded"),
+        unified_clip.record(tmp_path / "run.jsonl"),
+    ):
+        assert tf.clip_by_norm is not function
+    assert tf.clip_by_norm is function

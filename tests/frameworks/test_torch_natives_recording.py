@@ -1,0 +1,157 @@
+"""Recordings of PyTorch's own clipping functions."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_ as imported_before
+
+import unified_clip
+import unified_clip.torch as uc
+from unified_clip import ClipWarning
+
+VALUES = ([3.0, -4.0], [[12.0], [84.0]])
+TOTAL = math.sqrt(25 + 144 + 7056)
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:
+    weights = [torch.nn.Parameter(torch.ones(torch.tensor(values).shape, dtype=dtype)) for values in VALUES]
+    for weight, values in zip(weights, VALUES, strict=True):
+        weight.grad = torch.tensor(values, dtype=dtype)
+    return weights
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def recorded(path: Path, clip: Callable[[list[torch.nn.Parameter]], Any], **options: Any) -> list[dict[str, Any]]:
+    """The lines of a clip, which gives the same bits as without a recording."""
+    alone, weights = parameters(), parameters()
+    expected = clip(alone)
+    with unified_clip.record(path, **options):
+        result = clip(weights)
+    assert torch.equal(torch.as_tensor(result or 0), torch.as_tensor(expected or 0))
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(alone, weights, strict=True))
+    return lines(path)
+
+
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize(
+    ("clip", "expected"),
+    [
+        (
+            lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1.0),
+            {"call": "torch.nn.utils.clip_grad_norm_", "rule": "global", "norm": TOTAL, "coef": 1 / (TOTAL + 1e-6)},
+        ),
+        (
+            lambda weights: torch.nn.utils.clip_grad_norm_(iter(weights), 1.0, foreach=True),
+            {"norm": TOTAL, "clipped": True, "eps": 1e-6, "threshold": 1.0},
+        ),
+        (
+            lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1000.0, math.inf),
+            {"norm": 84.0, "coef": 1.0, "clipped": False, "norm_type": "inf", "nan": 0},
+        ),
+        (
+            lambda weights: torch.nn.utils.clip_grads_with_norm_(weights, 1.0, torch.tensor(4.0)),
+            {"call": "torch.nn.utils.clip_grads_with_norm_", "norm": 4.0, "coef": 1 / (4 + 1e-6), "nan": None},
+        ),
+        (
+            lambda weights: torch.nn.utils.clip_grad_value_(weights, 2.5),
+            {"call": "torch.nn.utils.clip_grad_value_", "rule": "value", "threshold": [-2.5, 2.5], "norm": None},
+        ),
+    ],
+)
+def test_a_native_clip_is_one_event(
+    tmp_path: Path, clip: Callable[..., Any], expected: dict[str, Any], norms: bool
+) -> None:
+    (line,) = recorded(tmp_path / "run.jsonl", clip, norms=norms)
+    assert line["watched"]
+    assert line["framework"] == "torch"
+    for key, value in expected.items():
+        if not (norms and key == "nan"):
+            assert line[key] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), key
+    assert ("parameters" in line) == norms
+
+
+def test_exact_norms_stand_beside_the_returned_one(tmp_path: Path) -> None:
+    weights = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(1))]
+    weights[0].grad, weights[1].grad = torch.tensor([4096.0, 1.0]), torch.tensor([1.0])
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names={"w": weights[0], "b": weights[1]}):
+        returned = torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert line["returned_norm"] == returned.item()
+    assert line["norm"] == uc.get_total_norm([torch.tensor([4096.0, 1.0]), torch.tensor([1.0])]).item()
+    assert {name: each["norm"] for name, each in line["parameters"].items()} == {"w": 4096.0, "b": 1.0}
+    assert [each["weight"] for each in line["parameters"].values()] == pytest.approx([math.sqrt(2), 1.0])
+
+
+def test_a_call_inside_a_call_is_no_event_of_its_own(tmp_path: Path) -> None:
+    calls: Iterable[Callable[[list[torch.nn.Parameter]], Any]] = (
+        lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1.0),  # which calls clip_grads_with_norm_
+        lambda weights: uc.clip_grad_norm_(weights, 1.0),
+    )
+    for number, call in enumerate(calls):
+        assert len(recorded(tmp_path / f"{number}.jsonl", call)) == 1
+
+
+def test_a_function_that_was_imported_before_is_recorded_and_put_back(tmp_path: Path) -> None:
+    module = ModuleType("imports_before")
+    module.clip = torch.nn.utils.clip_grad_norm_  # type: ignore[attr-defined]
+    sys.modules["imports_before"] = module
+    try:
+        with unified_clip.record(tmp_path / "run.jsonl"):
+            module.clip(parameters(), 1.0)  # type: ignore[attr-defined]
+        assert len(lines(tmp_path / "run.jsonl")) == 1
+        assert module.clip is torch.nn.utils.clip_grad_norm_ is imported_before  # type: ignore[attr-defined]
+    finally:
+        del sys.modules["imports_before"]
+
+
+def test_natives_false_records_unified_clip_only(tmp_path: Path) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl", natives=False):
+        torch.nn.utils.clip_grad_norm_(parameters(), 1.0)
+        uc.clip_grad_norm_(parameters(), 1.0)
+    assert [line["call"] for line in lines(tmp_path / "run.jsonl")] == ["clip_grad_norm_"]
+
+
+def test_the_exception_of_a_native_is_recorded(tmp_path: Path) -> None:
+    weights = parameters()
+    weights[0].grad = torch.tensor([math.nan, 1.0])
+    with unified_clip.record(tmp_path / "run.jsonl"), pytest.raises(RuntimeError, match="non-finite"):
+        torch.nn.utils.clip_grad_norm_(weights, 1.0, error_if_nonfinite=True)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert line["error"].startswith("RuntimeError: ")
+
+
+def test_a_compiled_graph_with_a_native_stays_whole(tmp_path: Path) -> None:
+    clip = torch.compile(lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1.0), fullgraph=True, backend="eager")
+    with pytest.warns(ClipWarning, match="No clip calls were recorded"), unified_clip.record(tmp_path / "run.jsonl"):
+        assert clip(parameters()).item() == TOTAL
+
+
+def test_parameters_without_gradients_are_left_out(tmp_path: Path) -> None:
+    used, unused = parameters()
+    unused.grad = None
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names={"used": used, "unused": unused}):
+        torch.nn.utils.clip_grad_norm_([unused, used], 1.0)
+        torch.nn.utils.clip_grad_norm_([unused], 1.0)  # which is no event
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert (line["norm"], list(line["parameters"])) == (5.0, ["used"])
+
+
+def test_a_sparse_gradient_is_recorded(tmp_path: Path) -> None:
+    embedding = torch.nn.Embedding(5, 2, sparse=True)
+    embedding(torch.tensor([1, 1])).sum().backward()
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names={"e": embedding.weight}):
+        torch.nn.utils.clip_grads_with_norm_([embedding.weight], 1.0, torch.tensor(2.0))
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert line["parameters"]["e"]["norm"] == pytest.approx(math.sqrt(8))

@@ -1,0 +1,185 @@
+"""Record calls of the frameworks' own clipping functions, which run unchanged."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._dispatch import adapter_of, resolve
+from ...tensors.types import Dense
+from ..dispatcher import DISPATCHER
+from .event import NativeEvent, Tensors
+from .evidence import NativeCall, ObservedTensors, fields, read, stored
+
+Recording = Any
+CallRecorder = Any
+"""Of `recorder`, which imports the hooks."""
+
+EPS = 1e-6
+"""Of `clip_grad_norm_` of PyTorch and Paddle."""
+
+
+class Needs(NamedTuple):
+    """What the open recordings need of a call in a graph."""
+
+    results: bool
+    leaves: bool
+    """Names, norms and weights of each gradient."""
+
+
+class Observer:
+    """The observer of the frameworks' functions, which passes each call to all recordings."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    @contextmanager
+    def outermost(self) -> Iterator[bool]:
+        """Enter a call, and yield whether it is the outermost one: calls inside it are part of it."""
+        if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
+            yield False
+            return
+        self._thread.inside = True
+        try:
+            yield True
+        finally:
+            self._thread.inside = False
+
+    def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
+        """Return a decorator that replaces outermost calls by `watch(self, function, *args, **kwargs)`."""
+
+        def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                with self.outermost() as is_outermost:
+                    return watch(self, function, *args, **kwargs) if is_outermost else function(*args, **kwargs)
+
+            return watched
+
+        return wrapper
+
+    def needs(self) -> Needs:
+        """Return what the open recordings need."""
+        recordings = DISPATCHER.natives
+        return Needs(any(each.stores_results for each in recordings), any(each.needs_leaves for each in recordings))
+
+    def wait_with(self, wait: Callable[[], object]) -> None:
+        """Register a function that waits until started graphs have reported their calls."""
+        for recording in DISPATCHER.natives:
+            recording.wait_with(wait)
+
+    def record(self, call: NativeCall, observed: ObservedTensors) -> None:
+        """Record a call that has ended, unless it got no gradients."""
+        weights = [None if each is None else _array(each) for each in observed.weights]
+        RunningCall(call, list(map(_array, observed.before)), weights, observed.names, observed).end(())
+
+
+class RunningCall:
+    """A call that is running. `end` records it."""
+
+    def __init__(
+        self,
+        call: NativeCall,
+        before: Sequence[Any],
+        weights: Sequence[Any] = (),
+        names: Sequence[str] = (),
+        observed: ObservedTensors | None = None,
+        returns_norm: bool = False,
+    ) -> None:
+        """Measure the gradients before the call. `observed`: the tensors of a call that has ended."""
+        recordings = DISPATCHER.natives if before else ()
+        self._call, self._names, self._observed = call, names, observed
+        self._evidence = [recording for recording in recordings if recording.stores_results]
+        if self._evidence and observed is None:
+            self._before, self._weights = list(map(read, before)), list(map(read, weights))
+        self._events: list[tuple[CallRecorder, NativeEvent]] = []
+        if observed is not None and observed.is_gradient is False:
+            return
+        for recording in recordings:
+            with _reported(recording, call):
+                if not recording.stores_results:
+                    recorder = recording.begin(call.name)
+                    tensors = Tensors(resolve(before)[0], before, weights, names)
+                    event = NativeEvent(call, tensors, recorder, returns_norm)
+                    event.fields["is_gradient"] = observed is None or observed.is_gradient
+                    self._events.append((recorder, event))
+
+    def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
+        """Record the call. `after`: the gradients after it."""
+        for recorder, event in self._events:
+            with _reported(recorder.recording, self._call):
+                event.end(returned_norm)
+                recorder.end_with(event)
+        if not self._evidence:
+            return
+        observed = self._observed
+        if observed is None:
+            observed = ObservedTensors(self._before, list(map(read, after)), self._weights, self._names)
+        for recording in self._evidence:
+            results = (stored(observed, tensors) for tensors in (observed.before, observed.after))
+            recording.add(fields(self._call, observed), *results)
+
+    def fail(self, error: BaseException) -> None:
+        """Record that the call raised an exception."""
+        for recorder, _ in self._events:
+            recorder.end(None, error)
+
+
+@contextmanager
+def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
+    """Warn about an error instead of raising it: a call that cannot be recorded must not end the training."""
+    try:
+        yield
+    except Exception as error:
+        if recording.stores_results:
+            raise
+        recording.on_failure(call.name, error)
+
+
+def _array(dense: Dense) -> Any:
+    """Return an array for NumPy, which lacks bfloat16."""
+    return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
+
+
+OBSERVER = Observer()
+
+
+def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
+    """Return the lists without the entries at which `before` has None. An empty list stays empty."""
+    places = [index for index, each in enumerate(before) if each is not None]
+    return [[each[index] for index in places] if each else [] for each in (before, *others)]
+
+
+def clip_parameters(observer: Observer, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument."""
+    framework = function.__module__.partition(".")[0]
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    (first, passed), *_ = bound.arguments.items()
+    parameters = bound.arguments[first] = list(passed) if adapter_of(type(passed)) is None else [passed]
+    clipped = [parameter for parameter in parameters if getattr(parameter, "grad", None) is not None]
+    names = [parameter.name for parameter in clipped] if framework == "paddle" else ()
+    call = _describe_call(framework, function.__name__, bound.arguments)
+    returns_norm = call.rule == "global" and call.passed_norm is None
+    before = [parameter.grad for parameter in clipped]
+    running = RunningCall(call, before, clipped, names, returns_norm=returns_norm)
+    try:
+        result = function(*bound.args, **bound.kwargs)
+    except BaseException as error:
+        running.fail(error)
+        raise
+    running.end([parameter.grad for parameter in clipped], result if returns_norm else None)
+    return result
+
+
+def _describe_call(framework: str, name: str, arguments: dict[str, Any]) -> NativeCall:
+    name = f"{framework}.nn.utils.{name.lstrip('_')}"
+    if "clip_value" in arguments:
+        threshold = float(arguments["clip_value"])
+        return NativeCall(name, framework, "value", (-threshold, threshold), None, None)
+    order, threshold = float(arguments.get("norm_type", 2.0)), float(arguments["max_norm"])
+    passed = float(arguments["total_norm"]) if "total_norm" in arguments else None
+    return NativeCall(name, framework, "global", threshold, order, EPS, passed)

@@ -1,0 +1,159 @@
+"""The record of one call of a framework's function, from numbers: no tensor is stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..._core.backend import Backend
+from ..._core.gradients import GradientList
+from ..._core.observer import Clip
+from ..._core.path import Path
+from ..._core.types import Deferred, Leaf
+from ...causes.scaling import coefficient
+from ..clip_event import ClipEvent
+from .evidence import NativeCall
+
+
+class Tensors(NamedTuple):
+    """The gradients of a call before it, with their weights and names if it has them."""
+
+    backend: Backend
+    gradients: Sequence[Any]
+    weights: Sequence[Any]
+    names: Sequence[str]
+
+
+class NativeEvent:
+    """The fields of a call. The norm is the one that the function returns; without one, it is measured exactly.
+
+    A recording with norms measures it in both cases. The coefficient follows from the function's formula.
+    """
+
+    in_graph = False
+    path: Path | None = None
+    scalars: Sequence[Any] = ()
+
+    def __init__(self, call: NativeCall, tensors: Tensors, recorder: Any, returns_norm: bool) -> None:
+        """Measure the gradients before the call. `recorder`: a `CallRecorder`."""
+        self._call, self._backend = call, tensors.backend
+        self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
+        self._clip: ClipEvent | None = None
+        self._norms: list[float] | None = None if call.passed_norm is None else [call.passed_norm]
+        wide = any(tensors.backend.dtype(each) in ("float64", "complex128") for each in tensors.gradients)
+        self.fields: dict[str, Any] = {
+            "framework": call.framework,
+            "rule": call.rule,
+            "threshold": list(call.threshold) if isinstance(call.threshold, tuple) else call.threshold,
+            "norm_type": call.norm_type,
+            "eps": call.eps,
+            "dtype": "float64" if wide else "float32",
+            "norm": None,
+            "coef": None,
+            "clipped": None,
+            "nan": None,
+            "inf": None,
+            "watched": True,
+        }
+        if recorder.needs_leaves or (call.rule != "value" and not returns_norm and self._norms is None):
+            self._measure(tensors, recorder)
+
+    @property
+    def deferred(self) -> Deferred | None:
+        """The numbers that a device may still compute."""
+        later = [each for each, _ in self._later]
+        if not later:
+            return None
+        return Deferred(lambda: [each.values() for each in later], lambda: all(each.ready() for each in later))
+
+    def end(self, returned_norm: Any) -> None:
+        """Add the norm that the function returned, if it returns one."""
+        if returned_norm is None:
+            return
+        (norm,) = self._read([returned_norm], [self._backend.path([returned_norm], differentiable=False)])
+        self._receive(norm, self._set_returned)
+
+    def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the fields, completed by the values of `deferred`."""
+        for (_, receive), value in zip(self._later, values, strict=True):
+            receive(value)
+        fields, call, clip = self.fields, self._call, self._clip
+        if clip is not None:
+            measured = clip.complete_fields(clip.deferred.values() if clip.deferred else [])
+            fields |= {key: measured[key] for key in ("parameters", "clipped", "nan", "inf") if key in measured}
+        if call.rule != "value" and self._norms is not None:
+            of_norm = call.threshold if isinstance(call.threshold, float) else math.nan
+            coefs = [coefficient(norm, of_norm, call.eps or 0.0) for norm in self._norms]
+            is_global = call.rule == "global"
+            fields |= {"norm": self._norms[0], "coef": coefs[0]} if is_global else {"norm": self._norms, "coef": coefs}
+            fields["clipped"] = None if any(map(math.isnan, coefs)) else any(coef != 1 for coef in coefs)
+            if call.passed_norm is None and all(map(math.isfinite, self._norms)):
+                fields["nan"] = fields["inf"] = 0
+        return fields
+
+    def _measure(self, tensors: Tensors, recorder: Any) -> None:
+        """Measure the gradients by which the call clips, and what the recording stores of each."""
+        call, backend = self._call, tensors.backend
+        names: Sequence[str | None] = tensors.names or [None] * len(tensors.gradients)
+        weights = tensors.weights or [None] * len(tensors.gradients)
+        leaves = [
+            Leaf(gradient, position, name, weight)
+            for position, (gradient, name, weight) in enumerate(zip(tensors.gradients, names, weights, strict=True))
+        ]
+        gradients = GradientList(backend, leaves, writer=None)  # type: ignore[arg-type]  # nothing is written
+        if gradients.shards is not None:
+            raise ValueError("several ranks own the gradients")
+        group = range(len(leaves))
+        path, p = gradients.path(group), call.norm_type or 2.0
+        threshold = call.threshold if call.threshold is not None else math.nan
+        if recorder.needs_leaves:
+            recorder.on_clip(Clip(call.rule, gradients, group, path, threshold, None, None, p, call.eps, False))
+            self._clip = recorder.events.pop()
+        if call.rule == "value" or self._norms is not None or not p > 0:
+            return
+        paths = [path]
+        if call.rule != "global":
+            paths = [backend.path([value], differentiable=False) for value in gradients.values]
+        norms = []
+        for each in paths:
+            with each.scope():
+                norms.append(each.norm(p))
+        self._receive(self._read(norms, paths), self._set_measured)
+
+    def _read(self, scalars: Sequence[Any], paths: Sequence[Path]) -> list[Any]:
+        """Return each scalar as a number, or as `Deferred` if a device may still compute it."""
+        return [
+            scalar if type(scalar) is float else float(scalar) if path.on_host else path.read_later([scalar])
+            for scalar, path in zip(scalars, paths, strict=True)
+        ]
+
+    def _receive(self, norms: Any, receive: Callable[[list[Any]], None]) -> None:
+        """Pass numbers to `receive`, now or when they arrive."""
+        listed = norms if isinstance(norms, list) else [norms]
+        if not any(isinstance(each, Deferred) for each in listed):
+            receive(listed)
+            return
+
+        def values() -> list[Any]:
+            return [_number(each.values()) if isinstance(each, Deferred) else each for each in listed]
+
+        def ready() -> bool:
+            return all(each.ready() for each in listed if isinstance(each, Deferred))
+
+        self._later.append((Deferred(values, ready), receive))
+
+    def _set_measured(self, norms: list[float]) -> None:
+        self._norms = norms
+
+    def _set_returned(self, norms: list[float]) -> None:
+        (self.fields["returned_norm"],) = norms
+        if self._norms is None:
+            self._norms = norms
+
+
+def _number(value: Any) -> float:
+    """Return the only number in a nested list."""
+    while isinstance(value, list):
+        (value,) = value
+    return float(value)

@@ -1,0 +1,108 @@
+"""Replace the frameworks' own clipping functions while a recording is open, and put them back afterwards."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ..startup.after_import import AfterImport
+
+WATCHED = {
+    "torch": ("torch", "install"),
+    "tensorflow": ("tensorflow", "install"),
+    "keras": ("keras", "install"),
+    "paddle": ("paddle", "install"),
+    "unified_clip.paddle": ("paddle", "install_unified_clip"),
+    "optax": ("optax", "install"),
+}
+"""From a module to the module of this folder, and its function, that add hooks."""
+
+Home = tuple[Any, str]
+"""A module or class, and the name of a function in it."""
+
+
+class Hook(NamedTuple):
+    """What replaces a function, and where."""
+
+    homes: Sequence[Home]
+    function: Any
+    replacement: Any
+
+
+class Hooks:
+    """All hooks of the process, which are in place while a recording needs them."""
+
+    def __init__(self) -> None:
+        self._hooks: list[Hook] = []
+        self._switches: list[tuple[Callable[[], object], Callable[[], object]]] = []
+        self._replaced: list[tuple[Home, Any]] = []
+        self._is_on = self._is_prepared = False
+
+    def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
+        """Replace a function by a wrapper, at each of `homes` that exists."""
+        homes = [home for home in homes if hasattr(*home)]
+        if homes:
+            function = getattr(*homes[0])
+            hook = Hook(homes, function, functools.wraps(function)(wrapper(function)))
+            self._hooks.append(hook)
+            if self._is_on:
+                self._replace(hook, homes)
+
+    def on_switch(self, on: Callable[[], object], off: Callable[[], object]) -> None:
+        """Call `on` when hooks are put in place, and `off` when they are removed."""
+        self._switches.append((on, off))
+        if self._is_on:
+            on()
+
+    def switch(self, is_on: bool) -> None:
+        """Put all hooks in place, or remove them."""
+        if is_on == self._is_on:
+            return
+        self._is_on = is_on
+        if is_on:
+            self._prepare()
+            for hook in self._hooks:
+                self._replace(hook, [*hook.homes, *_imported_from(hook)])
+        else:
+            for home, function in self._replaced:
+                setattr(*home, function)
+            self._replaced.clear()
+        for on, off in self._switches:
+            (on if is_on else off)()
+
+    def _prepare(self) -> None:
+        """Once, add the hooks of all imported frameworks, and those of others when they are imported."""
+        if self._is_prepared:
+            return
+        self._is_prepared, self._is_on = True, False
+        actions = {module: partial(_install, *how) for module, how in WATCHED.items()}
+        for module in [name for name in actions if name in sys.modules]:
+            actions.pop(module)()
+        AfterImport(actions).install()
+        self._is_on = True
+
+    def _replace(self, hook: Hook, homes: Sequence[Home]) -> None:
+        for home in homes:
+            if getattr(*home, None) is hook.function:
+                self._replaced.append((home, hook.function))
+                setattr(*home, hook.replacement)
+
+
+def _install(which: str, function: str) -> None:
+    getattr(import_module(f"unified_clip.recording.natives.{which}"), function)()
+
+
+def _imported_from(hook: Hook) -> Iterator[Home]:
+    """Yield the modules of other packages that have imported a function by `from ... import`."""
+    package = getattr(hook.function, "__module__", "").partition(".")[0]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in (package, "unified_clip"):
+            names = [key for key, value in list(getattr(module, "__dict__", {}).items()) if value is hook.function]
+            yield from ((module, key) for key in names)
+
+
+HOOKS = Hooks()
