@@ -113,7 +113,7 @@ kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libts
 	$(shell g++ -print-file-name=libstdc++.so)
 kernels-baseline kernels-avx2: PRELOAD =
 kernels-%: TESTS = $(wildcard tests/unit/native/test_*.py)
-kernels-thread: TESTS = $(addprefix tests/unit/native/test_,native.py native_lists.py threads.py)
+kernels-thread: TESTS = $(addprefix tests/unit/native/test_,native.py native_lists.py threads.py xla.py)
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
 	@echo "== the kernels' tests, built with $(FLAGS), vectors $(VECTORS)"
