@@ -66,7 +66,7 @@ def _file(source: Path, found: Sequence[Case]) -> str:
 def vector(case: Case) -> dict[str, Any]:
     """A case and its right result, as schema.json describes them."""
     p = case.arguments.get("norm_type", 2)
-    is_close = not case.raises and p not in (1, 2, math.inf)
+    is_close = not case.options.raises and p not in (1, 2, math.inf)
     return {
         "name": case.name,
         "call": case.call_name,
@@ -74,9 +74,9 @@ def vector(case: Case) -> dict[str, Any]:
         "gradients": [_gradient(gradient) for gradient in case.gradients],
         **({"need_clip": list(case.call_form.need_clip)} if case.call_form.need_clip else {}),
         **({"groups": list(case.call_form.groups)} if case.call_form.groups else {}),
-        **({"subnormal": True} if case.subnormal else {}),
+        **({"subnormal": True} if case.options.subnormal else {}),
         **({"ulps": {"norm": NORM_ULPS, "gradients": GRADIENT_ULPS}} if is_close else {}),
-        "expected": {"raises": case.raises} if case.raises else _expected(oracle.expect(case)),
+        "expected": {"raises": case.options.raises} if case.options.raises else _expected(oracle.expect(case)),
     }
 
 

@@ -25,7 +25,7 @@ from .verify import cli as verify_command
 
 BROKEN = 70
 UNREAD = 141
-"""128 + SIGPIPE: what shells report of a program whose output nobody reads."""
+"""128 + SIGPIPE: the exit status that shells report for a program whose output nobody reads, as in `... | head`."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _end_unread()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # rich exits with 1, which is the status of a difference
+        if isinstance(end.__context__, BrokenPipeError):  # rich exits with status 1, which means a difference
             return _end_unread()
         raise
     except OutputError as error:
         _discard_unread()
         return refuse(f"standard output cannot be written: {error}")
-    except Exception:  # whose own exit status would be 1, as of a difference
+    except Exception:  # Python would exit with status 1, which means a difference
         traceback.print_exc()
         print("unified-clip: this is a bug of unified-clip. Report it with the lines above.", file=sys.stderr)
         return BROKEN
@@ -93,7 +93,7 @@ def _flush() -> None:
 
 
 def _end_unread() -> int:
-    """Return the exit status for output that nobody reads any more, as after `| head`."""
+    """Return the exit status for output that nobody reads any more, as in `... | head`."""
     _discard_unread()
     return UNREAD
 
@@ -110,7 +110,7 @@ def _discard_unread() -> None:
 
 
 def not_installed(command: str) -> str:
-    """Return which packages of a command are missing, and how to install them; '' if none."""
+    """Return an error that names the packages that a command lacks, and how to install them; '' if it lacks none."""
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _read_ported(path: Path) -> Any:
-    """Read a report of `unified-clip port`, for `unified-clip parity --ported`, which must not import it."""
+    """Read a report of `unified-clip port`, for `unified-clip parity --ported`. `parity` must not import `port`."""
     from .port.report import build
 
     return build.read(path)
@@ -146,7 +146,7 @@ def _end_in_order() -> None:
     """Treat SIGTERM and SIGHUP like Ctrl-C, so that no worker and no scratch directory is left."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP: leave it ignored
             signal.signal(number, _interrupt)
 
 

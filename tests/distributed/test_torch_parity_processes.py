@@ -55,12 +55,9 @@ worker.main()
 KINDS = {
     "none": ("equal", ""),
     "copies are counted": ("different", "norm off by"),
-    "another norm": ("different", "has another result on rank 1 than on rank 0"),
-    "another copy": ("different", "has another result on rank 1 than on rank 0"),
-    "it raises": (
-        "crashed",
-        "Run it again: rank 0 reached the end of a call, rank 1 reached KeyError",
-    ),
+    "another norm": ("different", "the result on rank 1 differs from that on rank 0"),
+    "another copy": ("different", "the result on rank 1 differs from that on rank 0"),
+    "it raises": ("crashed", "at different steps: rank 0 reached the end of a call, rank 1 reached KeyError"),
     "it ends": ("crashed", "exit status 1; its last lines: "),
     "none again": ("equal", ""),
     "it ends badly at last": ("crashed", "after the last case: exit status 1"),

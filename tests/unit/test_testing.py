@@ -275,7 +275,7 @@ def test_sparse_gradients_are_not_kept_either() -> None:
     rows = types.Dense("float32", np.ones((2, 1), np.float32))
     sparse = types.Sparse(np.array([1, 1], np.int64), rows, (3, 1))
     kept = weakref.ref(sparse)
-    assert single_case.problems(cases.one("embedding", {"rows": sparse}, {"call": "global_norm"}), {}) == ([], [])
+    assert single_case.problems(cases.make_case("embedding", {"rows": sparse}, {"call": "global_norm"}), {}) == ([], [])
     del sparse
     gc.collect()
     assert kept() is None

@@ -47,7 +47,8 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--timeout": {"type": _seconds, "help": "seconds that a worker may take for one result (default: the suite's)"},
     "--accept": {
         "action": "store_true",
-        "help": "write the differences of the frameworks' functions into the suite's list of known differences",
+        "help": "write the differences of the frameworks' functions into the suite's list of known differences "
+        "(known.toml)",
     },
     "--baseline": {
         "type": Path,
@@ -57,16 +58,16 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--recorded": {"type": Path, "help": "a recording of unified_clip.record, to plot in the page"},
     "--ported": {"type": Path, "help": "the JSON report of `unified-clip port`, to show in the page"},
 }
-"""Options of `unified-clip parity` that do not apply to `init`. Their default is None or False."""
+"""The options of `unified-clip parity` that `unified-clip parity init` rejects. Their default is None or False."""
 
 WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
-"""Options that do not apply to `--case`."""
+"""Options that `--case` rejects."""
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
-    """Add both commands to the command line. Their modules are imported when a command runs.
+    """Add `parity` and `parity init` to the command line. Most of their modules are imported only when a command runs.
 
-    read_ported: Read a report of `unified-clip port`. ValueError: the file is not one.
+    read_ported: A function that reads a report of `unified-clip port`. It raises ValueError for another file.
     """
     parity = commands.add_parser(
         "parity",
@@ -86,7 +87,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     init.add_argument(
         "--suite",
         type=Path,
-        default=argparse.SUPPRESS,  # a default would replace what was passed before `init`
+        default=argparse.SUPPRESS,  # a default would overwrite `--suite X` before `init`
         help=f"directory for suite.toml (default: {SUITE})",
     )
     for option, settings in RUN_OPTIONS.items():
@@ -130,7 +131,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 
 def _run_cases(suite: Suite) -> int:
-    """Run the cases that `--case` chose, and print every result. Return the exit status."""
+    """Run the cases of the option `--case`, and print every result. Return the exit status."""
     from .report import terminal_case
 
     report = _run(suite)
@@ -176,15 +177,18 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    """Read the suite, reduced to the frameworks, modes and cases of the options. SuiteError: it is invalid."""
+    """Read the suite, and reduce it to the frameworks, modes and cases of the options.
+
+    SuiteError: one of them is invalid.
+    """
     from .suite import load
     from .suite.schema import SuiteError
 
     suite = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
-        raise SuiteError(f'{options.suite} names no list to write. Add known = "known.toml" to suite.toml.')
+        raise SuiteError(f'{options.suite} names no list of known differences. Add known = "known.toml" to suite.toml.')
     if options.accept and options.without:
-        raise SuiteError("--accept needs a whole run. Remove --without.")
+        raise SuiteError("--accept needs the results of every mode. Remove --without.")
     if options.frameworks:
         suite = load.only(suite, options.frameworks.split(","))
     if options.without:
@@ -195,7 +199,7 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Return the calls of a recording. RunError: no call has a norm above 0 to plot."""
+    """Read the calls of a recording, for `--recorded`. RunError: it has no calls, or no norm above 0 to plot."""
     from ..recording import runs
     from .report import recorded_plot
 
@@ -211,8 +215,10 @@ def _accept(report: ParityReport, path: Path) -> int:
     from .known import update
 
     if report.ours_differ or report.is_incomplete:
-        complain(f"{path} was not changed: the run fails for other reasons. Fix them first.")
-        return report.exit_code or 1  # a baseline may excuse a failure; --accept does not
+        complain(f"{path} was not changed: the run has other failures (above). Fix them, and run --accept again.")
+        return (
+            report.exit_code or 1
+        )  # failures that the baseline has do not fail the run, but --accept needs none at all
     changes = update.write(path, report)
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
     print(safe(f"{path}: {counts}. Read it before you commit it."))

@@ -26,10 +26,12 @@ AT_ONCE = 2
 """Workers that run in parallel."""
 
 TOGETHER = ((COMPILED,), tuple(reversed(PROCESSES)), (HOST, DEVICE, GRAPH, NATIVE), (STATIC,))
-"""Modes that one worker runs one after the other. The slowest mode and Paddle's static mode have their own worker."""
+"""Each tuple has the modes that one worker runs, one after the other. The first tuples start first: the slowest mode,
+`compiled`, has its own worker, and so has Paddle's static mode.
+"""
 
 Progress = Callable[[str, int], Any]
-"""Called with a framework and the number of its new results."""
+"""A function that is called with a framework and the number of its new results."""
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
@@ -69,10 +71,10 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
             threads.shutdown(cancel_futures=True)
             raise
     versions = {name: version for each in results.values() for name, version in each.versions.items()}
-    notes = [f"Not run, by --without: {', '.join(suite.without)}."] if suite.without else []
+    notes = [f"Not run, because of --without: {', '.join(suite.without)}."] if suite.without else []
     for name, each in results.items():
         lines = dict.fromkeys(each.printed)
-        notes += [f"{name}: its worker printed {line}, which is no result and was ignored." for line in lines]
+        notes += [f"{name}: its worker printed {line}. This output was ignored." for line in lines]
     judgements, known = _judge_natives(suite, results)
     return build.report(
         list(suite.frameworks),
@@ -88,14 +90,14 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:
-    """Return the cases that a framework's worker runs in each of its modes, in order."""
-    cases = [case for case in suite.cases if not case.frameworks or framework in case.frameworks]
+    """Return what a framework's workers run: each mode of the framework with the cases that it can run, in order."""
+    cases = [case for case in suite.cases if case.is_for_framework(framework)]
     table = suite.frameworks[framework]
     return [
         WorkItem(mode, case)
         for mode in table.modes
         for case in cases
-        if not case.modes or mode in case.modes
+        if not case.options.modes or mode in case.options.modes
         if mode not in PROCESSES or case.is_for_processes(table.leaves_out(mode))
         if mode not in IN_GRAPHS or case.is_for_graphs(table.leaves_out(mode))
     ]
@@ -104,7 +106,11 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
-    """Return the verdict and problem of each deviation, and the known differences of frameworks without failures."""
+    """Compare the results of the frameworks' functions with the suite's list of known differences.
+
+    Return (verdict, problem) for each deviation, by framework and case. Also return the entries of the list. A
+    framework with a failed result, such as a crash, has none: its entries might look stale.
+    """
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)
     for framework, each in results.items():
@@ -117,7 +123,7 @@ def _judge_natives(
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in compared]
     versions = {framework: each.versions for framework, each in results.items()}
     judgements, entries = match.match_deviations(known, deviations, versions)
-    if suite.chosen_cases:  # an entry may show in the other cases
+    if suite.chosen_cases:  # a case that does not run may show the difference
         entries = [entry.model_copy(update={"problem": ""}) for entry in entries if entry.cases]
     return judgements, [entry for entry in entries if entry.framework in complete]
 

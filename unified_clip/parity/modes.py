@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
-"""Modes that a suite must name. Others are the default."""
+"""Modes that run only if a suite names them. The other modes are the default."""
 
 Mode = Literal["host", "device", "native", OnRequest]
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""unified_clip on either path, eagerly, and the framework's functions."""
+"""unified_clip on the host path and on the device path, without a graph; and the framework's own functions."""
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
 """unified_clip in a graph that the framework traces and runs, in one that it compiles, and in a static program."""
@@ -25,16 +25,17 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""By framework, the modes that its adapter's `run_in_graph` supports. Reading a suite must import no adapter."""
+"""By framework, the modes that its adapter's `run_in_graph` supports. This table is here, and not in the adapters,
+because they import their framework."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 """unified_clip on shards: the number of ranks, by mode. One rank is the host path."""
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""By framework that has these modes, the module of `adapters` with its `process_group`."""
+"""By framework that has these modes, the module of `adapters` that distributes tensors over ranks."""
 
 EXACT = (HOST, *PROCESSES)
-"""Modes in which unified_clip has the same bits on every framework."""
+"""Modes in which unified_clip returns the same bits on every framework."""
 
 TITLES: Mapping[str, str] = {
     HOST: "host path",

@@ -10,12 +10,12 @@ from typing import Literal
 from ..tensors.types import Dense, Stage, digest
 
 LEARNING_RATE = 0.5
-"""The learning rate of SGD steps. It is a power of two, so that a step rounds once, fused or not."""
+"""The learning rate of SGD steps. It is a power of two: multiplying by it is exact, so that a step rounds only once."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason for a missing result, such as a crash or a timeout."""
+    """Why a call has no result: its worker crashed, hung, ran out of memory or did not start."""
 
     kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable"]
     detail: str
@@ -23,7 +23,10 @@ class Failure:
 
 @dataclass(eq=False)
 class ClipTensors:
-    """The norm, the clipped gradients and the updated parameters of a call, exact or from a framework."""
+    """The tensors of a result: norm, clipped gradients, and updated parameters.
+
+    Exact results and frameworks' have these.
+    """
 
     norm: Dense | None = None
     """The norm that the call returns. None if it returns none."""
@@ -32,17 +35,23 @@ class ClipTensors:
     """The clipped gradients. None for a call that only measures, or raises."""
 
     update: Sequence[Dense | None] | None = None
-    """Parameters of ones after a step with these gradients: see `Adapter.sgd`. None if the case does not ask for it."""
+    """Parameters of value 1 after an SGD step with these gradients. None unless the case has `update = true`."""
 
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
-        """Return the tensors to compare at a stage; None if there are none. For the coefficient: the gradients."""
+        """Return the tensors to compare at a stage; None if there are none.
+
+        The coefficient is measured on the clipped gradients, so the stage "coefficient" has these.
+        """
         if stage == "norm":
             return None if self.norm is None else [self.norm]
         return self.update if stage == "update" else self.gradients
 
     @cached_property
     def digests(self) -> dict[Stage, str]:
-        """Return the SHA-256 of each stage's tensors. The coefficient has none: it shows in the clipped gradients."""
+        """The SHA-256 of the tensors at each stage.
+
+        The stage "coefficient" has none: its tensors are those of "tensors".
+        """
         stages: tuple[Stage, ...] = ("norm", "tensors", "update")
         return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
 
@@ -55,16 +64,22 @@ class CallOutcome(ClipTensors):
     """The framework's function; '' if it has none."""
 
     structure: str = ""
+    """The type of the container that the call returned, such as "list of tuple"; '' if it is not compared."""
+
     warned: bool = False
+    """Whether the call emitted a ClipWarning."""
+
     raised: Sequence[str] = ()
-    """The class of the exception, and its bases."""
+    """The names of the exception's class and of its bases. Empty if the call raised nothing."""
 
     message: str = ""
+    """The class and the first line of the exception."""
+
     fault: str = ""
-    """A side effect on tensors that the call must not have; '' for none."""
+    """A wrong side effect, such as "changed its input gradients"; '' if there is none."""
 
     same_objects: Sequence[bool] = ()
-    """For a class: whether each gradient came back as the same object."""
+    """For a clip class: whether it returned each gradient as the same object."""
 
     seconds: float = 0.0
     """Duration. Cases that share a graph share its duration."""

@@ -1,6 +1,6 @@
-"""The models of the results of `unified-clip parity`. parity.json contains them, and every view shows them.
+"""The models of the report of `unified-clip parity`. parity.json is a `ParityReport`, and every view shows one.
 
-Later versions may add keys. If a key goes or changes its meaning, SCHEMA changes.
+Later versions may add keys. If a key is removed or changes its meaning, SCHEMA gets a new number.
 
     python -m unified_clip.parity.results > docs/parity.schema.json
 """
@@ -25,11 +25,11 @@ SCHEMA: Final = 2
 Side = Literal["ours", "native"]
 
 SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
-"""The names of the sides in views of the report."""
+"""The name of each side in the views of the report."""
 
 
 class Number(ReportModel):
-    """A number of one side: unified_clip's, the framework's or the exact one."""
+    """An element of the exact result, of unified_clip's or of the framework's."""
 
     value: Real
     ulps: Real
@@ -46,17 +46,18 @@ class WorstElement(ReportModel):
     """The element that is furthest from the exact one, at the first stage that differs."""
 
     stage: Stage
-    """The first at which the result differs."""
+    """The first stage of the call at which the result differs."""
 
     gradient: int | None
     """Index of the gradient, from 0. null for the norm."""
 
     name: str
     element: list[int]
-    """Index in the gradient. A complex gradient has a last index of 0 or 1 for the part."""
+    """Index in the gradient. For a complex gradient, the last index is 0 for the real part and 1 for the imaginary
+    part."""
 
     dtype: str
-    """The dtype of the ULP."""
+    """The dtype whose ULP measures the distances."""
 
     exact: Number
     """The exact number, rounded as the contract specifies."""
@@ -72,7 +73,9 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def nearer(self) -> Side | None:
-        """The side whose number is nearer to the exact one. null if both are as near, or one side has no number."""
+        """The side whose number is nearer to the exact one. null if both are equally near, or one side has no
+        number.
+        """
         if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
             return None
         return "ours" if self.ours.ulps < self.native.ulps else "native"
@@ -103,7 +106,7 @@ class Result(ReportModel):
     verdict: VerdictKind | NativeVerdict
     detail: str
     details: WorstElement | None
-    """null if nothing differs, or there is nothing to compare."""
+    """The element that is furthest from the exact one. null if nothing differs, or there are no numbers to compare."""
 
     reproduce: str | None
     """The command that runs the case again. null if the result is equal or close, or the framework is missing."""
@@ -130,17 +133,17 @@ class UnifiedClipResult(Result):
     """The distance at each stage: in ULP, for coefficients relative."""
 
     sha256: dict[Stage, str] | None
-    """By stage. null if there is no result."""
+    """The SHA-256 of the tensors at each stage. null if there is no result."""
 
 
 class NativeResult(Result):
     """The verdict on a framework's function."""
 
     function: str | None
-    """null if it gave no result."""
+    """The name of the framework's function. null if the run gave no result, such as by a crash."""
 
     kind: DifferenceKind | Literal[""]
-    """The kind of the difference. Empty if there is none."""
+    """The kind of the difference. Empty if nothing differs by more than rounding."""
 
     norm: Real | None
     """The relative distance from the exact norm."""
@@ -149,7 +152,7 @@ class NativeResult(Result):
     """The largest difference of an element, relative to the largest element."""
 
     cause: str
-    """The cause of a difference that the list of known differences lacks. Empty if it is not known."""
+    """The cause of the difference. Empty if no cause was found, or the list of known differences has the difference."""
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
@@ -161,7 +164,7 @@ class NativeResult(Result):
 
 
 def _with_modes(base: type[ReportModel], field: Any) -> Any:
-    """Return a base model extended by this field for each mode of unified_clip."""
+    """Return a subclass of a model that has one more field for each mode of unified_clip. `field`: (type, default)."""
     return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
 
 
@@ -196,7 +199,7 @@ class CaseResult(ReportModel):
     """The number of elements of all gradients."""
 
     sha256: dict[Stage, str]
-    """Of the exact result, by stage."""
+    """The SHA-256 of the exact result at each stage."""
 
     stages_apart: list[Stage]
     """The stages at which unified_clip's bits on the host path differ between frameworks."""
@@ -216,16 +219,20 @@ def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
 
 
 class KnownDifferenceResult(ReportModel):
-    """A known difference, and the cases in which the run showed it."""
+    """An entry of the list of known differences, and the cases in which the run showed the difference."""
 
     framework: str
     function: str
     kind: DifferenceKind
     listed_size: Real | None
+    """The size in the list. null if this kind of difference has no size."""
+
     size: Real | None
+    """The largest size in this run."""
+
     reason: str
     versions: str
-    """The versions that the entry is about. Empty for all."""
+    """The versions that the entry is about, such as "torch>=2.8,<2.13". Empty for all versions."""
 
     title: str
     problem: str
@@ -233,7 +240,7 @@ class KnownDifferenceResult(ReportModel):
 
     cases: list[str]
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
-    """The entry itself. A report that was read from a file has none."""
+    """The entry as it was read from known.toml. None in a report that was read from parity.json."""
 
 
 class Problem(ReportModel):
@@ -242,11 +249,11 @@ class Problem(ReportModel):
     what: str
     detail: str
     framework: str | None
-    """null if it is about several frameworks, or about the list of known differences."""
+    """The framework that has the problem. null if several have it, or the list of known differences has."""
 
     mode: str | None
     cases: list[str]
-    """The cases that show it."""
+    """The cases that have the problem."""
 
 
 class Change(ReportModel):
@@ -254,16 +261,16 @@ class Change(ReportModel):
 
     kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
     framework: str
-    """Or the package, for a version. Empty if the change is about all frameworks."""
+    """The framework; for the kind "version" the package. Empty if the change is about all frameworks."""
 
     what: str
-    """The mode of unified_clip, the framework's function, or the known difference."""
+    """What has changed: the result in a mode, that of the framework's function, or a known difference."""
 
     case: str
     before: str
     after: str
     worse: bool
-    """Whether the change is a failure that is new, or was smaller."""
+    """Whether the change is a new failure, or a failure that was smaller in the baseline."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -304,7 +311,7 @@ class ParityReport(ReportModel):
 
     summary: Summary
     notes: list[str]
-    """Lines for the reader that change no verdict."""
+    """Further lines to print, such as the modes that were left out. They change no verdict."""
 
     problems: list[Problem]
     known: list[KnownDifferenceResult]
@@ -315,7 +322,7 @@ class ParityReport(ReportModel):
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 
     def safe(self) -> ParityReport:
-        """Return the report with control and invisible characters escaped, to be shown."""
+        """Return the report with control characters and invisible characters escaped, so that it is safe to print."""
         return ParityReport.model_validate(safe(self.as_json()))
 
     def results(self) -> list[tuple[str, UnifiedClipResult]]:
@@ -339,7 +346,7 @@ class ParityReport(ReportModel):
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
 
     def is_wrong(self, framework: str, result: Result) -> bool:
-        """Return whether a result fails the run, regardless of the list of known differences."""
+        """Return whether a result fails the run even if the list of known differences is ignored."""
         if result.verdict == "missing":
             return framework not in self.may_be_missing
         return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
@@ -353,7 +360,7 @@ class ParityReport(ReportModel):
 
     @property
     def differs(self) -> bool:
-        """Return whether any result differs unexpectedly, even if it did so in the baseline."""
+        """Return whether any result differs unexpectedly. Differences that the baseline already had count, too."""
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 

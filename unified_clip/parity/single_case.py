@@ -1,4 +1,4 @@
-"""Run one case on several frameworks, without a suite, for `unified_clip.testing`."""
+"""Run one call on several frameworks, without a suite. `unified_clip.testing.assert_parity` uses it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,22 @@ GIVEN = "gradients"
 
 
 def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
-    """Return a case for gradients in memory. ValueError: there is no such call, or it lacks these arguments."""
+    """Return a case that clips the gradients in a container by this call.
+
+    ValueError: the call or an argument is invalid.
+    """
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:
-        return cases.one(GIVEN, in_memory.read_container(container), {"call": call, **plain})
+        return cases.make_case(GIVEN, in_memory.read_container(container), {"call": call, **plain})
     except SuiteError as error:
         raise ValueError(str(error).removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
 
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
-    """Run a case on the host path of each framework. Return the outcomes by framework."""
+    """Run a case on the host path of each framework, and return the outcome of each.
+
+    interpreters: The Python interpreter of each framework.
+    """
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
         worker = pool.run(pool.command(framework, python), [pool.WorkItem(HOST, case)], timeout)
@@ -47,7 +53,7 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 
 
 def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
-    """Return (errors about missing frameworks, descriptions of wrong results)."""
+    """Return (an error for each missing framework, a description of each wrong result)."""
     right = oracle.expect(case)
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
@@ -60,11 +66,14 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
                 numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
             wrong.append(f"{framework}: {numbers or f'{verdict.kind}: {verdict.detail}'}")
     norms.clear_caches()
-    return absent, wrong or _apart(case, outcomes)
+    return absent, wrong or _differing_bits(case, outcomes)
 
 
-def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Describe where correct results differ in bits, as the contract allows for a norm_type other than 1, 2, inf."""
+def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
+    """Describe where the bits of correct results differ between frameworks.
+
+    The contract allows that for a norm_type other than 1, 2 and inf.
+    """
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
     texts = (diff.describe(results[name], results[first], (name, first)) for name in others)
@@ -72,7 +81,7 @@ def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[st
 
 
 def _named(case: Case, result: ClipTensors) -> dict[str, Gradient]:
-    """Return the norm and the clipped gradients by name, as `diff.describe` needs them."""
+    """Return the norm and the clipped gradients by name."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}
     return named | dict(zip(case.names, clipped, strict=False))

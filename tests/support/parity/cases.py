@@ -9,10 +9,9 @@ import numpy as np
 
 from unified_clip.parity.suite.call_form import CallForm
 from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.schema import CaseOptions
 from unified_clip.tensors import arithmetic, types
 from unified_clip.tensors.types import Dense
-
-OPTIONS = ("call_form", "frameworks", "raises", "warns", "update", "subnormal")
 
 
 def dense(values: Any, dtype: str = "float32") -> Dense:
@@ -21,12 +20,13 @@ def dense(values: Any, dtype: str = "float32") -> Dense:
 
 
 def case(gradients: list[Any], call: str, **options: Any) -> Case:
-    """A case; what is no option of a case is an argument of the call."""
-    arguments = {key: value for key, value in options.items() if key not in OPTIONS}
-    chosen = {key: value for key, value in options.items() if key in OPTIONS}
-    if isinstance(chosen.get("call_form"), dict):
-        chosen["call_form"] = CallForm.model_validate(chosen["call_form"], strict=False)
-    return Case(f"{call} of {gradients} {options}", f"{gradients}", gradients, call, arguments, **chosen)
+    """Return a case. Keywords that are neither `call_form` nor a field of CaseOptions are arguments of the call."""
+    arguments = dict(options)
+    form = arguments.pop("call_form", {})
+    call_form = CallForm.model_validate(form, strict=False) if isinstance(form, dict) else form
+    chosen = CaseOptions(**{key: arguments.pop(key) for key in CaseOptions.model_fields if key in arguments})
+    name = f"{call} of {gradients} {options}"
+    return Case(name, f"{gradients}", gradients, call, arguments, call_form, options=chosen)
 
 
 def suite(

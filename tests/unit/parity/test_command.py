@@ -311,12 +311,12 @@ def test_modes_that_are_left_out_are_named_in_every_report(tmp_path: Path, capsy
     where = str(suite(tmp_path, ONE_CASE, frameworks="[frameworks.torch]"))
     out = tmp_path / "report"
     assert cli.main(["parity", "--suite", where, "--out", str(out), "--without", "device,native"]) == 0
-    said = "Not run, by --without: device, native."
+    said = "Not run, because of --without: device, native."
     assert said in capsys.readouterr().out
     assert said in json.loads((out / "parity.json").read_text(encoding="utf-8"))["notes"]
     assert all(said in (out / name).read_text(encoding="utf-8") for name in ("parity.md", "index.html"))
     assert cli.main(["parity", "--suite", where, "--without", "native", "--accept"]) == 2
-    assert "--accept needs a whole run. Remove --without." in capsys.readouterr().err
+    assert "--accept needs the results of every mode. Remove --without." in capsys.readouterr().err
 
 
 def test_the_command_refuses_what_is_not_there_or_cannot_be_written(

@@ -18,7 +18,7 @@ from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.suite.schema import Framework
+from unified_clip.parity.suite.schema import CaseOptions, Framework
 from unified_clip.parity.workers.pool import WorkItem
 from unified_clip.tensors import ulp
 
@@ -86,7 +86,7 @@ def test_only_a_framework_that_flushes_may_flush_and_only_where_marked() -> None
     assert kind_of(marked, flushed, "tensorflow") == "flushed"
     assert kind_of(marked, flushed, "torch") == "different"
     assert kind_of(marked, flushed, "tensorflow", HOST) == "different"
-    assert kind_of(dataclasses.replace(marked, subnormal=False), flushed, "tensorflow") == "different"
+    assert kind_of(dataclasses.replace(marked, options=CaseOptions()), flushed, "tensorflow") == "different"
     assert kind_of(marked, outcome(None, [0.0, 0.75]), "tensorflow") == "different"
 
 
@@ -199,8 +199,8 @@ def test_a_native_that_changes_what_should_be_left_alone_has_touched_it() -> Non
 
 def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -> None:
     raised = CallOutcome(raised=["ValueError"], message="ValueError: so", name="native")
-    refused = dataclasses.replace(ONE, raises="ValueError")
-    warned = dataclasses.replace(ONE, warns=True)
+    refused = dataclasses.replace(ONE, options=CaseOptions(raises="ValueError"))
+    warned = dataclasses.replace(ONE, options=CaseOptions(warns=True))
     right = CallOutcome(dense(5.0), [dense([1.5, 2.0]), None], name="native")
     kinds = {}
     for name, one, found in (
@@ -300,7 +300,7 @@ def test_an_entry_about_versions_counts_before_they_are_released() -> None:
 def test_an_entry_about_versions_of_what_the_worker_does_not_report_is_wrong() -> None:
     entry = KNOWN.model_copy(update={"versions": "pytorch<2.13"})
     (problem,) = judged_as([entry], SHOWING)[1]
-    assert problem == "its versions name pytorch, which the worker of torch does not report"
+    assert problem == "its `versions` name pytorch, whose version the worker of torch does not report. Correct them"
 
 
 def test_what_two_entries_say_is_wrong() -> None:

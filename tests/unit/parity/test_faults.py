@@ -190,7 +190,7 @@ def test_what_a_worker_prints_is_told_and_changes_nothing(parity: Parity) -> Non
     garbage = "print('\\n\\x1b[31mgarbage ' + 'x' * 100)\nprint('more\\n' * 100000)"
     status, [found], printed = parity(garbage)
     assert (status, found["verdict"]) == (0, "equal")
-    assert f"numpy: its worker printed '\\x1b[31mgarbage {'x' * 67}...', which is no result and was ignored." in printed
+    assert f"numpy: its worker printed '\\x1b[31mgarbage {'x' * 67}...'. This output was ignored." in printed
     assert "more" not in printed
 
 
@@ -257,4 +257,4 @@ def test_a_suite_with_a_memory_limit_names_what_to_use_instead(
     assert cli.main(["parity", "--suite", str(where)]) == 2
     error = capsys.readouterr().err
     assert "suite.toml, line 3, memory: " in error
-    assert "Limit the memory of the command with `ulimit -v` or a cgroup" in error
+    assert "limit the memory of the command with `ulimit -v` or a cgroup" in error

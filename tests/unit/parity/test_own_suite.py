@@ -52,8 +52,8 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rules = ['clip_grad_norm_']", "rules and thresholds need each other"),
-        ("thresholds = [1.0]", "give calls, rules and thresholds, or configs"),
+        ("rules = ['clip_grad_norm_']", "rules need thresholds, and thresholds need rules"),
+        ("thresholds = [1.0]", "the table has no call. Give calls, rules with thresholds, or configs"),
         (
             "rules = ['clip_norm']\nthresholds = [1]",
             "cases 1, rules, call: 'clip_norm': there is no such function. Did you mean clip_by_norm",

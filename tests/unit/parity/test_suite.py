@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from unified_clip.parity.suite import public_calls
 from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
-from unified_clip.parity.suite.schema import Framework, SuiteError
+from unified_clip.parity.suite.schema import CaseOptions, Framework, SuiteError
+from unified_clip.parity.workers import pool
 from unified_clip.tensors.types import Dense, Sparse
 
 SUITE = Path(__file__).parents[3] / "parity"
@@ -54,14 +56,14 @@ def test_the_suite_of_this_repository_is_read(ours: Suite) -> None:
 def test_what_is_eager_only_shows_no_rule_that_graphs_do_not_show(ours: Suite, framework: str, mode: str) -> None:
     left_out = ours.frameworks[framework].left_out.get(mode, ())
     in_graphs = {run.case for run in engine.work_items(ours, framework) if run.mode == mode}
-    possible = {each for each in ours.cases if not each.frameworks and each.is_for_graphs(left_out)}
-    for aspect in (rule_of, dtypes_of, lambda each: each.update, lambda each: each.call_form.container):
+    possible = {each for each in ours.cases if not each.options.frameworks and each.is_for_graphs(left_out)}
+    for aspect in (rule_of, dtypes_of, lambda each: each.options.update, lambda each: each.call_form.container):
         assert set(map(aspect, possible)) == set(map(aspect, in_graphs & possible))
     assert len(in_graphs) < len(possible)
 
 
 def rule_of(case: Case) -> tuple[str, float, bool]:
-    return case.call_name, case.arguments.get("norm_type", 2), bool(case.raises)
+    return case.call_name, case.arguments.get("norm_type", 2), bool(case.options.raises)
 
 
 def dtypes_of(case: Case) -> frozenset[str]:
@@ -72,6 +74,19 @@ def test_a_case_is_run_in_the_modes_it_names(tmp_path: Path) -> None:
     frameworks = "[frameworks.torch]\nmodes = ['host', 'device', 'graph']"
     where = suite(tmp_path, cases_of(NORM, "modes = ['native', 'device']"), frameworks=frameworks)
     assert [run.mode for run in engine.work_items(suites.read(where), "torch")] == ["device"]
+
+
+def test_every_option_of_a_cases_table_reaches_the_case_and_its_worker(tmp_path: Path) -> None:
+    options = CaseOptions(
+        frameworks=["numpy"], modes=["host"], raises="ValueError", warns=True, update=True, subnormal=True
+    )
+    assert options.model_fields_set == CaseOptions.model_fields.keys()
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options)
+    (read,) = suites.read(suite(tmp_path, cases_of(NORM, keys))).cases
+    pool.write_job(tmp_path, {0: pool.WorkItem("host", read)})
+    (job,) = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"].values()
+    assert read.options == options
+    assert {key: job[key] for key in CaseOptions.model_fields} == options.model_dump()
 
 
 PROCESSES = "[frameworks.torch]\nmodes = ['host', 'processes_2']\nleft_out = { processes_2 = ['raises'] }"
@@ -235,7 +250,7 @@ def tensor(text: str) -> str:
         ("a = " + "[" * 100_000, "cases.toml: lists or tables are nested too deep"),
         (cases_of("1"), "calls 1: it is 1. Give a table"),
         (ONE.replace('["a"]', '["b"]'), "no gradients have the name 'b'. Choose from a"),
-        (GRADIENTS * 2 + CASES, "two lists have the name 'a'"),
+        (GRADIENTS * 2 + CASES, "two lists of gradients have the name 'a'"),
         (
             tensor("vales = [1.0]"),
             "cases.toml, line 3, gradients 1, tensors 1, vales: there is no such key. Did you mean values\\?",
@@ -312,7 +327,7 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("[frameworks]\nnumpy = 1", "frameworks.numpy: it is 1. Give a table"),
         (
             "[frameworks.numpy]\nmodes = ['graph']",
-            "frameworks numpy modes: no mode 'graph'. Choose from host$",
+            "frameworks numpy modes: numpy has no mode 'graph'. Choose from host$",
         ),
         ("[frameworks.numpy]\nmodes = ['host', 'device']", "no mode 'device'. Choose from host$"),
         (
@@ -409,7 +424,9 @@ def test_modes_are_left_out_with_what_concerns_them() -> None:
 
 def test_modes_that_cannot_be_left_out_are_rejected() -> None:
     whole = suites.read(SUITE)
-    with pytest.raises(SuiteError, match=r"--without compilde: no such mode. Choose from host, processes_2"):
+    with pytest.raises(
+        SuiteError, match=r"--without compilde: the suite has no such mode. Choose from host, " r"processes_2"
+    ):
         suites.without(whole, ["host", "compilde"])
     with pytest.raises(SuiteError, match=r"--without host: numpy has no mode left. Leave it out with --frameworks"):
         suites.without(whole, ["host"])
@@ -478,7 +495,7 @@ def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content, encoding="utf-8")
     found = suites.read(tmp_path)
     assert list(found.frameworks) == ["numpy", "torch", "tensorflow", "paddle"]
-    assert [case.raises for case in found.cases] == ["", "", "ValueError"]
+    assert [case.options.raises for case in found.cases] == ["", "", "ValueError"]
 
 
 # -- clip configurations

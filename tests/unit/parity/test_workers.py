@@ -107,7 +107,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
         ),
         ("sys.exit('so long')", "crashed", "exit status 1; its last lines: so long"),
         ("os._exit(0)", "unreadable", "the worker ended without a result"),
-        ("return 'garbage'", "unreadable", "TypeError: the result has dtype str"),
+        ("return 'garbage'", "unreadable", "TypeError: the result has the dtype str"),
     ],
 )
 def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:
@@ -193,7 +193,9 @@ worker.MOST_GRAPHS = 2
 
 def test_a_graph_of_several_cases_that_cannot_be_made_is_a_verdict() -> None:
     first, second = run(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
-    assert first == Failure("out of memory", "in a graph with other cases (1): MemoryError: so large")
+    assert first == Failure(
+        "out of memory", "fails in one graph with 1 other cases, but not alone: MemoryError: so large"
+    )
     assert isinstance(second, CallOutcome)
 
 
@@ -221,7 +223,7 @@ importlib.import_module = absent"""
 def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
     first = run("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
-    assert "did not take its path (device path)" in first.detail
+    assert "tests the device path, but the backend took another path" in first.detail
 
 
 # -- errors and warnings
@@ -235,7 +237,10 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
         ("", ""),
         ("return 1.0", "raised nothing, but should raise ValueError"),
         ("raise KeyError('negative')", "raised KeyError: 'negative', but should raise ValueError"),
-        ("grads[0] *= 0\n    raise ValueError('negative')", "raised ValueError: negative, and had changed gradients"),
+        (
+            "grads[0] *= 0\n    raise ValueError('negative')",
+            "raised ValueError: negative, and had already changed gradients",
+        ),
     ],
 )
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
@@ -291,7 +296,7 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
         (
             GLOBAL,
             "kernels.scale = lambda v, d, c, out, t: (scale(v, d, c, out, t), scale(v, d, c, v, t))",
-            "changed its inputs",
+            "changed its input gradients",
         ),
         (BELOW, "HostPath.unchanged = lambda self: self._tensors", "shares memory with an input"),
         (
@@ -302,7 +307,7 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
         (
             CLASS,
             SCALED.format("v.copy()"),
-            "gradient 0 is a new object, although its coefficient is 1",
+            "gradient 0 came back as a new object, although its coefficient is 1",
         ),
     ],
     ids=["written", "shared", "a view", "a copy"],

@@ -1,4 +1,6 @@
-"""`Adapter`, the interface of a parity worker to a framework, and `Invocation`, the arguments of one call."""
+"""The base classes of the adapters: `Adapter` has a framework's operations, and `Invocation` the arguments of
+a call.
+"""
 
 from __future__ import annotations
 
@@ -16,64 +18,73 @@ from ..suite.public_calls import Call
 
 
 class Returned(NamedTuple):
-    """The norm and the tensors that a framework's function returned. `Invocation.native` has the function's name."""
+    """What a framework's function returned. None for a part that it does not return."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
 
 
 class Adapter(TensorConverter, Protocol):
-    """The operations of a framework that a case needs. Subclass it as `Framework`; override `sgd` and what differs."""
+    """The operations of a framework that a parity worker needs.
+
+    Each module of this package has a subclass `Framework`. It must define `sgd`, and overrides what its framework does
+    in another way than here.
+    """
 
     packages: Sequence[str] = ()
-    """Distributions whose versions go into the report."""
+    """The packages whose versions go into the report."""
 
     families: Sequence[str] = ()
-    """The families of names that its own functions correspond to: see `public_calls.Call.family`."""
+    """The framework's own functions correspond to public functions of these families (`public_calls.Call.family`)."""
 
     writes: bool = False
-    """Whether in-place functions write into the tensors. If not, they update the container."""
+    """Whether in-place functions write into the tensors. If False, they replace the tensors in the container."""
 
     writes_from_graphs: bool = True
-    """Whether in-place names inside a graph write into tensors outside it. Only read if `writes`."""
+    """Whether an in-place function inside a graph writes into tensors outside it. Only used if `writes` is True."""
 
     marks_parameters: bool = False
-    """Whether `parameters` sets their attribute `need_clip`."""
+    """Whether the framework's parameters have the attribute `need_clip`, which `parameters` then sets."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Return parameters of value 1 after one SGD step with LEARNING_RATE. None for a gradient that is None."""
+        """Return, for each gradient, parameters of value 1 after one SGD step with LEARNING_RATE. None stays None."""
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
-        """Return the argument that an in-place function gets for each gradient: by default the gradient itself."""
+        """Return what to pass to an in-place function for each gradient: by default the gradient itself."""
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients in `in_place_arguments` after the call. Only called if `writes`."""
+        """Return the gradients after an in-place call, from the arguments that `in_place_arguments` returned.
+
+        Only called if `writes` is True.
+        """
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient. `need_clip`: the flag to set on each parameter, if
-        `marks_parameters`."""
+        """Return a parameter for each gradient.
+
+        need_clip: The attribute of each parameter. Only used if `marks_parameters` is True.
+        """
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return the tensor with its memory in transposed order; unchanged if the framework has no strides."""
+        """Return an equal tensor that is the transpose of a contiguous one; the tensor itself without strides."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of this shape whose elements share one memory location; unchanged without strides."""
+        """Return a tensor of this shape whose elements share one place in memory; the tensor itself without strides."""
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Return the 1-d tensors as views that overlap in one memory; unchanged if the framework has no views."""
+        """Return the 1-d tensors as overlapping views of one memory; the tensors themselves if there are no views."""
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether a write into one tensor changes the other. Only called if `writes`."""
+        """Return whether a write into one tensor changes the other. Only called if `writes` is True."""
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Return the context in which to run a case whose gradients have these dtypes, such as 64-bit mode."""
+        """Return the context manager for cases with these dtypes, such as JAX's 64-bit mode for float64."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
@@ -81,20 +92,26 @@ class Adapter(TensorConverter, Protocol):
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Return the text of every rank, in order; by default only this rank's. Exit if another rank has ended."""
+        """Send `text` to every rank, and return the texts of all ranks in order. By default there is one rank.
+
+        Exit if another rank has ended.
+        """
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Trace a function into a graph of this mode. Run it on tensors and None. Return nested lists of tensors."""
+        """Compile a function into a graph of this mode, run it on the tensors, and return its nested lists of tensors.
 
-    # -- The framework's functions. Set `invocation.native` first: an error is reported under this name.
-    # None: the framework has no such function.
+        `tensors` may contain None.
+        """
+
+    # -- The framework's own functions. Each method first sets `invocation.native` to the name of the function that it
+    # calls: the report needs it, even if the call raises an error. A method returns None if there is no such function.
 
     def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Clip by the total norm. `norm`: the norm that the caller passes; None: measure it."""
+        """Clip by the total norm of order `p`. `norm`: a norm to use instead of the measured one, or None."""
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
@@ -105,17 +122,17 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Clip each group of parameters by its own setting, as after Paddle's `set_gradient_clip`."""
+        """Clip each group of parameters by the clip that was set for it, as by Paddle's `set_gradient_clip`."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework has a function that corresponds to this public call."""
+        """Return whether the framework may have a function that corresponds to the public function of this call."""
         if invocation.call.style == "measure":
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function that corresponds to a public call. None if there is none."""
+        """Call the framework's function that corresponds to the public function of this call. None if there is none."""
         call, arguments = invocation.call, invocation.arguments
         p = arguments.get("norm_type", 2)
         if call.style == "measure":
@@ -131,7 +148,7 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """An adapter for parameters with a `.grad`, which in-place functions overwrite."""
+    """The adapter of a framework whose in-place functions get parameters, and overwrite their `.grad`."""
 
     writes = True
     marks_parameters = True
@@ -186,12 +203,13 @@ class Invocation:
     """Tensors of the framework, and None."""
 
     native: str = ""
-    """The framework's function that is called."""
+    """The name of the framework's function that the adapter calls; '' if it calls none."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """Values of the properties. `cached_property` has a lock, which cannot be traced into a graph."""
+    """The cached values of the properties. `cached_property` would need a lock, which cannot be traced into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return the cached value with this name. If there is none yet, make it."""
         if name not in self.cache:
             self.cache[name] = make()
         return self.cache[name]
@@ -204,18 +222,18 @@ class Invocation:
 
     @property
     def in_place_arguments(self) -> Any:
-        """The argument of an in-place function for each gradient: a parameter, or the gradient itself."""
+        """What to pass to an in-place function for each gradient: its parameter, or the gradient itself."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property
     def in_place_container(self) -> Any:
-        """The argument of an in-place function: `in_place_arguments` in the container of the case."""
+        """What to pass to an in-place function: `in_place_arguments` in the container of the case."""
         items = self.gradients if self.call_form.gradients_for_parameters else self.in_place_arguments
         return self.once("in_place_container", lambda: self.call_form.contain(items))
 
     @property
     def container(self) -> Any:
-        """The argument of a function that returns gradients: the gradients in the container of the case."""
+        """What to pass to a function that returns gradients: the gradients in the container of the case."""
         return self.once("container", lambda: self.call_form.contain(self.gradients))
 
     @property
@@ -224,12 +242,15 @@ class Invocation:
 
     @property
     def is_strict(self) -> bool:
-        """Return whether the call has `error_if_nonfinite=True`, which makes a non-finite norm an error."""
+        """Whether the call has `error_if_nonfinite=True`: then a norm of NaN or inf is an error."""
         return bool(self.arguments.get("error_if_nonfinite"))
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """The function that returns whether to clip a parameter. None if parameters have a `need_clip` attribute."""
+        """A function that returns whether to clip a parameter.
+
+        None if parameters have the attribute `need_clip` themselves.
+        """
         if self.adapter.marks_parameters:
             return None
         needed = {
@@ -240,7 +261,9 @@ class Invocation:
         return lambda parameter: bool(needed.get(id(parameter), True))
 
     def read_gradients(self) -> Sequence[Any]:
-        """Return the gradients after an in-place call, from its arguments or from the container that it updated."""
+        """Return the gradients after an in-place call: from its arguments, or from the container in which it replaced
+        them.
+        """
         if self.adapter.writes:
             return self.adapter.read_in_place(self.in_place_arguments)
         container = self.in_place_container

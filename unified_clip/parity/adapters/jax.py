@@ -1,4 +1,4 @@
-"""The parity worker's adapter for JAX, whose functions to compare with are optax's."""
+"""The parity worker's adapter for JAX. JAX has no clip functions, so the framework's functions are those of optax."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .base import Invocation, Returned
 try:
     import optax
 except ModuleNotFoundError:
-    optax = None  # then there are no functions to compare with
+    optax = None  # then the mode `native` has no results
 
 
 class Framework(Converter, base.Adapter):
@@ -63,7 +63,8 @@ class Framework(Converter, base.Adapter):
         return Returned(None, _by_value(invocation.gradients, high))
 
 
-# -- optax's functions under `jax.jit`, as in a training step: a list of shapes is compiled once, not each shape
+# -- optax's functions under `jax.jit`, as in a training step. It compiles one function for all tensors of a case, not
+# one for each shape
 
 
 def _clip(transformation: Any, tensors: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The parity worker's adapter for MLX: no sparse tensors, and functions that return new arrays."""
+"""The parity worker's adapter for MLX, which has no sparse tensors, and whose functions return new arrays."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ class Framework(Converter, base.Adapter):
 
 
 def _with_none(invocation: Invocation, results: Sequence[Any]) -> list[Any]:
-    """Return the results with None inserted wherever the input gradient is None."""
+    """Return a list with a result for each gradient: `results` in order, and None for a gradient that is None."""
     rest = iter(results)
     return [None if gradient is None else next(rest) for gradient in invocation.gradients]

@@ -1,4 +1,6 @@
-"""The parity worker's adapter for NumPy: no sparse tensors, and no functions to compare with."""
+"""The parity worker's adapter for NumPy, which has no sparse tensors, and no clip functions of its own to
+compare with.
+"""
 
 from __future__ import annotations
 

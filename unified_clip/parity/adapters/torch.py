@@ -49,8 +49,10 @@ class Framework(Converter, base.OnParameters):
         return bool(first.numel() and same)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Run the function by `torch.compile`: with the default backend in the mode `compiled`, else the eager one."""
-        torch._dynamo.reset()  # it compiles the same lines a few times only
+        """Run the function by `torch.compile`, with inductor in the mode `compiled`, and aot_eager in the mode
+        `graph`.
+        """
+        torch._dynamo.reset()  # or torch.compile stops compiling the same lines after a few times
         backend = "inductor" if mode == COMPILED else "aot_eager"
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)
 

@@ -1,4 +1,4 @@
-"""The parity worker's adapter for a PyTorch process group: tensors are DTensors over its ranks."""
+"""The parity worker's adapter for PyTorch on several ranks: gradients are DTensors, sharded over a process group."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from ...tensors.types import Dense, Gradient
 from .torch import Framework
 
 PATIENCE = timedelta(minutes=1)
-"""How long a rank waits for another."""
+"""A rank waits for another one this long at most."""
 
 PLAIN_EVERY = 4
-"""The place of a plain tensor in a list; before and behind it are DTensors."""
+"""Every fourth gradient of a list is a plain tensor; the others are DTensors."""
 
 
 class Sharded(Framework):
+    """The adapter for PyTorch on `size` ranks, which distributes tensors over them."""
+
     def __init__(self, size: int) -> None:
         row = init_device_mesh("cpu", (size,))
         rows = init_device_mesh("cpu", (size // 2, 2))
@@ -35,10 +37,16 @@ class Sharded(Framework):
             (row, [Replicate()]),
         ]
         self._size = size
-        self._own = torch.distributed.new_group(timeout=PATIENCE * 1.5)  # of what is sent in the cases it knows nothing
+        self._own = torch.distributed.new_group(
+            timeout=PATIENCE * 1.5
+        )  # for all_gather_text: not the group of the cases
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Return the gradients as DTensors in several layouts, some as plain tensors. Their size decides the order."""
+        """Return dense gradients as DTensors in several layouts, every PLAIN_EVERY-th one and sparse ones as plain
+        tensors.
+
+        The number of elements of the list decides which layout is first.
+        """
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
         tensors = super().make_all(gradients)
         for number, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True)):
@@ -60,7 +68,7 @@ class Sharded(Framework):
         try:
             torch.distributed.all_gather_object(texts, text, self._own)
         except RuntimeError as error:
-            raise SystemExit(f"another rank has ended, or does not respond. Run it again: {error}") from None
+            raise SystemExit(f"another rank has ended, or does not respond. Run the suite again: {error}") from None
         return texts
 
     def _filled(self, like: Any, value: float) -> Any:
@@ -69,7 +77,10 @@ class Sharded(Framework):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
-    """Join a process group by the file `meeting`, and yield the adapter that makes DTensors over it."""
+    """Join a process group of `size` ranks, and yield the adapter that makes DTensors over it.
+
+    meeting: The file through which the ranks find each other.
+    """
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)

@@ -10,26 +10,29 @@ from ..suite.cases import Case
 from .oracle import Expected
 
 
-def diagnose(case: Case, due: Expected, outcome: CallOutcome) -> Cause | None:
-    """Return the cause of a difference. None if nothing differs, or no known cause explains it."""
+def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
+    """Return why the outcome of a call differs from the exact result, such as another eps or norm.
+
+    None: nothing differs, the call raises an error, or no cause that unified_clip knows explains the numbers.
+    """
     call, form, arguments = case.call, case.call_form, case.arguments
-    raises = outcome.raised or case.raises
-    if raises or form.gradients_for_parameters or (due.gradients is None) != (outcome.gradients is None):
+    raises = outcome.raised or case.options.raises
+    if raises or form.gradients_for_parameters or (expected.gradients is None) != (outcome.gradients is None):
         return None
     by: By = "per group" if form.groups else "global" if call.by_total_norm else "per tensor"
     by = "value" if call.by_value else "per slice" if "axes" in arguments else by
     return find_cause(
         Observation(
             before=case.gradients,
-            expected=due.gradients or (),
+            expected=expected.gradients or (),
             after=outcome.gradients or (),
             by=by,
             threshold=call.threshold(arguments) if call.required and not call.by_value else 0.0,
             bounds=call.bounds(arguments) if call.by_value else (),
             eps=call.eps,
             p=float(arguments.get("norm_type", 2)),
-            expected_norm=_number(due.norm),
-            norm=_number(outcome.norm) if due.norm else None,
+            expected_norm=_number(expected.norm),
+            norm=_number(outcome.norm) if expected.norm else None,
             passed_norm=call.passed_norm(arguments),
             names=case.names,
             groups=form.groups or (),

@@ -1,4 +1,6 @@
-"""Compare each result with the exact one as soon as it arrives, so that long tensors need not be kept."""
+"""Compare each result with the exact one as soon as a worker returns it. Long tensors are then dropped: the tensors of
+a whole run may not fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +27,33 @@ from .verdict import NativeVerdict, Verdict, compare_with_exact
 
 @dataclass(frozen=True)
 class JudgedResult:
-    """The verdict on one result, with its digests. Short tensors are kept for the report."""
+    """What the report needs of one result: the verdict, digests, and where it differs most."""
 
     verdict: Verdict | None = None
-    """On unified_clip, and on a framework's function without a result."""
+    """The verdict on unified_clip. For a framework's function: only if the run failed, such as by a crash."""
 
     deviation: NativeDeviation | None = None
-    """The deviation of a framework's function."""
+    """How far a framework's function is from the exact result. None for unified_clip."""
 
     digests: Mapping[Stage, str] | None = None
+    """The SHA-256 of the tensors at each stage."""
+
     seconds: float = 0.0
     differs: bool = False
+    """Whether any bit differs from the exact result."""
+
     outcome: CallOutcome | None = None
-    """The result itself. None if the list of gradients is long."""
+    """The tensors of the result. None if the list of gradients is long (see `oracle.is_long`)."""
 
     details: Mapping[str, WorstElement] = field(default_factory=dict)
-    """The numbers where a long result differs, by mode."""
+    """For a long result: by mode, the element that is furthest from the exact one."""
 
 
 class ExpectedResults:
-    """A cache of exact results by case. Call it from any thread: the first call for a case computes the result."""
+    """Return the exact result of a case. The first call for a case computes it; later calls return the same object.
+
+    Several threads may call it.
+    """
 
     def __init__(self) -> None:
         self._results: dict[str, Expected] = {}
@@ -65,7 +74,10 @@ def judge_result(
     framework: Framework,
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
-    """Compare a result with the exact one. Find the cause of a difference, unless an entry of `known` covers it."""
+    """Compare one result with the exact one, and find the cause of a difference.
+
+    known: The known differences of this framework. A difference that one of them covers needs no cause.
+    """
     mode, case = item
     if isinstance(outcome, Failure):
         return JudgedResult(compare_with_exact(case, expected, outcome, mode))
@@ -91,7 +103,10 @@ def judge_result(
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
-    """Return by mode the element furthest from the exact one. A mode that does not differ has none."""
+    """Return, for each mode that differs, the element that is furthest from the exact one.
+
+    judged: The results of the case on one framework, by mode.
+    """
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
     elements = worst_element.find(case, expected, outcomes, differing)
@@ -105,7 +120,12 @@ def report_result(
     command: str,
     judgement: tuple[NativeVerdict, str] | None,
 ) -> UnifiedClipResult | NativeResult | None:
-    """Return a result as a model of the report. None if the framework has no function for this case."""
+    """Return a judged result as a model of the report. None if the framework has no function for this case.
+
+    details: The element that is furthest from the exact one.
+    command: The shell command that runs the case again.
+    judgement: For a framework's function: its verdict, and why it fails the run ('' if it does not).
+    """
     verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")
     kind = verdict.kind if verdict else judgement and judgement[0]
     if kind is None:

@@ -1,6 +1,5 @@
-"""Compute the exact result of a case by the contract: correctly rounded norms, and every element.
-
-It imports nothing from the rule or the kernels that it judges.
+"""Compute the exact result of a case as the contract defines it, in exact arithmetic. Results of the workers are
+compared with it, so this module imports nothing of unified_clip's own rule or kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..suite.cases import Case
 from ..suite.public_calls import Arguments, Call
 
 KEPT = 1 << 20
-"""Elements of a list up to which results are kept. Longer results are computed when they are needed."""
+"""Results of a list of gradients with fewer elements are kept in memory. Longer ones are computed again at each use."""
 
 
 @dataclass(eq=False)
@@ -32,8 +31,8 @@ class Expected(ClipTensors):
 
 
 def expect(case: Case) -> Expected:
-    """Compute the exact result of a case. The result is empty if the call should raise."""
-    if case.raises:
+    """Compute the exact result of a case. All fields are None if the call should raise."""
+    if case.options.raises:
         return Expected()
     gradients = [densify(gradient) for gradient in case.gradients]
     call, arguments = case.call, case.arguments
@@ -44,7 +43,7 @@ def expect(case: Case) -> Expected:
     returned = n if passed is None else passed
     results = None if call.style == "measure" else clipped(case, gradients, n)
     update = None
-    if case.update and results is not None:
+    if case.options.update and results is not None:
         update = Lazily(lambda index: after_sgd_step(results[index]), len(results))
     return Expected(
         norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
@@ -55,21 +54,23 @@ def expect(case: Case) -> Expected:
 
 
 def _counted(case: Case) -> list[Dense]:
-    """Return the dense gradients that enter the total norm: those that need a clip and are not None."""
+    """Return the gradients that the total norm includes, as dense tensors: all but None, and those without
+    `need_clip`.
+    """
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
     return [dense for each, needs in zip(case.gradients, needed, strict=True) if needs and (dense := densify(each))]
 
 
 def counted_norm(case: Case, extreme: int = 0) -> float:
-    """Return the total norm; NaN for a call that measures none. `extreme`: see `_norm`."""
+    """Return the total norm of a case. NaN if the call clips per tensor or by value. `extreme`: as for `_norm`."""
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
     return _norm(_counted(case), extreme, case.arguments.get("norm_type", 2))
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return the parameter that one SGD step with this gradient makes of 1. None for no gradient."""
+    """Return parameters of value 1 after one SGD step with this gradient. None if the gradient is None."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -79,9 +80,10 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
-    """Return the clipped gradients. `n`: the total norm; not used if the call has none.
+    """Return the clipped gradients of a case.
 
-    Norms of groups, single gradients and slices are measured here; for `extreme` see `_norm`.
+    n: The total norm. Calls that clip per group, tensor or slice ignore it, and measure these norms here.
+    extreme: As for `_norm`.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -104,13 +106,16 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
 
 def is_long(case: Case) -> bool:
-    """Return whether a case has at least KEPT elements, so that its results are computed again instead of kept."""
+    """Return whether the gradients of a case have KEPT elements or more. Such results are not kept in memory."""
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
     return sum(each.array.size for each in tensors if each is not None) >= KEPT
 
 
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
-    """Return the exact norm; for `extreme` -1 or 1, the smallest or largest norm that the device path may return."""
+    """Return the exact norm, rounded once.
+
+    extreme: -1 or 1 returns the smallest or largest norm that the contract allows on the device path.
+    """
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
     if not extreme or not math.isfinite(n):

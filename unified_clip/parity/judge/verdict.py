@@ -2,8 +2,8 @@
 
 On the host path, on one rank or several, a result is `equal` (the same bits) or `different`. On the device path, and
 for a `norm_type` other than 1, 2 and inf, it may also be `close`: the norm is within the contract's bound, and every
-element follows exactly from that norm. In a case marked `subnormal`, a framework that flushes such numbers may be
-`flushed`.
+element follows exactly from that norm. In a case with `subnormal = true`, a framework that replaces subnormal numbers
+by 0 may be `flushed`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
-"""Allowed error on the device path: of a float32 norm in ULP, of a float64 norm relatively."""
+"""The error that the contract allows for a norm on the device path: in float32 in ULP, in float64 relative."""
 
 VerdictKind = Literal[
     "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
@@ -52,30 +52,33 @@ VERDICTS: Mapping[str, str] = {
 """The verdicts from best to worst, and their meanings."""
 
 AGREEING = ("equal", "close", "flushed")
-"""The verdicts on results that are as the contract promises."""
+"""The verdicts on results of unified_clip that keep the contract."""
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""Compared one by one: the returned norm, the coefficient of the tensors, the clipped tensors, and the parameters
-after a step with them."""
+"""The stages of a call, which are compared one by one: the returned norm, the clip coefficient of each tensor, the
+clipped tensors, and the parameters after a step with these."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of a result with the exact one: its kind, the distance, and a description."""
+    """How a result of unified_clip compares with the exact one."""
 
     kind: VerdictKind
     ulps: float = 0.0
-    """The largest distance of a number from the exact one."""
+    """The largest distance of a number from the exact one, in ULP. inf if there are no numbers to compare."""
 
     detail: str = ""
+    """What differs, or why there is no result, in words."""
+
     stages: Mapping[Stage, float] = field(default_factory=dict)
-    """The distance at each stage of the call: in ULP, for coefficients relative."""
+    """The largest distance at each stage of the call: in ULP, for the stage "coefficient" relative."""
 
     cause: str = ""
-    """The cause of a difference in a word or two (see `diagnose`); '' if it is not known."""
+    """The cause of a difference in a word or two, such as "another eps". '' if `diagnose` found none."""
 
     @property
     def agrees(self) -> bool:
+        """Return whether the result keeps the contract."""
         return self.kind in AGREEING
 
     @property
@@ -87,9 +90,11 @@ class Verdict:
 def compare_with_exact(
     case: Case, expected: Expected, outcome: CallOutcome | Failure, path: str, *, flushes: bool = False
 ) -> Verdict:
-    """Return the verdict on a result of unified_clip. `path`: the mode in which it ran.
+    """Compare a result of unified_clip with the exact one.
 
-    flushes: The framework's own arithmetic takes subnormal numbers for zero. The contract allows it on the device path.
+    path: The mode in which the call ran, such as "host" or "device".
+    flushes: The framework's own arithmetic replaces subnormal numbers by 0, which the contract allows on the device
+        path.
     """
     if isinstance(outcome, Failure):
         return Verdict(outcome.kind, math.inf, outcome.detail)
@@ -114,13 +119,16 @@ def compare_with_exact(
             close = error <= NORM_RELATIVE
     if close and _follows(case, expected, outcome):
         return dataclasses.replace(verdict, kind="close")
-    if path not in EXACT and case.subnormal and flushes and _differs_by_flushing(case, expected, outcome):
+    if path not in EXACT and case.options.subnormal and flushes and _differs_by_flushing(case, expected, outcome):
         return dataclasses.replace(verdict, kind="flushed", detail=f"subnormal numbers are flushed: {verdict.detail}")
     return verdict
 
 
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
-    """Return the distance from the exact result at each stage of the call. Shapes and dtypes must agree."""
+    """Return the largest distance from the exact result at each stage of the call: in ULP, for "coefficient" relative.
+
+    Both results must have the same shapes and dtypes.
+    """
     stages: dict[Stage, float] = {}
     for stage in STAGES:
         exact, tensors = expected.at(stage), outcome.at(stage)
@@ -137,7 +145,10 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
-    """Return the factor by which each gradient was scaled, from its largest finite element; 1 without one."""
+    """Return the clip coefficient of each gradient.
+
+    It is the largest finite element after the clip, divided by the same element before the clip. 1 if there is none.
+    """
     pairs = zip(map(densify, case.gradients), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
 
@@ -154,25 +165,26 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if a class returned a new object although its coefficient is 1, else ''."""
+    """Return an error if a clip class returned a copy of a gradient that it need not scale; '' if it did not."""
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
     for index, (before, after, same) in enumerate(zip(inputs, right, outcome.same_objects, strict=False)):
         if before is after and not same:  # for a coefficient of 1 the oracle returns its input
-            return f"gradient {index} is a new object, although its coefficient is 1"
+            return f"gradient {index} came back as a new object, although its coefficient is 1"
     return ""
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error for an unexpected or missing exception or warning, or a wrong container; else ''."""
-    if case.raises and not outcome.raised:
-        return f"raised nothing, but should raise {case.raises}"
-    if case.raises not in outcome.raised if case.raises else outcome.raised:
-        return f"raised {outcome.message}" + (f", but should raise {case.raises}" if case.raises else "")
+    """Return an error about a missing or unexpected exception or warning, or another type of container; else ''."""
+    expected = case.options.raises
+    if expected and not outcome.raised:
+        return f"raised nothing, but should raise {expected}"
+    if expected not in outcome.raised if expected else outcome.raised:
+        return f"raised {outcome.message}" + (f", but should raise {expected}" if expected else "")
     if outcome.fault:
         return f"raised {outcome.message}, and {outcome.fault}" if outcome.raised else outcome.fault
-    if case.warns != outcome.warned:
+    if case.options.warns != outcome.warned:
         return "issued a warning" if outcome.warned else "issued no ClipWarning"
     if outcome.structure and outcome.structure != case.call_form.structure:
         return f"returned a {outcome.structure} instead of a {case.call_form.structure}"
@@ -180,7 +192,7 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm, then each gradient, one by one: all at once may not fit into memory."""
+    """Yield the norm, then each clipped gradient. Use them one at a time: all at once may not fit into memory."""
     yield result.norm
     yield from result.gradients or ()
 
@@ -207,9 +219,10 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether every gradient is clipped correctly by a norm that the device path may have.
+    """Return whether every clipped gradient is exact for some norm within the bound of the device path.
 
-    If the call returned a norm, gradients must follow exactly from it, except for sums of a sparse gradient's rows.
+    If the call returned a norm, the gradients must be exact for this norm. Only sums of a sparse gradient's rows may be
+    rounded differently.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True
@@ -227,7 +240,7 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether a result is right if subnormal numbers become 0, before the call or in its result."""
+    """Return whether a result is correct but for subnormal numbers that became 0, in the gradients or in the result."""
     inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))
     triples = zip(_tensors(outcome), _tensors(expected), _tensors(from_flushed), strict=True)
@@ -245,14 +258,19 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether every element equals that of a candidate. Sums of sparse rows may round differently."""
+    """Return whether every element of `result` equals the same element of one of the candidates.
+
+    Sums of a sparse gradient's rows may be rounded differently.
+    """
     if result is None or gradient is None:
         return result is None
     if FORMATS[result.dtype].size == 8:
         pairs = zip(result.values().flat, *(each.values().flat for each in candidates if each is not None), strict=True)
         return all(any(relative_error(value, right) <= NORM_RELATIVE for right in rights) for value, *rights in pairs)
     if isinstance(gradient, Sparse):
-        return any(ulps([candidate], [result]) <= NORM_ULPS + 1 for candidate in candidates)  # of the sum, the product
+        return any(
+            ulps([candidate], [result]) <= NORM_ULPS + 1 for candidate in candidates
+        )  # the sum of rows and its product with the coefficient both round
     hits = [result.bits() == candidate.bits() for candidate in candidates if candidate is not None]
     return bool(np.logical_or.reduce(hits).all())
 

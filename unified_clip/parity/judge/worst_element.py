@@ -27,9 +27,11 @@ Tensors = Sequence[Dense | None]
 def find(
     case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
 ) -> dict[str, WorstElement]:
-    """Return by mode the element furthest from the exact one. A mode has none if no numbers can be compared.
+    """Return, for each of these modes, the element that is furthest from the exact one. Modes without a difference, or
+    without numbers to compare, are left out.
 
-    Each element has the numbers of unified_clip, by default on the host path, and of the framework's function.
+    An element also has the numbers of both sides there: of unified_clip, and of the framework's function.
+    outcomes: The outcomes of the case on one framework, by mode.
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
@@ -42,6 +44,8 @@ def find(
 
 
 class _Place(NamedTuple):
+    """The place of the element of one tensor that is furthest from the exact one."""
+
     tensor: int
     element: int
     ulps: float
@@ -83,7 +87,10 @@ def _find(
 
 
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
-    """Return the tensors of a stage, in the dtypes and shapes of the exact ones. None if they cannot be compared."""
+    """Return the tensors of a result at one stage, converted to the dtypes and shapes of the exact result `right`.
+
+    None: there are none at this stage, or they have another number of elements.
+    """
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None
@@ -95,7 +102,7 @@ def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | No
 
 
 def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
-    """Return `tensor` in the dtype and shape of `exact`: some functions return the norm in the gradients' dtype."""
+    """Return `tensor` with the dtype and shape of `exact`. Some functions return the norm in the gradients' dtype."""
     if exact is None or tensor is None:
         return None
     if tensor.dtype != exact.dtype:
@@ -104,7 +111,7 @@ def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
 
 
 def _places(exact: Tensors, results: Tensors) -> list[_Place]:
-    """Return the furthest element of each tensor that differs from the exact one."""
+    """Return, for each tensor that differs from the exact one, the place where it differs most."""
     places = []
     for index, (right, tensor) in enumerate(zip(exact, results, strict=False)):
         if right is not None and tensor is not None:
@@ -121,7 +128,9 @@ def _number(exact: Dense, result: Dense | None, element: int, dtype: str) -> Num
     value, right = _value(result, element), _value(exact, element)
     one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, result))
     ulps = ulp.ulps([one], [other])
-    if dtype != exact.dtype and math.isfinite(ulps):  # a coefficient, which tensors of this dtype show
+    if dtype != exact.dtype and math.isfinite(
+        ulps
+    ):  # the coefficient is a float64, but was measured on gradients of the dtype
         spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)
         ulps = abs(value - right) / spacing if math.isfinite(value) else math.inf
     return Number(value=value, ulps=ulps)

@@ -1,4 +1,4 @@
-"""The entries of a suite's list of known differences, `known.toml`, whose keys `docs/parity.md` lists."""
+"""The entries of `known.toml`, a suite's list of known differences. `docs/parity.md` explains its keys."""
 
 from __future__ import annotations
 
@@ -33,22 +33,24 @@ WITHIN = 1.1
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """The difference of a framework function's result from the exact one. `kind` is '' for rounding or none."""
+    """How the result of a framework's function deviates from the exact one."""
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
+    """A key of `KINDS`; '' if only roundings differ, or nothing."""
+
     size: float = 0.0
-    """For value and touched: the largest difference, relative to the norm or to the largest element."""
+    """The larger of `norm` and `gradients`, for the kinds "value" and "touched"."""
 
     norm: float | None = None
-    """Relative to the exact norm. None if there is no norm to compare."""
+    """The relative difference from the exact norm. None if there is no norm to compare."""
 
     gradients: float | None = None
     """The largest difference of an element, relative to the largest element of the exact result."""
 
     detail: str = ""
     cause: str = ""
-    """'' if the cause is not known, or was not looked for."""
+    """Why it deviates, as a sentence. '' if no cause was found, or the list has the difference already."""
 
     @property
     def differs(self) -> bool:
@@ -63,14 +65,16 @@ class KnownDifference(schema.Table):
     function: Name
     kind: DifferenceKind
     cases: Annotated[list[Name], Field(min_length=1)]
+    """Names of cases, or patterns of names with `*`."""
+
     reason: Name
     size: Annotated[float, Field(gt=0)] = math.inf
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
-    """A few words for a table. Entries with the same title share a row."""
+    """A few words for the table of known differences. Entries with the same title share a row of it."""
 
     versions: str = ""
-    """A requirement, as in requirements.txt. '' for all versions."""
+    """The versions of a package that differ, such as "torch>=2.8,<2.13". '' for all versions."""
 
     @field_validator("versions")
     @classmethod
@@ -95,27 +99,27 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """Return the package that `versions` names if its version is unknown, else ''."""
+        """Return the package in `versions` if `installed` lacks it, so that nobody can check its version; else ''."""
         required = self._required
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the installed versions match `versions`, or are unknown, which `unreported` reports."""
+        """Return whether the entry is about the installed versions. True if `unreported` finds an unknown version."""
         required = self._required
         if required is None or self.unreported(installed):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def covers(self, framework: str, case: str, function: str, kind: str) -> bool:
-        """Return whether the entry names this framework, function, kind and case. The size does not matter."""
+        """Return whether the entry is about this framework, function, case and kind. Sizes are not compared."""
         if (framework, kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(function)
         return named is not None and any(_pattern(text).fullmatch(case) for text in self.cases)
 
-    def unmatched(self, cases: Collection[str]) -> list[str]:
-        """Return those patterns of `cases` that match none of these cases."""
-        return [text for text in self.cases if not any(map(_pattern(text).fullmatch, cases))]
+    def unmatched_patterns(self, names: Collection[str]) -> list[str]:
+        """Return the patterns in `cases` that match none of these names of cases."""
+        return [text for text in self.cases if not any(map(_pattern(text).fullmatch, names))]
 
 
 class KnownFile(schema.Table):

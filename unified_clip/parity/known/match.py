@@ -1,4 +1,6 @@
-"""Match the frameworks' functions against a suite's list of known differences."""
+"""Decide which differences of the frameworks' functions a suite's list of known differences covers, and which of its
+entries are stale.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from ..results import KnownDifferenceResult
 from .entries import KINDS, SIZED, KnownDifference, NativeDeviation
 
 Place = tuple[str, str]
-"""Framework and case."""
+"""(framework, case name)"""
 
 
 def match_deviations(
@@ -17,7 +19,10 @@ def match_deviations(
     deviations: Mapping[Place, NativeDeviation],
     versions: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
-    """Return the verdict and problem ('' if none) of each deviation, and each entry with the cases that it covers.
+    """Compare the deviations of all frameworks' functions with the list of known differences.
+
+    Return (verdict, problem) for each deviation: the problem says why it fails the run, and is '' if it does not. Also
+    return each entry of the list for these versions, with the cases that it covers.
 
     known: The list. None: the suite has no list, and no deviation is a problem.
     versions: By framework, the versions of its packages, as its worker reported them.
@@ -41,7 +46,7 @@ def match_deviations(
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
-    """Return why a deviation, which these entries cover, fails the run; '' if it does not."""
+    """Return why a deviation fails the run; '' if it does not. `entries`: the known differences that cover it."""
     if not deviation.kind:
         return ""
     what = f"{KINDS[deviation.kind]}{f', by {deviation.size:.2g}' if deviation.size else ''}"
@@ -61,10 +66,13 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     size = max(cases.values(), default=0.0)
     problem = ""
     if package := entry.unreported(installed):
-        problem = f"its versions name {package}, which the worker of {entry.framework} does not report"
+        problem = (
+            f"its `versions` name {package}, whose version the worker of {entry.framework} does not report. "
+            "Correct them"
+        )
     elif not cases:
         problem = "no case shows it"
-    elif unmatched := entry.unmatched(cases):
+    elif unmatched := entry.unmatched_patterns(cases):
         problem = f"no case that matches {', '.join(map(repr, unmatched))} shows it"
     elif entry.kind in SIZED and size < entry.size / entry.within:
         problem = f"its size is {size:.2g}, less than the listed {entry.size:.2g}"

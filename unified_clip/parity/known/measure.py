@@ -20,15 +20,16 @@ from .entries import DifferenceKind, NativeDeviation
 def measure(
     case: Case, expected: Expected, outcome: CallOutcome, tolerance: float = TOLERANCE
 ) -> NativeDeviation | None:
-    """Return how the result of a framework's function deviates. None: the framework has no such function.
+    """Return how the result of a framework's function deviates from the exact one.
 
-    tolerance: relative differences up to this size are rounding.
+    None: the framework has no function for this case.
+    tolerance: Relative differences up to this size count as rounding.
     """
     if not outcome.name:
         return None
     if outcome.raised:
-        return NativeDeviation(outcome.name, "" if case.raises else "raises", detail=outcome.message)
-    if case.raises:
+        return NativeDeviation(outcome.name, "" if case.options.raises else "raises", detail=outcome.message)
+    if case.options.raises:
         return NativeDeviation(outcome.name, "returns", detail=_first_numbers(outcome))
     norm = None
     if outcome.norm is not None and expected.wide_norm is not None and outcome.norm.array.size == 1:
@@ -42,7 +43,7 @@ def measure(
     kind: DifferenceKind | Literal[""] = (
         "value" if size > tolerance else "touched" if _touched(case, expected, outcome) else ""
     )
-    if case.warns and not kind:
+    if case.options.warns and not kind:
         return NativeDeviation(outcome.name, "silent", norm=norm, gradients=gradients)
     return NativeDeviation(outcome.name, kind, size if kind else 0.0, norm, gradients)
 
@@ -69,7 +70,7 @@ def _first_numbers(outcome: CallOutcome) -> str:
 
 
 def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
-    """Return the largest difference of an element, divided by the largest exact element."""
+    """Return the largest difference between an element and the exact one, divided by the largest exact element."""
     difference = largest = 0.0
     for left, right in zip(exact, results, strict=True):
         if left is not None and right is not None:

@@ -1,4 +1,4 @@
-"""Update a suite's list of known differences, for a person to read and commit."""
+"""Update `known.toml`, a suite's list of known differences, for `unified-clip parity --accept`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .match import Place
 
 
 class Changes(NamedTuple):
-    """The numbers of entries that an update of the list kept, dropped and added."""
+    """How many entries an update of the list kept, dropped and added. A changed entry counts as dropped and added."""
 
     kept: int
     dropped: int
@@ -23,9 +23,10 @@ class Changes(NamedTuple):
 
 
 def write(path: Path, report: ParityReport) -> Changes:
-    """Update the list in a file: drop stale entries, and add missing ones. Correct entries and comments stay.
+    """Update the list in a file for the differences in a report: drop stale entries, and add missing ones.
 
-    A stale entry that still covers a difference stays with its new size and the patterns that match.
+    Correct entries and comments stay. So does a stale entry that still covers a difference: it gets the new size, and
+    loses the patterns that match no case.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     entries: AoT = document.setdefault("known", tomlkit.aot())
@@ -43,7 +44,7 @@ def write(path: Path, report: ParityReport) -> Changes:
     }
     renewed, stale = 0, []
     for index, entry in enumerate(entries):
-        if known := next((known for known in stale_entries if _is(entry, known)), None):
+        if known := next((known for known in stale_entries if _is_same_entry(entry, known)), None):
             covered = {place: native for place, native in unlisted.items() if _covers(known, place, native)}
             if covered:
                 _renew(entry, known, covered, report)
@@ -66,7 +67,7 @@ def write(path: Path, report: ParityReport) -> Changes:
     return Changes(kept, renewed + len(stale), renewed + len(added))
 
 
-def _is(entry: Any, known: KnownDifference) -> bool:
+def _is_same_entry(entry: Any, known: KnownDifference) -> bool:
     names = ("framework", "function", "kind", "cases", "reason")
     same = all(entry[name] == getattr(known, name) for name in names)
     return same and entry.get("versions", "") == known.versions
@@ -77,7 +78,7 @@ def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:
 
 
 def _differences(report: ParityReport) -> dict[Place, NativeResult]:
-    """Return by framework and case the results of frameworks' functions that differ by more than rounding."""
+    """Return the results of frameworks' functions that differ by more than rounding, by (framework, case name)."""
     return {
         (framework, case.name): native
         for case in report.cases
@@ -87,9 +88,13 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 
 
 def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
-    """Remove the cases that an entry no longer covers, and set its size to the measured one."""
+    """Remove from an entry the cases that no longer differ, and set its size to the measured one.
+
+    entry: The entry in the TOML document. known: The same entry as it was read.
+    covered: The results that the entry covers, by (framework, case name).
+    """
     names = sorted(case for _, case in covered)
-    gone = known.unmatched(names)
+    gone = known.unmatched_patterns(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
     narrowed = known.model_copy(update={"cases": patterns})
     also = {place for place, native in _differences(report).items() if _covers(narrowed, place, native)}
@@ -103,14 +108,19 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeR
 
 
 def _size(natives: Iterable[NativeResult], within: float) -> float:
-    """Return the largest size, rounded to three digits if that stays within the factor `within`."""
+    """Return the largest size of these results, rounded to three digits. If rounding changes it by more than the factor
+    `within`, return it unrounded.
+    """
     greatest = max(difference.size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return a new entry for these differences, with the title and reason of an old entry for the same kind."""
+    """Return a new entry for these differences, by case name.
+
+    Its title and reason come from the first entry of `old` for the same framework, function and kind, if there is one.
+    """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}

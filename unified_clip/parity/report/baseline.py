@@ -1,6 +1,6 @@
-"""Compare a report with an earlier parity.json, the baseline.
+"""Compare a report with an earlier parity.json, the baseline, for `unified-clip parity --baseline`.
 
-Failures that the baseline already had do not fail the run. Only new or larger ones do, and missing results.
+Failures that the baseline already had do not fail the run. New or larger ones do, and so do missing results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, Parit
 from ..suite.schema import SuiteError
 
 FACTOR = 1.1
-"""Factor by which a distance must grow or shrink to be another size, as in a list of known differences."""
+"""A difference that has grown or shrunk by at most this factor counts as the same size."""
 
 KINDS = {
     "new": "new",
@@ -33,26 +33,27 @@ KINDS = {
 ADVICE = "Make one with this version: unified-clip parity --out DIRECTORY"
 
 Key = tuple[str, str, str]
-"""`framework`, `what` and `case` of a change."""
+"""(framework, what, case): the first three fields of a `results.Change`, which say what has changed."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or a known difference in one report, in the form that is compared with the other report."""
+    """One line of a report: a result, or a known difference. Two lines with the same key are compared."""
 
     verdict: str
     text: str
-    """The verdict with the size."""
+    """The verdict with its size, to print."""
 
     size: float = 0.0
     numbers: object = None
-    """Equal in both reports if the numbers are."""
+    """The numbers of the result, or their digests. They have changed if this value has."""
 
     wrong: bool = False
+    """Whether the line fails the run."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Return an earlier report, reduced to these cases and frameworks. SuiteError: the file is no report."""
+    """Read an earlier report. SuiteError: the file is no report, or has none of these cases or frameworks."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
@@ -68,9 +69,13 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     except (ValueError, RecursionError) as error:
         raise SuiteError(f"The baseline {path} is no parity.json: {error}. {ADVICE}") from None
     if not set(cases) & {case.name for case in report.cases}:
-        raise SuiteError(f"The baseline {path} has none of the cases of this suite. Pass an earlier report of it.")
+        raise SuiteError(
+            f"The baseline {path} has none of the cases of this suite. Pass an earlier report of this suite."
+        )
     if not set(frameworks) & set(report.frameworks):
-        raise SuiteError(f"The baseline {path} has no results of {', '.join(frameworks)}. Pass another one.")
+        raise SuiteError(
+            f"The baseline {path} has no results of {', '.join(frameworks)}. Pass a report of a run with one of them."
+        )
     return report
 
 
@@ -88,13 +93,13 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
 
 
 def is_about(change: Change, key: Key) -> bool:
-    """Return whether a change belongs to this framework, result and case."""
+    """Return whether a change is about this framework and case, and about the result or known difference in `key`."""
     framework, what, case = key
     return (change.framework, change.case) == (framework, case) and change.what.startswith(what)
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield a change for each new or missing framework or case, and for each package of another version."""
+    """Yield a change for each framework or case that only one report has, and for each package with another version."""
     before, after = (
         [*((name, "", "") for name in report.frameworks), *(("", "", case.name) for case in report.cases)]
         for report in (old, new)
@@ -150,7 +155,7 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
     wrong = kind == "different"
     detail = f": {result.detail}" if wrong and ulps == math.inf else ""
     size = f", {ulps:.3g} ULP" if 0 < ulps < math.inf else ""
-    # An equal result has the exact bits, and a missing one has none.
+    # The numbers of an equal result are those of the exact result. A missing result has none.
     numbers = result.sha256 if kind in ("close", "flushed", "different") else None
     return _Entry(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong)
 
@@ -164,7 +169,7 @@ def _native(result: NativeResult) -> _Entry:
 
 
 def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
-    """Return the known differences of a report by key. Repeated keys are numbered."""
+    """Return a line for each known difference of a report. The second one with the same key gets " (2)"."""
     entries_by_key: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:
@@ -185,7 +190,10 @@ HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
 def rows(changes: Sequence[Change]) -> list[list[str]]:
-    """Return a table row for each group of similar changes, with the number of cases and the first one's name."""
+    """Return the rows of the table of changes.
+
+    Cases with the same change share a row: it has their number and the first.
+    """
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:
         verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
@@ -200,7 +208,7 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
 
 
 def headline(changes: Sequence[Change]) -> str:
-    """Return the number of changes, and of those for the worse, as a sentence."""
+    """Return a sentence with the number of changes, and how many of them are for the worse."""
     worse = sum(change.worse for change in changes)
     counts = f"{len(changes)} changes, {worse} of them for the worse" if changes else "nothing changed"
     return f"Against the baseline: {counts}."

@@ -13,7 +13,7 @@ from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult,
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Return the report. `fields`: further fields of `ParityReport`, such as `suite` and `versions`."""
+    """Build the report from the results of all cases. `fields`: other fields of `ParityReport`, such as `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(
@@ -29,7 +29,10 @@ def report(
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return a report with the changes since a baseline. Failures that the baseline already had do not fail the run."""
+    """Return the report with these changes since a baseline, and the exit status and summary that follow from them.
+
+    Failures that the baseline already had do not fail the run. None: there is no baseline.
+    """
     worse = report.differs if changes is None else any(change.worse for change in changes)
     exit_code: Literal[0, 1, 3] = 1 if worse else 3 if report.is_incomplete else 0
     judged = report.model_copy(update={"baseline": changes, "exit_code": exit_code})
@@ -38,7 +41,10 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
-        """Return by framework how often each verdict occurs in a mode. Failures of framework functions are left out."""
+        """Return how often each verdict occurs in a mode, by framework.
+
+        Frameworks' functions that crashed do not count.
+        """
         by_framework = {}
         for framework in frameworks:
             results = [case.frameworks[framework].get(mode) for case in cases if framework in case.frameworks]
@@ -53,7 +59,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Return the problems that fail the run. Cases with the same reason share a problem."""
+    """Return the problems that fail the run. Cases that fail for the same reason share one."""
     cases: dict[tuple[str, str, str | None, str | None], list[str]] = {}
     for case in report.cases:
         for problem in _problems_of(report, case):
@@ -69,7 +75,7 @@ def _problems(report: ParityReport) -> list[Problem]:
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield (what, detail, framework, mode) for each problem of a case."""
+    """Yield the fields `what`, `detail`, `framework` and `mode` of a `Problem` for each problem of a case."""
     if case.stages_apart:
         yield "frameworks differ from each other on the host path", ", ".join(case.stages_apart), None, None
     for framework, result in case.frameworks.items():

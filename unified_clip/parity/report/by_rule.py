@@ -1,6 +1,6 @@
-"""Group the results by clip rule: how each framework's function clips the same gradients.
+"""Group the results by clip rule, for the table that compares the frameworks' own functions on the same gradients.
 
-Here `clip_grad_norm_` and `clip_by_global_norm` share a row, for people who port code and ask how they compare.
+`torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row. People who port code see how they compare.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The last stage of a clip, and of a call that only measures."""
+"""The stage with the result of a call: the clipped tensors, or the norm if the call only measures."""
 
 
 class Function(NamedTuple):
-    """The result of a framework's function in a row, and the first case that calls it."""
+    """A cell of the table: the result of a framework's function, and the name of the first case with this result."""
 
     result: NativeResult
     case: str
@@ -33,7 +33,7 @@ class Row:
     cases: Sequence[CaseResult]
 
     def functions(self, framework: str) -> list[Function]:
-        """Return the distinct results of the framework's functions in this row."""
+        """Return the results of a framework's own functions in this row, without repetitions."""
         functions: dict[tuple[object, ...], Function] = {}
         for case in self.cases:
             native = case.natives.get(framework)
@@ -44,7 +44,10 @@ class Row:
 
     @cached_property
     def results(self) -> dict[str, list[str]]:
-        """The unified_clip functions of this row, grouped by the digest of their exact result."""
+        """The names of unified_clip's functions in this row, by the digest of their exact result.
+
+        Equal results share a key.
+        """
         names: dict[str, list[str]] = {}
         for case in self.cases:
             stage = next((stage for stage in LAST_STAGES if stage in case.sha256), None)
@@ -54,13 +57,13 @@ class Row:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether every unified_clip function of this row is exact on the host path of every framework."""
+        """Whether all functions of unified_clip in this row are exact on the host path of every framework."""
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """Return the rows in which at least two frameworks have a function to compare."""
+    """Return the rows of the table. A row needs at least two frameworks with a function of their own."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

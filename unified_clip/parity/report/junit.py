@@ -1,6 +1,6 @@
 """Write the report as JUnit XML (xunit2): a test suite for each framework and mode, a test case for each case.
 
-Jenkins' junit-10.xsd lists the attributes. GitLab and GitHub's reporters read the same.
+The attributes are those of Jenkins' junit-10.xsd, which GitLab and GitHub's reporters read, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _suite(root: Element, report: ParityReport, framework: str, mode: str) -> None:
-    """Add the test suite of a framework and mode to the XML."""
+    """Add a `testsuite` element with the results of one framework in one mode."""
     suite = SubElement(root, "testsuite", name=f"{framework}, {TITLES[mode]}")
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
@@ -71,7 +71,10 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Add a failure to a test case. If the baseline already had it, add a skip instead."""
+    """Mark a test case as failed, or as skipped if the baseline already had this failure.
+
+    numbers: Further lines about the difference.
+    """
     if report.baseline is None or any(change.worse and baseline.is_about(change, key) for change in report.baseline):
         _mark(case, "failure", "different", message, numbers)
     else:
@@ -79,7 +82,10 @@ def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, 
 
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
-    """Add a failure or skip to a test case: the message for lists, the text with numbers for the case alone."""
+    """Add a `failure` or `skipped` element to a test case.
+
+    Viewers show the message in lists of tests, and the message with the numbers on the page of one test.
+    """
     mark = SubElement(case, tag, type=kind, message=message)
     mark.text = "\n".join([safe(message), *numbers.splitlines()])
 

@@ -1,4 +1,4 @@
-"""Show the report as Markdown, for the summary of a CI job. `terminal.py` prints the same rows."""
+"""Write the report as Markdown (parity.md), for the summary of a CI job. `terminal.py` prints the same rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from . import baseline
 NOTHING = "-"
 
 MOST = 1_000_000
-"""Bytes of the Markdown. GitHub rejects more than 1024 KiB from one step, which may write other text too."""
+"""The largest size of the Markdown, in bytes. GitHub rejects a summary above 1024 KiB, in which a job may write more.
+"""
 
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. Otherwise the verdict, and the largest distance in "
-    "units in the last place (ULP). If modes differ, those that differ from the first one are named."
+    "units in the last place (ULP). If modes differ, the verdict of the first one comes first, then "
+    "the modes with another verdict."
 )
 NATIVE_LEGEND = (
     "The frameworks' functions: the verdict. If it is not `equal`: the relative distance of the norm from the "
@@ -61,7 +63,7 @@ def _shares(counts: Counts) -> str:
 
 
 def problem_lines(report: ParityReport) -> list[str]:
-    """Return a line for each problem: what, the cases, and the detail."""
+    """Return a line for each problem: what failed, in which cases, and the details."""
     lines = []
     for problem in report.problems:
         names = problem.cases
@@ -81,7 +83,7 @@ def known_rows(report: ParityReport) -> list[list[str]]:
 
 
 def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
-    """Return a table row for each case. `text` makes the cell of each framework."""
+    """Return a table row for each case: its name, and a cell for each framework, which `text` returns."""
     return [
         [case.name, *(text(case.frameworks.get(name, FrameworkResult())) for name in report.frameworks)]
         for case in report.cases
@@ -89,7 +91,7 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdict on unified_clip. Modes whose verdict differs from the first one's are named."""
+    """Return the verdict on unified_clip as the text of a cell. If modes differ, it is like "equal; device: 1 ULP"."""
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)
@@ -104,7 +106,7 @@ def _verdict(result: UnifiedClipResult) -> str:
 
 
 def native(results: FrameworkResult) -> str:
-    """Return the verdict on a framework's function, with its error of the norm and of the gradients."""
+    """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06"."""
     result = results.native
     if result is None:
         return NOTHING
@@ -123,7 +125,10 @@ def size(value: float | None) -> str:
 
 
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
-    """Return the report in at most `most` bytes. The text names the tables that were left out."""
+    """Return the report as Markdown of at most `most` bytes.
+
+    Tables are cut to fit, and a line says how many rows are missing.
+    """
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]

@@ -44,7 +44,7 @@ class Row:
 
     @property
     def not_equal(self) -> list[tuple[int, Column, Result]]:
-        """The results that are not equal, as (column number from 1, column, result)."""
+        """The results with another verdict than `equal`, as (column number from 1, column, result)."""
         numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
         return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]
 
@@ -101,7 +101,7 @@ class View:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def result(self, problem: Problem) -> Result | None:
-        """Return the result in which a problem showed first. None for a problem of no single framework."""
+        """Return the result that shows a problem, in its first case. None if the problem is not about one framework."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
@@ -109,7 +109,10 @@ class View:
 
 
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
-    """Return the HTML page. `recorded`: calls to plot; `ported`: a report of `unified-clip port` to include."""
+    """Return the report as an HTML page.
+
+    recorded: Calls of a recording, to plot on the page. ported: A report of `unified-clip port`, to show on the page.
+    """
     report = report.safe()
     changes = [] if report.baseline is None else [baseline.headline(report.baseline)]
     environment = _environment()
@@ -133,7 +136,7 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
 
 
 def render_ported(ported: Any) -> str:
-    """Return an HTML page with a report of `unified-clip port` only."""
+    """Return an HTML page that only shows a report of `unified-clip port`."""
     return _environment().get_template("ported_page.html").render(ported=ported.escaped())
 
 
@@ -148,7 +151,7 @@ def _environment() -> Environment:
 
 
 def _ulps(distance: float) -> str:
-    """Return a distance in ULP as text; "no number" for inf or NaN."""
+    """Return a distance in ULP as text. inf and NaN, the distance of a result without numbers, become "no number"."""
     if not math.isfinite(distance):
         return "no number"
     return f"{distance:.3g} ULP" if not 10 <= distance < 1e9 else f"{distance:,.0f} ULP"

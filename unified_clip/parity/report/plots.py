@@ -1,4 +1,4 @@
-"""Draw the page's plots as SVG. The page sets the colours; each framework has its own shape too."""
+"""Draw the plots of the HTML page as SVG. Each framework has its own shape, and the page's CSS gives it a colour."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
         "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
     },
 )
-"""The marks, by framework. PyTorch has a circle, and so have others."""
+"""By framework, the function that draws its mark at (x, y) as an SVG path. Frameworks without one get PyTorch's circle.
+"""
 
 # -- distances
 
 
 def histogram(report: ParityReport) -> Markup | None:
-    """Return a histogram of distances from the exact results, with a row for each framework and side."""
+    """Return a histogram of the distances from the exact results. None without results.
+
+    Each framework has a row for unified_clip, and one for its own functions.
+    """
     sides: tuple[Side, ...] = ("ours", "native")
     rows = [(name, side, _distances(report, name, side)) for side in sides for name in report.frameworks]
     rows = [(name, side, counts) for name, side, counts in rows if counts]
@@ -62,7 +66,7 @@ def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
     for name, result in results:
-        # At the first stage that differs. Without numbers to compare, only an agreeing result counts.
+        # The distance at the first stage that differs. A result without numbers to compare counts only if it agrees.
         number = result.details and (result.details.native if side == "native" else result.details.ours)
         if name == framework and (number or (not result.details and result.verdict in ("equal", "close"))):
             bins[_bin(number.ulps if number else 0.0)] += 1

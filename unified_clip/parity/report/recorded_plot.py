@@ -13,10 +13,10 @@ from ...recording.runs import RecordedCall
 from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
 
 MOST_COLUMNS = 640
-"""More steps share a column."""
+"""The plot has at most this many columns. With more steps than that, neighbouring steps share a column."""
 
 MOST_DOTS = 160
-"""With more columns, clipped steps are marked below the curve only."""
+"""With more columns than this, clipped steps are marked below the curve, but not on it."""
 
 HEIGHT, FLOOR = 300, 226
 
@@ -74,7 +74,7 @@ def _axes(columns: Sequence[Column], low: int, high: int, at: Place) -> Iterator
 
 
 def _curves(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
-    """Yield the curve of the largest norms, the band down to the smallest norms, and the threshold's line."""
+    """Yield the curve of each column's largest norm, the band from there to its smallest norm, and the threshold."""
     highest = [(x(each.step), y(max(each.finite))) for each in columns if each.finite]
     lowest = [(x(each.step), y(min(each.finite))) for each in reversed(columns) if each.finite]
     limits = [(x(each.step), y(each.threshold)) for each in columns if each.threshold is not None]

@@ -13,7 +13,10 @@ from . import baseline, markdown
 
 
 def show(report: ParityReport, out: Path) -> None:
-    """Print the report to the terminal: tables (with a baseline only changes), problems, summary and its path."""
+    """Print the report to the terminal: tables, problems, the summary, and the path of the written report.
+
+    With a baseline, the only table is that of the changes.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
@@ -34,6 +37,8 @@ def show(report: ParityReport, out: Path) -> None:
                 table.add_row(*map(cell, line))
             console.print(table)
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
-    problems = markdown.problem_lines(report) if report.exit_code else []  # a baseline excuses the others
+    problems = (
+        markdown.problem_lines(report) if report.exit_code else []
+    )  # without a failure, the baseline has all of them
     for text in [*problems, *markdown.headline(report), where]:
         console.print(cell(text), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Print every result of one case with its numbers and cause. Return the command that runs it again."""
+"""What `unified-clip parity --case NAME` prints: every result of the case, with its numbers and cause."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lines(report: ParityReport) -> Iterator[str]:
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
-    """Return the text about a framework's function: verdict, difference, and the reasons of known differences."""
+    """Return the line about a framework's function: its verdict, how it differs, and the reason if that is known."""
     if native.is_failure:
         return _joined(native.verdict, native.detail)
     details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail]
@@ -49,5 +49,5 @@ def _joined(*parts: str | None) -> str:
 
 
 def _numbers(result: Result) -> Iterator[str]:
-    """Yield the exact number and each side's, at the element furthest from the exact one."""
+    """Yield lines with the exact number, unified_clip's and the framework's, at the element where they differ most."""
     yield from (f"    {line}" for line in str(result.details or "").splitlines())

@@ -1,6 +1,6 @@
 """Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
 
-Only the JUnit XML has times, so the same results give the same bytes in the other files.
+Only the JUnit XML has times: equal results give equal bytes in the other files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from . import junit, markdown, page
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
-    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory. See `page.render`."""
+    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into the directory `out`.
+
+    recorded, ported: What the page also shows, as for `page.render`.
+    """
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     (out / "parity.json").write_text(data, encoding="utf-8")

@@ -17,7 +17,8 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
     "tensor": lambda items: items[0],
 }
-"""By name in a suite, the function that puts gradients or parameters into a container."""
+"""By the name of a container in a suite (`container = "dict"`), the function that makes it of gradients or parameters.
+"""
 
 STRUCTURES = {
     "dict": "dict",
@@ -25,51 +26,57 @@ STRUCTURES = {
     "named": "list of pairs",
     "tensor": "tensor",
 }
-"""The structure that a functional name returns for a container. Others return a list."""
+"""The type that a function such as `clip_by_global_norm` returns for each container, in the words of `structure()`. For
+any other container it returns a list."""
 
 
 class CallForm(BaseModel):
-    """The form of a case's call. A field that is a list has an entry for each gradient, except `listed`."""
+    """The form of a case's call. The lists `need_clip` and `groups` have one entry for each gradient."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     container: str = "list"
     listed: list[Annotated[int, Field(ge=0)]] = []
-    """Indices of the gradients, in the order of the container. A repeated index is the same object."""
+    """Indices of gradients, in the order in which the container has them. If an index is repeated, the container has
+    the same object twice."""
 
     need_clip: list[bool | int] = []
+    """Whether to clip each gradient: the attribute `need_clip` of its parameter."""
+
     groups: list[str] = []
-    """The group name of each gradient's parameter."""
+    """For each gradient, the name of its parameter's group: `set_gradient_clip` sets the clip of each group."""
 
     transposed: bool = False
-    """Whether each tensor's memory is in the order of its transpose, if the framework has strides."""
+    """Whether each tensor is the transpose of a contiguous tensor. Without effect if the framework has no strides."""
 
     expanded: bool = False
-    """Whether the elements of a tensor share one place in memory, if the framework has strides."""
+    """Whether all elements of a tensor share one place in memory. Without effect if the framework has no strides."""
 
     overlapping: bool = False
-    """Whether the tensors overlap in one memory, each one element after the last, if the framework has views."""
+    """Whether the tensors overlap: each begins one element after the beginning of the previous one. Without effect if
+    the framework has no views."""
 
     tensor_arguments: bool = False
-    """Whether thresholds are float32 tensors."""
+    """Whether the thresholds are passed as float32 tensors, not as Python numbers."""
 
     gradients_for_parameters: bool = False
-    """Whether in-place names get the gradients in place of parameters."""
+    """Whether functions that clip in place get the gradients instead of the parameters."""
 
     @property
     def structure(self) -> str:
+        """The type that a function returns for the container, such as "dict of list" (see `STRUCTURES`)."""
         return STRUCTURES.get(self.container, "list")
 
     def contain(self, items: Sequence[Any]) -> Any:
-        """Return the items in the container of the form, in the order of `listed`."""
+        """Return the items in the container that the case names, in the order of `listed`."""
         return CONTAINERS[self.container](self.in_order(items))
 
     def in_order(self, items: Sequence[Any]) -> list[Any]:
-        """Return the items in the order of `listed`, or unchanged without one."""
+        """Return the items in the order of the indices in `listed`, or all in their own order if it is empty."""
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return the fields that are not the default as text for the case's name; '' if all are."""
+        """Return the fields with another value than the default as text for the case's name, such as ", as tuple"."""
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:

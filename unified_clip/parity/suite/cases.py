@@ -15,31 +15,31 @@ from .call_form import PLAIN, CallForm
 from .gradients import as_dtype
 from .gradients import read as read_list
 from .public_calls import CALLS, Call
-from .schema import REAL, CasesFile, CasesTable, SuiteError, no_such
+from .schema import REAL, CaseOptions, CasesFile, CasesTable, SuiteError, no_such
 
 LONG = 100
-"""Gradients."""
+"""A case with more gradients than this is of the kind `long`, which a suite can leave out of a mode."""
+
+DEFAULT_OPTIONS = CaseOptions()
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One call on one list of gradients."""
+    """One call on one list of gradients, to run on every framework. A `[[cases]]` table describes one or more cases."""
 
     name: str
+    """The gradients' name and the call, such as "worked example: clip_by_norm(clip_norm=1.0)". No two cases share it.
+    """
+
     gradients_name: str
     gradients: Sequence[Gradient]
     call_name: str
     arguments: Mapping[str, Any]
     call_form: CallForm = PLAIN
     names: Sequence[str] = ()
-    frameworks: Sequence[str] = ()
-    modes: Sequence[str] = ()
-    """Where it runs; everywhere if empty."""
+    """The name of each gradient."""
 
-    raises: str = ""
-    warns: bool = False
-    update: bool = False
-    subnormal: bool = False
+    options: CaseOptions = DEFAULT_OPTIONS
 
     @property
     def call(self) -> Call:
@@ -52,13 +52,15 @@ class Case:
 
     @property
     def rule(self) -> str | None:
-        """The clip in words, without the function's name. None if other frameworks have no counterpart.
+        """The clip in words, such as "total norm, threshold 1".
+
+        None if other frameworks have no function that clips so.
 
         `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)` have the same rule.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite"} & arguments.keys()
-        if special or self.raises or self.call_form != PLAIN:
+        if special or self.options.raises or self.call_form != PLAIN:
             return None
         if call.by_value:
             low, high = call.bounds(arguments)
@@ -70,16 +72,26 @@ class Case:
         scope = "total norm" if call.by_total_norm else "norm of each tensor"
         return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
+    def is_for_framework(self, framework: str) -> bool:
+        """Return whether a framework runs the case: an empty `options.frameworks` means all of the suite."""
+        return not self.options.frameworks or framework in self.options.frameworks
+
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
-        """Return whether a graph can run the case: it needs no aliased memory, warnings or values of tensors."""
+        """Return whether the case can run inside a compiled graph.
+
+        It cannot if it needs aliased memory, a warning or the value of a tensor. `left_out`: see `Framework.left_out`.
+        """
         call_form = self.call_form
-        needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
+        needs_value = self.options.raises or self.call.style in ("class", "class in place", "hook")
         unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)
-        reports = self.warns or "error_if_nonfinite" in self.arguments
+        reports = self.options.warns or "error_if_nonfinite" in self.arguments
         return not (unknown or reports or self._is_any(left_out))
 
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
-        """Return whether several ranks can run the case: it has no `axes`, and no aliased memory."""
+        """Return whether several ranks can run the case. They cannot if it has `axes`, or needs aliased memory.
+
+        left_out: Kinds of cases that do not run either, see `Framework.left_out`.
+        """
         return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
 
     @property
@@ -87,11 +99,11 @@ class Case:
         return self.call_form.expanded or self.call_form.overlapping
 
     def _is_any(self, kinds: Sequence[str]) -> bool:
-        """Return whether the case is of one of these kinds: see `schema.Kind`."""
+        """Return whether the case is of one of these kinds, which `schema.CaseKind` lists."""
         kinds_of_case = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
-            "raises": bool(self.raises),
+            "raises": bool(self.options.raises),
             "groups": bool(self.call_form.groups),
             "hook": self.call.style == "hook",
             "long": len(self.gradients) > LONG,
@@ -100,13 +112,17 @@ class Case:
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
-    """Return all cases of a suite's files, in order. `pythons`: the interpreter of each framework."""
+    """Return all cases of a suite, in the order of its files.
+
+    tables: The path of each file, and its content.
+    pythons: The interpreter of each framework, to read gradient files that need the framework.
+    """
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):
             place = f"{path.name}, gradients {number}"
             if table.name in lists:
-                raise SuiteError(f"{place}: two lists have the name {table.name!r}. Rename one")
+                raise SuiteError(f"{place}: two lists of gradients have the name {table.name!r}. Rename one")
             lists[table.name] = read_list(table, path.parent, place, pythons)
     cases: dict[str, Case] = {}
     for path, data in tables:
@@ -114,14 +130,16 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
             place = f"{path.name}, cases {number}"
             for case in _cases(entry, lists, place, path.parent):
                 if case.name in cases:
-                    raise SuiteError(f"{place}: an earlier table makes the case {case.name!r} too. Remove one of them")
+                    raise SuiteError(
+                        f"{place}: an earlier table makes the case {case.name!r} too. Remove one of the two"
+                    )
                 _check(case, place)
                 cases[case.name] = case
     return list(cases.values())
 
 
-def one(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return the case of one call on named gradients."""
+def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
+    """Return the case of one call on these gradients. `call`: the arguments, and under the key `call` the function."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     _check(case, name)
@@ -131,14 +149,18 @@ def one(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -
 def _cases(
     table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str, directory: Path
 ) -> Iterator[Case]:
+    """Yield the cases of one table: each of its calls on each of its lists of gradients.
+
+    lists: All lists of gradients of the suite, by name.
+    place: The file and the table, for errors.
+    directory: The directory of the file, to which paths in `configs` are relative.
+    """
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
     for config in table.configs:
         configured = from_config.calls(directory / config, f"{place}, configs")
         calls += [_call(call, f"{place}, configs") for call in configured]
-    expected = table.model_dump(
-        include={"frameworks", "modes", "raises", "warns", "update", "subnormal"}, exclude_unset=True
-    )
+    options = CaseOptions(**table.model_dump(include=set(CaseOptions.model_fields)))
     call_form = CallForm(**table.model_dump(include=set(CallForm.model_fields)))
     for name in table.gradients:
         if name not in lists:
@@ -148,13 +170,15 @@ def _cases(
             gradients = list(lists[name].values())
             if dtype:
                 if not {gradient.dtype for gradient in gradients if gradient is not None} <= REAL:
-                    raise SuiteError(f"{place}: {name!r} has gradients that are not real. Remove dtypes")
+                    raise SuiteError(
+                        f"{place}: {name!r} has gradients that are not real, which dtypes cannot convert. Remove dtypes"
+                    )
                 gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
                 raises = f", raises {table.raises}" if table.raises else ""
                 full_name = f"{title}: {call_name}({written}){call_form.describe()}{raises}"
-                yield Case(full_name, title, gradients, call_name, arguments, call_form, list(lists[name]), **expected)
+                yield Case(full_name, title, gradients, call_name, arguments, call_form, list(lists[name]), options)
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
@@ -170,6 +194,7 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
+    """Return the function's name and the arguments of an entry of `calls`. SuiteError: one of them is invalid."""
     arguments = dict(table)
     name = arguments.pop("call", None)
     if not isinstance(name, str) or name not in CALLS:
@@ -191,7 +216,10 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value is a number of these types. A bool is not, nor an int above the largest float."""
+    """Return whether a value is an instance of `kinds`.
+
+    A bool counts only for bool. An int above the largest float does not count.
+    """
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
@@ -207,46 +235,51 @@ def _check(case: Case, place: str) -> None:
 
 
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
+    """Yield (whether the case is wrong, the error if it is) for each combination of keys that is not supported."""
     call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
     yield (
         case.call_form.container in ("nested", "tensor") and not count,
-        "this container needs gradients. Choose another one",
+        f"container = {form.container!r} needs at least one gradient. Choose another container",
     )
     yield (
         case.call_form.container == "tensor" and count != 1,
-        "the container tensor takes one gradient. Choose another one",
+        f"container = 'tensor' takes exactly one gradient, not {count}. Choose another container",
     )
     contained = call.in_place or call.style in ("list", "measure")
-    yield form.container != "list" and not contained, "it passes no container of gradients. Remove container"
+    yield form.container != "list" and not contained, "this function takes no container of gradients. Remove container"
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
         yield (
             bool(values) and len(values) != count,
             f"{key} has {len(values)} entries for {count} gradients. Give one for each",
         )
     yield bool(form.groups) and call.style != "settings", "groups apply to append_gradient_clip_ops only. Remove them"
-    on_parameters = bool(case.frameworks) and set(case.frameworks) <= {"torch", "paddle"}
+    on_parameters = bool(case.options.frameworks) and set(case.options.frameworks) <= {"torch", "paddle"}
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
     excess = bool(form.need_clip) and not takes_need_clip
-    yield excess, "need_clip applies to classes, and in place with frameworks = ['torch', 'paddle']. Remove it"
+    yield excess, "need_clip applies to classes, and to calls in place with frameworks = ['torch', 'paddle']. Remove it"
     listed = set(form.listed)
     mislisted = bool(listed) and (not call.in_place or listed != set(range(count)))
-    yield mislisted, "listed applies to calls in place. Remove it, or give the index of every gradient"
+    yield mislisted, "listed applies to calls in place, and needs the index of every gradient. Complete or remove it"
     by_gradients = form.gradients_for_parameters and call.style != "in place"
     yield by_gradients, "gradients_for_parameters applies to calls in place only. Remove it"
     shared = form.expanded or form.overlapping
-    yield shared and not case.raises, "expanded and overlapping memory is rejected. Add raises"
+    yield (
+        shared and not case.options.raises,
+        "unified_clip rejects expanded and overlapping memory. Add raises, such as raises = 'ValueError'",
+    )
     numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
     wrong_tensors = form.tensor_arguments and not (dtypes <= {"float32"} and numbers)
     yield wrong_tensors, "tensor_arguments needs float32, and no norm_type, axes or error_if_nonfinite. Remove it"
-    yield case.update and not dtypes <= {"float32", "float64"}, "update needs float32 or float64. Remove it"
+    yield case.options.update and not dtypes <= {"float32", "float64"}, "update needs float32 or float64. Remove it"
     whole = "int64" in dtypes and case.call_name != "clip_by_value"
-    yield whole and not case.raises, "only clip_by_value supports int64. Choose another dtype, or add raises"
-    if not case.raises:
+    yield whole and not case.options.raises, "only clip_by_value supports int64. Choose another dtype, or add raises"
+    if not case.options.raises:
         yield from _unfit_numbers(case)
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
+    """Yield (whether the case is wrong, the error if it is) for each range of an argument."""
     arguments = case.arguments
     thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
     yield any(math.isnan(value) for value in thresholds), "a threshold is NaN. Change it, or add raises"

@@ -19,11 +19,14 @@ NAMES = {
     ("norm", "tensorflow"): ("clip_by_norm", "clip_norm"),
     ("norm", "paddle"): ("GradientClipByNorm", "clip_norm"),
 }
-"""By rule and family, the public name and its argument for the threshold."""
+"""By a configuration's rule and family, the public function and its argument for the threshold."""
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of a call for each threshold in a configuration's schedule."""
+    """Yield a call, as an entry of `calls` in a suite, for each threshold that the configuration's schedule can have.
+
+    path: The configuration file. place: The file and table of the suite, for errors.
+    """
     try:
         config = ClipConfig.load(path)
     except ConfigError as error:
@@ -44,6 +47,9 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _thresholds(config: Settings) -> list[float]:
+    """Return the thresholds to test: both ends of a ramp, every value of a piecewise schedule, or the single
+    threshold.
+    """
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):
         return [threshold.start, threshold.end]

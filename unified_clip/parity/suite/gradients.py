@@ -1,4 +1,6 @@
-"""Lists of gradients in a suite: literal or random numbers, or those of a file or function (keys: `docs/parity.md`)."""
+"""Make a list of gradients as a `[[gradients]]` table describes it: literal or random numbers, or the tensors of a file
+or of a Python function. `docs/parity.md` lists the keys.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,21 @@ from .schema import GradientsTable, SuiteError, TensorTable
 
 
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
-    """Return the gradients of a table by name. `place`: the table, for errors. `pythons`: interpreters by framework."""
+    """Return the gradients of a `[[gradients]]` table by name.
+
+    suite: The directory to which paths in the table are relative.
+    place: The file and number of the table, for errors.
+    pythons: The interpreter of each framework.
+    """
     try:
         if table.file is not None:
             return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
         if table.function is not None:
             if table.framework and table.framework not in pythons:
-                raise SuiteError(f"{place}: add [frameworks.{table.framework}] to suite.toml, or remove framework")
+                raise SuiteError(
+                    f"{place}: the suite has no framework {table.framework!r}. Add [frameworks.{table.framework}] to "
+                    "suite.toml, or remove framework"
+                )
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python)
     except UnreadableError as error:
@@ -57,20 +67,23 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     for value in values:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
-            raise ValueError(f"values has {value}, which is no [n, x] for n copies of x, with a whole n of 1 or more")
+            raise ValueError(
+                f"values has {value}. Give a number, or [n, x] for n copies of x, with a whole n of 1 or more"
+            )
         count, number = pair
         read = float.fromhex(number) if isinstance(number, str) else float(number)
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
-            raise ValueError(f"values has {number}, which is no whole number of at most 2**53")
+            raise ValueError(f"values has {number}, but int64 needs whole numbers of at most 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
 
 
 def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
-    """Return numbers from Python's `random.Random(seed).getrandbits`, which are the same on every machine.
+    """Return random numbers that are the same on every machine: they depend on Python's `random.Random(seed)` only.
 
-    For each element in turn, with P the significant bits of the dtype and [low, high] the exponents: m of P bits, e
-    of 16 bits and s of 1 bit; the number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
+    P is the number of significant bits of the dtype, and [low, high] are the exponents of the table. For each element,
+    `getrandbits` draws m (P bits), e (16 bits) and s (1 bit). The element is
+    (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
     """
     low, high = table.exponents or (0, 0)
     bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision
@@ -83,7 +96,7 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    """Return a gradient in this dtype, each element rounded once."""
+    """Return a gradient converted to this dtype. Each element is rounded once, to the nearest number."""
     if gradient is None:
         return None
     dense = gradient.values if isinstance(gradient, Sparse) else gradient

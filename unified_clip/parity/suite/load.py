@@ -1,4 +1,6 @@
-"""Read a suite, a directory with `suite.toml` (keys: `docs/parity.md`). Choose frameworks, modes and cases."""
+"""Read a suite: a directory with `suite.toml`, whose keys `docs/parity.md` lists. Reduce it to some frameworks, modes
+or cases, for the options of `unified-clip parity`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from .schema import Framework, SuiteError
 FILE = "suite.toml"
 
 MOST_NEAR = 5
-"""Cases that an error about an unknown case lists."""
+"""The error about an unknown `--case NAME` lists at most this many similar names."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +33,31 @@ class Suite:
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
     known: Sequence[KnownDifference] | None = ()
-    """None: differences of the frameworks' functions are only reported."""
+    """The known differences. None if the suite has no list: then differences of the frameworks' functions are reported,
+    but do not fail the run."""
 
     timeout: float = 120.0
+    """Seconds that a worker may take for one result."""
+
     known_file: Path | None = None
+    """The file of `known`. None if the suite names none."""
+
     directory: str = ""
-    """As the user typed it."""
+    """The path of the suite, as the user typed it."""
 
     without: Sequence[str] = ()
     """Modes of the suite that this run leaves out."""
 
     chosen_cases: bool = False
-    """Whether `cases` are only some of the suite's. Then no entry of `known` counts as stale."""
+    """Whether `--case` reduced `cases`. Then an entry of `known` may belong to another case, so none counts as stale.
+    """
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
-    """Return the suite in a directory or a file. `accepting`: its list of known differences may be missing."""
+    """Read the suite in a directory, or in a `.toml` file.
+
+    accepting: The file of known differences may be missing, because `--accept` writes it.
+    """
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
@@ -70,20 +81,25 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         known = entries.read(known_file)
     elif known_file and not accepting:
         raise SuiteError(f"{known_file} does not exist. Write it with unified-clip parity --accept")
-    named = {name for case in all_cases for name in case.frameworks} | {entry.framework for entry in known or []}
+    named = {entry.framework for entry in known or []}.union(*(case.options.frameworks for case in all_cases))
     for name in sorted(named - frameworks.keys()):
         raise SuiteError(f"{FILE}: a case or a known difference names the framework {name!r}. Add [frameworks.{name}]")
     return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path))
 
 
 def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
-    """Return a framework's table with its defaults filled in. SuiteError: an unknown framework or mode."""
+    """Return a `[frameworks.NAME]` table with its default modes, title, interpreter and tolerance filled in.
+
+    SuiteError: unified_clip has no adapter for this framework, or the framework lacks one of the modes.
+    """
     if name not in ADAPTERS.values():
         raise SuiteError(f"{FILE}: no adapter for {name!r}. Choose from {', '.join(sorted({*ADAPTERS.values()}))}")
     there, chosen = modes_of(name), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:
-        raise SuiteError(f"{FILE}, frameworks {name} modes: no mode {lacking[0]!r}. Choose from {', '.join(there)}")
+        raise SuiteError(
+            f"{FILE}, frameworks {name} modes: {name} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
+        )
     settings: dict[str, Any] = {"modes": modes, "title": table.title or name}
     if "python" in chosen:
         path = directory / table.python
@@ -96,22 +112,28 @@ def _framework(table: Framework, directory: Path, name: str, tolerance: float) -
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite with these frameworks only. SuiteError: it lacks a framework, or has no case for them."""
+    """Return the suite reduced to these frameworks, for `--frameworks`.
+
+    SuiteError: the suite lacks one of the frameworks, or no case runs on them.
+    """
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         raise SuiteError(f"--frameworks has {unknown[0]!r}. Choose from {', '.join(suite.frameworks)}")
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
-    remaining = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
+    remaining = [case for case in suite.cases if any(map(case.is_for_framework, frameworks))]
     if not remaining:
         raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}. Choose others")
     return dataclasses.replace(suite, cases=remaining, frameworks=frameworks)
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Return the suite without these modes. SuiteError: no such mode, or a framework would have none left."""
+    """Return the suite without these modes, for `--without`.
+
+    SuiteError: the suite has no such mode, or a framework would have no mode left.
+    """
     there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
     if unknown := [mode for mode in modes if mode not in there]:
-        raise SuiteError(f"--without {unknown[0]}: no such mode. Choose from {', '.join(there)}")
+        raise SuiteError(f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}")
     frameworks = {
         name: framework.model_copy(update={"modes": [mode for mode in framework.modes if mode not in modes]})
         for name, framework in suite.frameworks.items()
@@ -122,7 +144,10 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
 
 
 def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite with these cases only. SuiteError: it has no case of that name."""
+    """Return the suite reduced to the cases with these names, for `--case`.
+
+    SuiteError: there is no case with that name.
+    """
     cases = {case.name: case for case in suite.cases}
     for name in names:
         if name not in cases:

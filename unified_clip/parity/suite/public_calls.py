@@ -14,23 +14,24 @@ class Call:
     """A public function or class: its arguments, calling style and clip rule."""
 
     style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook"]
-    """How gradients are passed and returned: see `invoke.call_public_name`."""
+    """How to pass the gradients, and what comes back. `invoke.call_public_name` has a branch for each style."""
 
     family: Literal["torch", "tensorflow", "paddle"]
-    """The family of the name. A framework's functions are compared with names of its family: the rules differ."""
+    """The framework whose clip rule the function follows. Only functions with the same rule are compared."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
     eps: float = 0.0
-    """Added to the norm, by which the threshold is divided."""
+    """The eps in the coefficient `threshold / (norm + eps)`."""
 
     by_total_norm: bool = True
-    """Whether it clips by the total norm. If not, per tensor."""
+    """Whether the call clips by the total norm. If False, it clips per tensor."""
 
     by_value: bool = False
 
     infinite_norm_gives_nan: bool = False
+    """Whether all clipped gradients are NaN if the total norm is infinite, as in TensorFlow."""
 
     returns_norm: bool = False
 
@@ -48,7 +49,7 @@ class Call:
         return None if norm is None else float(norm)
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
-        """The (lower, upper) bounds of a call that clips by value."""
+        """Return the (lower, upper) bounds of a call that clips by value."""
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
             return first, arguments[self.required[1]]
@@ -79,4 +80,5 @@ CALLS = {
     "append_gradient_clip_ops": Call("settings", "paddle", ("clip_norm",)),
     "ErrorClipByValue": Call("hook", "paddle", ("max",), ("min",), by_value=True),
 }
-"""By name. `append_gradient_clip_ops` includes `set_gradient_clip` of a GradientClipByGlobalNorm."""
+"""The public functions and classes, by the name that a suite's `call` has. A case of `append_gradient_clip_ops` first
+calls `set_gradient_clip` with a GradientClipByGlobalNorm."""

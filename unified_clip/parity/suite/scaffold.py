@@ -1,4 +1,6 @@
-"""Write a small suite for the gradients of a repository, to read and change: `unified-clip parity init`."""
+"""Write a small suite for `unified-clip parity init`: a commented suite.toml that runs the user's own gradient
+files.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""By framework, NumPy first, the package that is present if it is installed."""
+"""By framework, NumPy first: the package whose presence shows that the framework is installed."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
-"""One of each family, and one that clips per tensor."""
+"""The functions in the written suite: one with PyTorch's, TensorFlow's and Paddle's rule each, and one that clips per
+tensor."""
 
 EXAMPLE = """\
 [[gradients]]
@@ -30,8 +33,8 @@ tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
 """
 
 TEXT = """\
-# `unified-clip parity` runs every rule with every threshold on every framework: unified_clip, and the framework's own
-# function.
+# `unified-clip parity` runs every rule with every threshold on every framework, by unified_clip and by the framework's
+# own function.
 
 # With a list of known differences, any other difference of the frameworks' functions fails the run. So does a stale
 # entry. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
@@ -47,9 +50,10 @@ thresholds = {thresholds} # {why}
 
 
 def write(suite: Path, paths: Sequence[Path]) -> Path:
-    """Write a suite for these gradient files. By default: those in this directory, or an example without any.
+    """Write a suite for these gradient files, and return the path of the written file.
 
-    suite: A directory, or a file that ends in `.toml`, as for `load.read`.
+    suite: The directory of the new suite.toml, or a path that ends in `.toml`.
+    paths: Without any, the gradient files in the current directory. If there are none, the suite has an example.
     """
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
@@ -92,9 +96,9 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 
 
 def _string(text: str) -> str:
-    """Return text as a TOML string, with characters escaped that TOML does not allow."""
+    """Return the text as a TOML string. Characters that TOML does not allow are escaped."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise SuiteError(f"{text!r} is not UTF-8, so TOML cannot name it. Rename the file")
+        raise SuiteError(f"The file name {text!r} is not UTF-8, so suite.toml cannot contain it. Rename the file")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,4 +1,4 @@
-"""Models of a suite's TOML files."""
+"""Pydantic models of the TOML files of a suite: each key of a table is a field, and an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -19,18 +19,23 @@ from ..modes import Mode, OnRequest
 from .call_form import CONTAINERS, CallForm
 
 TOLERANCE = 1e-5
-"""Relative difference of a framework's function up to which it is rounding, unless a suite sets `tolerance`."""
+"""A framework's function may differ from the exact result by this much, relatively: up to here, the difference counts
+as rounding. A suite can set its own `tolerance`."""
 
 
 class SuiteError(Exception):
-    """The error for an invalid suite. The message has the place and the remedy."""
+    """The suite is invalid. The message names the file, the key in it, and what to change."""
 
 
 class Table(BaseModel):
+    """A table of a suite's TOML file. Unknown keys, and values of another type than the field's, are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
+    """Return a validator that rejects a string for which `test` returns a false value. `remedy` is the error's text."""
+
     def check(text: str) -> str:
         if not test(text):
             raise ValueError(remedy)
@@ -58,7 +63,7 @@ REAL = STORAGE.keys() - PARTS.keys() - {"int64"}
 RealDtype = Annotated[str, _one_of(*(name for name in STORAGE if name in REAL))]
 Exponent = Annotated[int, Field(ge=-2000, le=2000)]
 Number = float | int | Name | list[float | int | Name]
-"""A number, a hexadecimal float, or [n, x] for n times x."""
+"""An entry of `values`: a number, a hexadecimal float such as "0x1p-149", or [n, x] for n copies of the number x."""
 
 
 class TensorTable(Table):
@@ -86,7 +91,10 @@ class TensorTable(Table):
         if self.rows is not None and (
             not self.shape or self.dtype in PARTS or max(self.rows, default=0) >= self.shape[0]
         ):
-            raise ValueError("rows needs a real dtype and a shape, and rows below its first length. Correct it")
+            raise ValueError(
+                "rows needs a real dtype and a shape, and each row index must be below the first length of "
+                "shape. Correct it"
+            )
         return self
 
 
@@ -108,31 +116,50 @@ class GradientsTable(Table):
         return self
 
 
+class CaseOptions(Table):
+    """The keys of a `[[cases]]` table that each of its cases keeps: where a case runs, and what its call must do."""
+
+    frameworks: list[Name] = []
+    modes: list[Mode] = []
+    """The frameworks and modes that run the case. An empty list means all of the suite."""
+
+    raises: str = ""
+    """The class of the exception that the call must raise, or one of its bases; '' if it must not raise."""
+
+    warns: bool = False
+    """Whether the call must emit a ClipWarning."""
+
+    update: bool = False
+    """Whether to compare the parameters after an SGD step with the clipped gradients, too. float32 and float64 only."""
+
+    subnormal: bool = False
+    """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""
+
+
 class CallsTable(Table):
+    """The calls of a `[[cases]]` table, and the lists of gradients that each of them clips."""
+
     gradients: Annotated[list[Name], Field(min_length=1)]
     calls: list[dict[str, Any]] = []
     rules: list[Name] = []
     thresholds: list[Annotated[float, Field(ge=0)] | Length] = []
     configs: list[Name] = []
     dtypes: list[RealDtype] | None = None
-    frameworks: list[Name] = []
-    modes: list[Mode] = []
-    raises: str = ""
-    warns: bool = False
-    update: bool = False
-    subnormal: bool = False
 
     @model_validator(mode="after")
     def _some_calls(self) -> Self:
         if not self.calls and not self.rules and not self.configs:
-            raise ValueError("give calls, rules and thresholds, or configs")
+            raise ValueError("the table has no call. Give calls, rules with thresholds, or configs")
         if bool(self.rules) != bool(self.thresholds):
-            raise ValueError("rules and thresholds need each other. Add the one that is missing, or use calls")
+            raise ValueError("rules need thresholds, and thresholds need rules. Add the missing one, or use calls")
         return self
 
 
-class CasesTable(CallForm, CallsTable):
-    """A `[[cases]]` table: the calls, the lists of gradients, and the form of the calls."""
+class CasesTable(CaseOptions, CallForm, CallsTable):
+    """A `[[cases]]` table: the calls, their gradients, their form, and the options of each case.
+
+    Each key is a field.
+    """
 
     container: Annotated[str, _one_of(*CONTAINERS)] = "list"
 
@@ -146,20 +173,29 @@ CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 
 class Framework(Table):
-    """A `[frameworks.NAME]` table: how to run a framework."""
+    """A `[frameworks.NAME]` table: the interpreter, the modes and the tolerance with which the suite runs a
+    framework.
+    """
 
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
-    """Its interpreter. In a file relative to the suite, or a virtual environment."""
+    """The interpreter that starts the worker. In suite.toml: its path, or the path of a virtual environment, relative
+    to the suite's directory."""
 
     missing: Literal["allowed"] | None = None
+    """With "allowed", a run does not fail if the framework is not installed."""
+
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}
+    """By mode, the kinds of cases that this mode does not run."""
+
     flushes: bool = False
+    """Whether the framework's own arithmetic replaces subnormal numbers by 0."""
+
     tolerance: Tolerance = TOLERANCE
 
     def leaves_out(self, mode: str) -> Sequence[CaseKind]:
-        """Return the kinds of cases that the suite leaves out of a mode."""
+        """Return the kinds of cases that this mode does not run on the framework."""
         return next((kinds for each, kinds in self.left_out.items() if each == mode), ())
 
 
@@ -174,14 +210,19 @@ class SuiteFile(CasesFile):
     @field_validator("memory")
     @classmethod
     def _removed(cls, value: Any) -> Any:
-        raise ValueError("this setting was removed. Limit the memory of the command with `ulimit -v` or a cgroup")
+        raise ValueError(
+            "this setting was removed. Remove it, and limit the memory of the command with `ulimit -v` or a cgroup"
+        )
 
 
 Model = TypeVar("Model", bound=Table)
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """Return a TOML file of a suite as a model. SuiteError: its first error, with file, line, key and remedy."""
+    """Read a TOML file of a suite into this model.
+
+    SuiteError: the file does not exist or is invalid. The message has the first error: file, line, key and remedy.
+    """
     if not path.is_file():
         raise SuiteError(f"{path} is not a file. Pass the suite to --suite, or write one: unified-clip parity init")
     try:

@@ -1,4 +1,4 @@
-"""Make one call as a case describes it. Record its results, warnings, errors and changed gradients."""
+"""Make the call of one case in a worker. Record its result, its exception or warning, and what it did to its inputs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address in the representation of an object. It is removed, so that equal runs have equal reports."""
+"""The address in the repr of an object, such as " at 0x7f3c". Messages lose it, so that equal runs give equal reports.
+"""
 
 
 @dataclass(eq=False)
 class CallResult(CallOutcome):
-    """The result of a call in the framework's own tensors, before `worker.pack` reads them."""
+    """The result of a call, with the framework's own tensors. `worker.pack` converts them."""
 
     norm: Any = None
     gradients: Any = None
     update: Any = None
     returned: Any = None
-    """The container that the call returned, if its kind is compared."""
+    """The container that the call returned. None if its type is not compared."""
 
 
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
-    """Return the invocation for a case of the job file, with the gradients as tensors of the framework."""
+    """Return the call of a case, with the gradients converted to tensors of the framework.
+
+    case: The case as `pool.write_job` wrote it into job.json.
+    """
     call_form = CallForm(**case["call_form"])
     tensors = adapter.make_all(gradients)
     for is_asked, change in ((call_form.transposed, adapter.transposed), (call_form.expanded, adapter.expanded)):
@@ -51,7 +55,11 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
 
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
-    """Record wrong effects of a call on its inputs, the returned container, and which objects it returned unchanged."""
+    """Add to a result what the call did to its inputs.
+
+    `fault`: an error, such as a changed input. `structure`: the type of the returned container. `same_objects`: for a
+    clip class, which gradients it returned as the same object. `inputs`: the gradients before the call.
+    """
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
         result.structure = structure(result.returned)
@@ -62,7 +70,7 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation) -> CallResult:
-    """Call the framework's function. Without a function for this call, the result's name is ''."""
+    """Call the framework's function that corresponds to the case. If there is none, the name of the result is ''."""
 
     def call() -> CallResult:
         adapter = invocation.adapter
@@ -75,12 +83,12 @@ def call_native(invocation: Invocation) -> CallResult:
 
 
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
-    """Return an error about the tensors, such as a changed input; '' if there is none."""
+    """Return an error if the call changed its inputs, or returned tensors of the wrong kind; '' if all is right."""
     if result.raised or not invocation.call.in_place:
         tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
         left = [densify(_read(invocation, tensor)) for tensor in tensors]
         if types.digest(left) != types.digest(map(densify, inputs)):
-            return "had changed gradients" if result.raised else "changed its inputs"
+            return "had already changed gradients" if result.raised else "changed its input gradients"
     if result.raised or result.gradients is None:
         return ""
     kinds = [
@@ -102,7 +110,7 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call. Return its result, or its exception, with whether it issued a ClipWarning."""
+    """Make a call. Return its result, which records an exception and whether the call issued a ClipWarning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -118,7 +126,11 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
 
 
 def call_public_name(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Call a public function in its style (`public_calls.Call.style`). `settings`: the namespace that has it."""
+    """Call a public function of unified_clip with the gradients of a case.
+
+    `public_calls.Call.style` decides how gradients are passed and returned. `settings`: the namespace of the function,
+    such as `unified_clip.torch`.
+    """
     arguments, tensors = invocation.arguments, invocation.gradients
     match invocation.call.style:
         case "in place":
@@ -145,7 +157,10 @@ def call_public_name(invocation: Invocation, function: Callable[..., Any], setti
 
 
 def _call_with_settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Set a clip for each group of parameters, or the default clip without groups, and call the function."""
+    """Set a clip for each group of parameters, or the default clip if the case has no groups.
+
+    Then call the function.
+    """
     groups = invocation.call_form.groups
     for name in sorted(set(groups)) or ["default_group"]:
         clip = settings.GradientClipByGlobalNorm(
@@ -163,7 +178,10 @@ def _call_with_settings(invocation: Invocation, function: Callable[..., Any], se
 
 
 def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any]]], settings: Any) -> list[CallResult]:
-    """Call a public function for each invocation, all in one graph. Return the results in order."""
+    """Make several calls in one graph, so that it is compiled once. Return the results in order.
+
+    calls: (what to pass, public function) for each call. `settings`: as for `call_public_name`.
+    """
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
     ends = list(accumulate((len(invocation.gradients) for invocation, _ in calls), initial=0))

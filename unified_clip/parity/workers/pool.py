@@ -27,21 +27,21 @@ from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 
 STARTS = 4
-"""Starts of a worker. After the last one, the remaining cases fail as it did."""
+"""A worker is started at most this often. If the last start fails too, the remaining cases fail for the same reason."""
 
 KEPT, SHOWN = 1 << 12, 80
-"""Bytes of a worker's output that are kept, and characters of its first line that a note in the report shows."""
+"""How many bytes of a worker's printed output are kept, and how many characters of its first line the report shows."""
 
 LOOK_EVERY = 0.1
-"""Seconds between two looks for new results."""
+"""The number of seconds after which to look again for new results."""
 
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
 )
-"""Messages of Python, C++ and the frameworks when memory runs out."""
+"""Matches the messages of Python, C++ and the frameworks about too little memory."""
 
 STOP = threading.Event()
-"""Set it to end all workers, and to start none again."""
+"""When this event is set, all workers are ended, and none is started."""
 
 
 class WorkItem(NamedTuple):
@@ -52,24 +52,25 @@ class WorkItem(NamedTuple):
 
 
 OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
-"""Called with each outcome. `WorkerResults` keeps what it returns."""
+"""A function that gets each outcome as it arrives. `WorkerResults.results` keeps its return value."""
 
 
 @dataclass(eq=False)
 class WorkerResults:
-    """The results of one worker, with the versions that it reported and what it printed."""
+    """The results of one framework's worker, over all its starts."""
 
     results: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """The return value of `OnResult` for each item, by mode and case."""
+    """By (mode, case name), the return value of `on_result`."""
 
     versions: dict[str, str] = field(default_factory=dict)
+    """The versions of the framework's packages."""
 
     printed: list[str] = field(default_factory=list)
-    """The first line that the worker printed that is not blank, escaped and shortened, for each start with one."""
+    """Unexpected output: for each start that printed any, its first line that is not blank, escaped and shortened."""
 
 
 def command(framework: str, python: str = sys.executable) -> list[str]:
-    """Return the command that starts a worker, to be followed by its JOB and OUT directories."""
+    """Return the command line that starts a worker. Append the directories JOB and OUT, which `worker` describes."""
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", framework]
 
 
@@ -84,8 +85,8 @@ def run(
 
     Results are read and deleted while the worker continues: all files at once may not fit on the disk.
 
-    worker: Command line, see `command`.
-    timeout: Seconds without a new result after which the worker is ended.
+    worker: The command line that `command` returns.
+    timeout: If no new result arrives for this many seconds, the worker is ended, and its current item fails.
     progress: Called with the number of new results.
     """
     results = WorkerResults()
@@ -95,7 +96,7 @@ def run(
         results.results[item.mode, item.case.name] = on_result(item, outcome)
 
     def collect(out: Path) -> bool:
-        """Read and delete the new results of the worker. Return whether there were any."""
+        """Read the new results of the worker, and delete their files. Return whether there were any."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}
@@ -131,7 +132,11 @@ def run(
 
 
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
-    """Write the job directory of a worker. Each list of gradients is written once, unless it is mapped from a file."""
+    """Write the work items and their gradients into a directory, which the worker reads.
+
+    A list of gradients that several cases share is written once. Tensors that are memory-mapped from the user's file
+    are not copied.
+    """
     cases = {item.case.name: item.case for item in items.values()}
     lists = {case.gradients_name: case.gradients for case in cases.values()}
     with (job / memmap.TENSORS).open("wb") as file:
@@ -141,9 +146,8 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
             "call": case.call_name,
             "arguments": case.arguments,
             "call_form": case.call_form.model_dump(),
-            "update": case.update,
-            "raises": bool(case.raises),
             "gradients": case.gradients_name,
+            **case.options.model_dump(),
         }
         for name, case in cases.items()
     }
@@ -155,7 +159,10 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Run a worker until it ends, or until no new result arrived for `timeout` seconds. Return a failure, or None."""
+    """Start a worker, and wait until it ends, or until no new result arrives for `timeout` seconds.
+
+    Return why it failed; None if it exited with status 0.
+    """
 
     def poll() -> bool:
         has_results = collect()
@@ -186,14 +193,14 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read all that a worker prints, so that its pipe never fills. Keep the beginning in `printed`."""
+    """Read everything that a worker prints, so that its pipe never fills. Keep the first KEPT bytes in `printed`."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT - len(printed)]
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Store the versions that the worker reported. Return a failure if its framework is not installed."""
+    """Read worker.json, and store the versions in it. Return a failure if the framework is not installed; else None."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -221,7 +228,7 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
         }
         outcome = CallOutcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
         if not isinstance(outcome.raised, list):
-            raise TypeError("raised is no list")
+            raise TypeError("`raised` is not a list")
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         return Failure("unreadable", f"its result cannot be read. Run it again: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Run modes with several ranks: all run the same cases in step, and rank 0 writes the results."""
+"""Run the modes that need several ranks. All ranks run the same cases in the same order; rank 0 writes the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from ..modes import DISTRIBUTED, PROCESSES
 
 @contextmanager
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """Yield the adapter for a mode. Rank 0 starts the other ranks, which join through the file `meeting`."""
+    """Yield the adapter for a mode.
+
+    For a mode with several ranks: start them, join the process group, and yield the adapter that makes distributed
+    tensors.
+
+    meeting: The file through which the ranks find each other.
+    """
     if mode not in PROCESSES:
         yield adapter
         return
@@ -31,21 +37,24 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         yield sharded
     statuses = [process.wait() for process in others]
     if any(statuses):
-        raise SystemExit("a rank ended with an error. Its lines are above")
+        raise SystemExit("a rank other than 0 ended with an error. Its traceback is above")
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
-    """Return an error with the ranks whose result differs from rank 0's; '' if all agree."""
+    """Return an error that names the ranks whose result differs from rank 0's; '' if all ranks agree."""
     bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
     results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
-    return f"has another result on {', '.join(others)} than on rank 0" if others else ""
+    return f"the result on {', '.join(others)} differs from that on rank 0" if others else ""
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
-    """Return the text of every rank. Exit if a rank is at another step, as later messages would not match."""
+    """Gather `text` from every rank, and return all texts in the order of the ranks.
+
+    Every rank must be at the same step. If not, exit: this rank would get the texts of another step from now on.
+    """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:
         where = ", ".join(f"rank {rank} reached {each}" for rank, each in enumerate(steps))
-        raise SystemExit(f"ranks are at different steps. Run it again: {where}")
+        raise SystemExit(f"the ranks are at different steps: {where}. Run the suite again")
     return list(texts)

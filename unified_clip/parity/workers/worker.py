@@ -1,8 +1,8 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
 
-JOB is a directory that `pool.write_job` has written. Into the directory OUT the worker writes `worker.json` once the
-framework is imported, and for item N `N.tensors` and then `N.json`. So results remain when an item ends the process.
-The first item without a result is the one that ended it.
+`pool.write_job` has written the work items into the directory JOB. The worker imports the framework, and writes its
+versions to `worker.json` in the directory OUT. For work item N, it writes the files `N.tensors` and then `N.json`. So
+results remain if an item crashes the process: the first item without a result is the one that crashed it.
 
 If a mode has several ranks, this process is rank 0. It starts the others with `--mode` and `--rank`; they write
 nothing.
@@ -37,15 +37,16 @@ from . import invoke, ranks
 from .invoke import CallResult
 
 PATHS = {DEVICE: "framework"}
-"""UNIFIED_CLIP_PATH, by mode that sets it."""
+"""The value of the environment variable UNIFIED_CLIP_PATH in each mode that needs one."""
 
 MOST_GRAPHS = 20
-"""Graphs for one mode of a framework: each takes a compiler seconds."""
+"""The largest number of graphs for one mode of a framework. Compiling one takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
-"""Bytes of results that may wait for the parent to read them."""
+"""The worker waits while its results that the parent process has not yet read have more bytes than this."""
 
 WIDE = {"float64", "complex128", "int64"}
+"""The dtypes with 64-bit numbers, which need a mode of their own in JAX."""
 
 
 def main() -> None:
@@ -73,7 +74,10 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Raise RuntimeError if the backend would run a plain tensor on another path than the mode tests."""
+    """Check that the backend computes a plain tensor on the path (host or device) that the mode tests.
+
+    RuntimeError: it takes the other path, so that the mode would test the wrong code.
+    """
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -92,8 +96,9 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
                 look(shards.values)
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
         raise RuntimeError(
-            f"mode {mode!r}: a tensor did not take its path ({TITLES[mode]}). Check how the adapter makes its tensors, "
-            "and the conditions of Backend.path."
+            f"mode {mode!r} tests the {TITLES[mode]}, but the backend took another path. Check how the "
+            "adapter makes its "
+            "tensors, and the conditions in Backend.path."
         )
 
 
@@ -105,7 +110,7 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: Backend) -> None:
-    """Run every item of a job, and write its result."""
+    """Run every work item in the directory JOB, and write the results into the directory OUT."""
     out, rank = options.out, options.rank
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
@@ -132,7 +137,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
 
 
 def wait_for_room(out: Path) -> None:
-    """Wait until the results that the parent has not read are small enough (MOST_WAITING)."""
+    """Wait while the results that the parent process has not yet read have more than MOST_WAITING bytes."""
     while sum(map(_size, os.scandir(out))) > MOST_WAITING:
         time.sleep(0.05)
 
@@ -144,17 +149,17 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 Item = Mapping[str, Any]
-"""Number, mode and case of an item in the job file."""
+"""A work item in job.json, with the keys `number`, `mode` and `case` (its name)."""
 
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
-"""A case of the job file, and its gradients."""
+"""(the case as job.json describes it, its gradients)"""
 
 Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
-"""A result: what is JSON, and by name its lists of tensors."""
+"""A result as (fields for `N.json`, its lists of tensors by name, for `N.tensors`)."""
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
-    """Return the results of these cases in order. If their shared graph cannot be made, run them one by one."""
+    """Run these cases, and return their results in order. If they share a graph and it fails, run them one by one."""
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
             return list(_run_cases(adapter, namespace, mode, cases))
@@ -164,13 +169,16 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     if len(cases) == 1:
         return [({"unreadable": message}, {})]
     results = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
-    if not any("unreadable" in result for result, _ in results):  # the fault is in what they share
-        results[0] = {"unreadable": f"in a graph with other cases ({len(cases) - 1}): {message}"}, {}
+    if not any("unreadable" in result for result, _ in results):  # each case runs alone: only their shared graph fails
+        results[0] = (
+            {"unreadable": f"fails in one graph with {len(cases) - 1} other cases, but not alone: {message}"},
+            {},
+        )
     return results
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
-    """Yield the result of each case, by unified_clip or, in the mode `native`, by the framework's function."""
+    """Yield the result of each case: of unified_clip, or, in the mode `native`, of the framework's function."""
     calls = [
         (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
         for case, gradients in cases
@@ -201,7 +209,11 @@ def dtypes(gradients: Sequence[Gradient]) -> set[str]:
 def batches(
     runs: Sequence[Item], is_alone: Callable[[Item], bool], is_wide: Callable[[Item], bool]
 ) -> Iterator[list[Item]]:
-    """Split the items of a mode into batches that share a graph. Items with 64-bit numbers have their own batches."""
+    """Split the work items of a mode into batches; the items of a batch share a graph.
+
+    is_alone: Whether an item needs a batch for itself.
+    is_wide: Whether an item has 64-bit numbers. Such items share no batch with others.
+    """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
     size = max(1, -(-len(shared) // (MOST_GRAPHS - 1)))
@@ -211,7 +223,10 @@ def batches(
 
 
 def pack(adapter: Adapter, result: CallResult) -> Packed:
-    """Return a result as JSON fields and tensors read from the framework. TypeError: an unknown dtype."""
+    """Convert a result to fields for JSON, and to tensors that need no framework.
+
+    TypeError: a tensor of the result has a dtype that unified_clip does not support.
+    """
     keys = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
     norm = None if result.norm is None else [result.norm]
     lists = {"norm": norm, "gradients": result.gradients, "update": result.update}
@@ -221,7 +236,9 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
         if values is not None
     }
     if unknown := {dtype for gradients in tensors.values() for dtype in dtypes(gradients)} - STORAGE.keys():
-        raise TypeError(f"the result has dtype {min(unknown)}. Return one of {', '.join(STORAGE)}")
+        raise TypeError(
+            f"the result has the dtype {min(unknown)}, which is not supported. Return one of {', '.join(STORAGE)}"
+        )
     return {key: getattr(result, key) for key in keys}, tensors
 
 
@@ -232,7 +249,7 @@ def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Map
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file at once: it is never there in part."""
+    """Write a JSON file, and rename it when it is complete: the parent process never reads a part of it."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
