@@ -20,7 +20,7 @@ MODULE_ALIASES = (
     ),
 )
 KERAS_OPTIMIZER = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
-"""Beginnings of full names of Keras optimizers."""
+"""Matches the beginning of the full name of a Keras optimizer."""
 
 FRAMEWORKS = {
     "torch": "PyTorch",
@@ -34,12 +34,12 @@ FRAMEWORKS = {
     "jax": "JAX",
     "optax": "JAX",
 }
-"""Packages with functions that clip, and the frameworks that they belong to."""
+"""By package with functions that clip, the framework to which the package belongs."""
 
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, but switch gradients on or off."""
+"""Names that match GRADIENT_NAME, but are no gradients: they switch gradients on or off."""
 
 CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 """Functions and methods that clamp any tensor."""
@@ -48,17 +48,18 @@ HOOK = "register_hook"
 """The method of tensors that calls a function with their gradient."""
 
 ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
-"""Methods of engines that clip the engine's own parameters."""
+"""Methods of training engines, such as `Accelerator.clip_grad_norm_`, that clip the engine's own parameters."""
 
 ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""Packages with engines that clip, and packages used together with them."""
+"""A method of ENGINE_METHODS counts only in files that import one of these packages. They have training engines that
+clip, or are used together with one."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
 
 @dataclass(frozen=True, eq=False)
 class ClipFunction:
-    """A function or class that clips, as an entry of `catalog.toml`, which explains the fields."""
+    """A function or class that clips. It is an entry of `catalog.toml`, which explains the fields."""
 
     framework: str
     name: str
@@ -77,12 +78,15 @@ class ClipFunction:
 
 
 NO_FUNCTION = ClipFunction("", "", "")
-"""For clips that are no function or class of the catalog."""
+"""The function of a clip that is not a function or class of the catalog, such as `Adam(clipnorm=1.0)`."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """Engines that test for Paddle's own clip classes, as an entry of `catalog.toml`, which explains the fields."""
+    """A training engine that tests for Paddle's own clip classes.
+
+    An entry of `catalog.toml`, which explains the fields.
+    """
 
     names: Sequence[str]
     why_not: str
@@ -92,13 +96,13 @@ class ClassCheck:
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:
-        """Return whether a full name is one of `names`, or below one of them."""
+        """Return whether a full name is one of `names`, or begins with one of them and a dot."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A trainer's argument that makes it clip, as an entry of `catalog.toml`, which explains the fields."""
+    """An argument that makes a trainer clip. It is an entry of `catalog.toml`, which explains the fields."""
 
     keyword: str
     why_not: str
@@ -133,7 +137,7 @@ def clip_functions() -> dict[str, ClipFunction]:
 
 @functools.cache
 def class_checks() -> tuple[ClassCheck, ...]:
-    """Return the engines that test for Paddle's own clip classes."""
+    """Return the `[[class_check]]` entries: training engines that test for Paddle's own clip classes."""
     return tuple(ClassCheck(**table) for table in _tables()["class_check"])
 
 
@@ -173,14 +177,14 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return the identifiers that may show a clip. Names like CLIP_NAME and CLAMP_NAMES may show one as well."""
+    """Return the identifiers of which a file with a clip has at least one, unless it has a name like CLIP_NAME."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 
 
 @functools.cache
 def clip_pattern() -> re.Pattern[bytes]:
-    """Return a pattern that matches in every file with a clip, and in some others."""
+    """Return a pattern that matches in every file with a clip. It also matches in some files without one."""
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
@@ -190,13 +194,13 @@ def clip_pattern() -> re.Pattern[bytes]:
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
-    """Return (package, last part) of every name that takes or reads a trainer's clipping argument."""
+    """Return (package, last part of the name) of every class or function that takes a trainer's clipping argument."""
     names = [name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Return whether code with these identifiers may clip."""
+    """Return whether code with these identifiers may contain a clip."""
     if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):

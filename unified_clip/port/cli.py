@@ -26,7 +26,8 @@ DONE, FLAGGED = 0, 1
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
 MODES = {PORTING: ("to", "native", "diff", "write", "force", "report"), VERIFYING: verify_cli.OPTIONS}
-"""By mode, the options that apply to it alone. `--verify` is a deprecated alias of `unified-clip verify`."""
+"""By mode of the command, the options that only this mode accepts. `--verify` is a deprecated alias of
+`unified-clip verify`."""
 
 
 def add_parser(commands: Any) -> None:
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 def _misused(options: argparse.Namespace) -> str:
     """Return an error about options that cannot be used together; '' if there is none."""
     if options.verify and options.path is not None:
-        return "--verify takes two steps and no PATH. Remove PATH, or remove --verify."
+        return "--verify compares two steps, and takes no PATH. Remove PATH, or remove --verify."
     if problem := misplaced(options, MODES, VERIFYING if options.verify else PORTING):
         return problem
     if not options.verify and options.path is None:

@@ -1,4 +1,6 @@
-"""Models of a clip in source: the clip as found, the arguments of its call, and the imports of its file."""
+"""What `find` knows of a clip in source code: the clip itself, the arguments of its call, and the imports of
+its file.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from .source.module import Module
 from .source.syntax_tree import keyword_of
 
 CLAMP_PACKAGES = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
-"""Packages in which `clip` clamps any tensor."""
+"""Packages whose function `clip` clamps any tensor, not only gradients."""
 
 KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
@@ -25,7 +27,7 @@ class Arguments:
     def __init__(self, call: cst.Call | None, parameters: Sequence[str]) -> None:
         self.passed: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
-        """Starred and unknown arguments, as written."""
+        """The code of arguments that match no parameter, such as `*args`."""
 
         for position, argument in enumerate(call.args if call is not None else ()):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
@@ -46,18 +48,18 @@ class FoundClip:
     """A clip that was found in source, before any rule decides about it."""
 
     node: cst.CSTNode
-    """The name as a whole, an argument, or a call."""
+    """The node to replace: the function's name, the argument that clips, or the call of a method."""
 
     name: str
     function: ClipFunction = NO_FUNCTION
     call: cst.Call | None = None
-    """The call of the function; None where it is only named."""
+    """The call of the function. None if the code only names the function, as in a type annotation."""
 
     why_not: str = ""
-    """Why it cannot be ported, if finding it already shows that."""
+    """Why the clip cannot be ported, if `find` already knows it; else ''."""
 
     tensor: cst.BaseExpression | None = None
-    """The tensor, for a method of one."""
+    """For a method such as `p.grad.clamp_`: the expression of the tensor."""
 
     setting: Setting | None = None
 
@@ -73,12 +75,12 @@ class FoundClip:
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the clip's call; none if the function is only named."""
+        """The arguments of the clip's call. Empty if the code only names the function."""
         return Arguments(self.call if self.function.name else None, self.function.parameters)
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The threshold or the bounds that the call passes; None for one that it does not pass."""
+        """The expressions of the threshold or of the bounds. None for one that the call does not pass."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
@@ -89,7 +91,7 @@ class Entry(NamedTuple):
     keyword: str
     value: cst.BaseExpression
     owner: str = ""
-    """The object whose attribute is set; '' for a dict."""
+    """The code of the object whose attribute is set; '' for a dict."""
 
     @property
     def name(self) -> str:
@@ -118,7 +120,7 @@ class Imports:
         """Imported names that may stand for a clip."""
 
         self.stars: list[str] = []
-        """Modules of `import *`, with the dots of relative ones."""
+        """The modules in `from module import *`. A relative one begins with its dots."""
 
         for node in module.nodes:
             if isinstance(node, cst.Import):

@@ -15,13 +15,13 @@ Target = Literal["torch", "drop-in"]
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a clip as a clip configuration."""
+    """What a clip does, as a clip configuration that does the same."""
 
     config: ClipConfig
-    """The threshold is 1 if it is only known at run time."""
+    """The configuration. Its threshold is 1 if the real one is only known at run time."""
 
     threshold: str = ""
-    """The expression of a threshold that is only known at run time ('low, high' for bounds); else ''."""
+    """The code of a threshold that is only known at run time ('low, high' for bounds); else ''."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class ClipSite:
     """The first line of its source."""
 
     verdict: Verdict | None = None
-    """None until a rule decides."""
+    """"rewritten", "flagged" (port it by hand) or "left" (nothing to port). None until a rule decides."""
 
     meaning: Meaning | None = None
     """None if no configuration has the same meaning."""
@@ -46,8 +46,10 @@ class ClipSite:
     """The full name that replaces it; '' if nothing does."""
 
     becomes_meaning: Meaning | None = None
+    """What the replacement does."""
+
     reason: str = ""
-    """Why it is flagged or left."""
+    """Why the clip is flagged, or left unchanged."""
 
     suggestion: list[str] = field(default_factory=list)
     """Lines that the user should write."""
@@ -56,7 +58,7 @@ class ClipSite:
     """What the user should check after the rewrite."""
 
     rule: str = ""
-    """The rule that decided, as 'need_clip.flag'; '' if none was needed."""
+    """The name of the rule that gave the verdict, such as "need_clip.flag"; '' if no rule did."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A file during its rewrite: its clips, the decisions of rules about them, and the edits so far."""
+"""`FileRewrite`: a file while rules decide about its clips and collect the edits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .to_config import of_family
 
 
 class FileRewrite:
-    """A file during its rewrite: clips, verdicts and edits. Rules read and change it."""
+    """A file while it is rewritten. Rules give its clips a verdict, and add edits."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target, native: bool) -> None:
         self.module, self.clips, self.target, self.native = module, clips, target, native
@@ -30,7 +30,7 @@ class FileRewrite:
         """The name of the rule that is applied."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in order. None: the clips without a verdict."""
+        """Return the clips with this verdict, in the order of the file. None returns those that have no verdict yet."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
@@ -42,7 +42,11 @@ class FileRewrite:
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
-        """Give a clip the verdict "rewritten". `becomes`: the new full name; `family`: '' for an unchanged family."""
+        """Give a clip the verdict "rewritten".
+
+        becomes: The full name of the replacement.
+        family: The family of the replacement, such as "pytorch". '': the same family as before.
+        """
         site = self._decide(clip, "rewritten")
         site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
 
@@ -56,7 +60,7 @@ class FileRewrite:
         self.rewrite(clip, f"{module}.{name}")
 
     def check(self, clip: FoundClip, *checks: str) -> None:
-        """Add sentences about what the user should check if the clip is rewritten."""
+        """Add sentences about what the user has to check after the rewrite of a clip."""
         self.sites[clip].checks += checks
 
     def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:

@@ -32,7 +32,7 @@ def find(module: Module) -> list[FoundClip]:
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
-    reason = "The file assigns something else to its name."
+    reason = "The file assigns something else to the name of this function. Port it by hand."
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
 
@@ -51,6 +51,7 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
 
 
 def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
+    """Yield the clips that one node of the syntax tree shows."""
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):
@@ -61,21 +62,22 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
     elif isinstance(node, cst.ClassDef):
         yield from trainer_arguments.derived(module, node)
     elif (entry := entry_of(module, node)) is not None:
-        yield from _limit(imports, entry)
+        yield from _assigned_limit(imports, entry)
         yield from trainer_arguments.entry(imports, entry)
 
 
-def _limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
+def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield a clip for parameter.need_clip = False, kwargs["clipnorm"] = 1.0 or optimizer.clipnorm = 1.0."""
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
-        yield FoundClip(entry.node, entry.name, why_not="The optimizer that takes it cannot be inferred.")
+        yield FoundClip(entry.node, entry.name, why_not="The optimizer that takes this argument cannot be inferred.")
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
-        yield FoundClip(entry.node, entry.name, why_not="It is set after the optimizer was created.")
+        yield FoundClip(entry.node, entry.name, why_not="The limit is set after the optimizer was created.")
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
+    """Yield a clip for a name, such as `torch.nn.utils.clip_grad_norm_`, called or not."""
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (
@@ -99,12 +101,12 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     why_not = _use_problem(module, node, function)
     if len(replacements) > 1:
-        why_not = "It is another function if another import succeeds."
+        why_not = "The imports of this file may bind this name to different functions."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a function that clips only if an argument is passed, by a call or functools.partial."""
+    """Yield a clip for a function that clips only if the call passes one argument (`ClipFunction.needs`)."""
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -117,7 +119,10 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
 
 
 def _is_read(module: Module, node: Target) -> bool:
-    """Return whether a node reads a whole name: it is no part of a longer name, no keyword and no target."""
+    """Return whether a node reads the value of a name.
+
+    It does not as a part of a longer name, a keyword or a target.
+    """
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
         return parent.attr is not node
@@ -129,14 +134,14 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return why a function or class that is named without a call cannot be ported; '' if it can."""
+    """Return why this use of a clip function or class cannot be ported, such as a subclass of it; '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
         return f"A subclass of {function.name} may change its effect."
     call = module.enclosing(node, cst.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
-        return "A test here expects what other files create: port them together."
+        return "This line tests for a class that other code creates. Port that code first, then this line."
     return ""
 
 
@@ -155,7 +160,9 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a method that clips: of an engine, or of a tensor, as in p.grad.clamp_(-1, 1)."""
+    """Yield a clip for a method of a tensor, as in p.grad.clamp_(-1, 1), or of a training engine, such as
+    Accelerator.
+    """
     function = clip_function(f"Tensor.{method_of(call)}")
     is_of_engine = method_of(call) in ENGINE_METHODS and imports.packages & ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):
@@ -164,5 +171,7 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     if function is not None and names == {""}:
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
     elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
-        why_not = "A method of an engine clips the engine's own parameters."
+        why_not = (
+            "This method belongs to a training engine, such as Accelerator, and clips the engine's own parameters."
+        )
         yield FoundClip(call, module.code(call.func), call=call, why_not=why_not)

@@ -1,4 +1,6 @@
-"""Find names that may refer to a clip, by `import *`, by `getattr`, or in an unknown package."""
+"""Find names that may be clips, although the imports do not prove it: after `import *`, by `getattr`, or in an unknown
+package.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of
 
-BY_NAME = "Which function getattr returns is only known at run time. Write its name."
-MAY_BE_CLIP = "getattr may return a clip, which is only known at run time. Write the name."
+BY_NAME = "Which function getattr returns is only known at run time. Write the name of the function instead."
+MAY_BE_CLIP = "getattr may return a clip, but which one is only known at run time. Write its name instead."
 UNKNOWN_OWNER = "It has the name of a gradient clip, but the type of {} cannot be inferred."
 UNKNOWN_PACKAGE = "It has the name of a gradient clip, but {} is not a supported package."
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
 )
-"""Names of layers and activations, and of functions that create them."""
+"""Matches names of layers and activations, and of functions that create them."""
 
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
@@ -30,7 +32,7 @@ OTHER_NAMES = re.compile(
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip if a name may refer to one that the imports do not show."""
+    """Yield a clip for a name that may be a clip, although the imports do not show it."""
     call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
@@ -77,7 +79,7 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for getattr(paddle.nn, name) if the name may be that of a clip."""
+    """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip class."""
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -92,7 +94,9 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether getattr may return one of these clips, judged by the calls of its result."""
+    """Return whether a call of getattr may return one of these clips. It cannot if its result is called with other
+    arguments than theirs.
+    """
     calls = _calls_of(module, call)
     gradients = Gradients(module)
     if any("clip" in keyword for call in calls for keyword in keywords_of(call)):
@@ -107,20 +111,20 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
-    """Return the calls of the result of getattr, directly or through a variable."""
+    """Return the calls of the function that getattr returned: getattr(...)(...), or through a variable."""
     places = [call, *module.assigned(call).reads]
     return [outer for place in places if (outer := module.call_of(place)) is not None]
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:
-    """Return whether a clip can be called with these arguments, at least one of them."""
+    """Return whether a call has at least one argument, and only arguments that the clip has, too."""
     names = {*function.parameters, *function.renamed}
     is_short = not function.parameters or len(call.args) <= len(names)
     return bool(call.args) and keywords_of(call).keys() <= names and is_short
 
 
 def _is_in_layer(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is inside a layer of Paddle, where no optimizer is created."""
+    """Return whether a call is inside a class of a Paddle layer, which creates no optimizer and so no clip."""
     outer = module.enclosing(call, cst.ClassDef)
     return outer is not None and any(module.code(base.value).endswith("Layer") for base in outer.bases)
 

@@ -19,11 +19,13 @@ from .to_config import UnsureError, meaning
 
 
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
-    """Return a file with its clips ported. Raises UnreadableError.
+    """Port the clips of one file, and return the new content with a site for each clip.
+
+    UnreadableError: the content is not valid Python.
 
     Args:
-        path: Its path.
-        content: Its bytes.
+        path: The path of the file. The file is not read.
+        content: The bytes of the file.
         target: "torch", or "drop-in" to keep the framework.
         native: Write PyTorch's own functions, not those of unified_clip. Only for "torch".
     """
@@ -46,7 +48,7 @@ def _set_meanings(file: FileRewrite) -> None:
     """Set the meaning of each clip, and flag clips that cannot be rewritten with certainty."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
-        reason = "In this file, unified_clip is the name of something else. Rename that." if is_taken else clip.why_not
+        reason = "This file uses the name unified_clip for something else. Rename that." if is_taken else clip.why_not
         try:
             file.sites[clip].meaning = meaning(file.module, clip)
         except UnsureError as error:
@@ -56,7 +58,7 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Return the site of a clip, with suggested lines if it is flagged, and checks if it is rewritten."""
+    """Return the site of a clip. Add lines to write if it is flagged, and checks to make if it is rewritten."""
     site = file.sites[clip]
     if site.verdict == "flagged":
         site.suggestion = suggest.lines(file.module, clip, file.target)

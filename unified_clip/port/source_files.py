@@ -23,7 +23,7 @@ from .source.parse_guard import TOO_DEEP, UnreadableError
 
 SKIPPED = ("__pycache__", "node_modules", "site-packages")
 FEW = 20
-"""Up to this many files are ported in this process: starting others takes longer."""
+"""Up to this many files are ported in this process. Starting other processes would take longer."""
 
 Advance = Callable[[int], None]
 Result = PortedFile | UnreadableFile
@@ -31,11 +31,14 @@ Work = Callable[[Path], Result]
 
 
 class PortError(Exception):
-    """The error for files that cannot be ported or written. The message says why, and what to do."""
+    """Files cannot be ported or written. The message says why, and what to do."""
 
 
 def sources(path: Path) -> list[Path]:
-    """Return the file itself, or the Python files below a directory, except virtual environments. Raises PortError."""
+    """Return the Python files below a directory, except those in virtual environments. For a file, return the file.
+
+    PortError: there is no such file, no Python file, or the file is a notebook.
+    """
     if path.suffix == ".ipynb" and path.is_file():
         raise PortError(f"{path}: notebooks are not supported. Convert it: jupyter nbconvert --to script {path.name}")
     if path.is_file():
@@ -53,7 +56,8 @@ def _below(root: Path) -> Iterator[Path]:
         folder = Path(name)
         folders[:] = sorted(name for name in folders if not _is_skipped(folder / name))
         paths = (folder / name for name in names if name.endswith(".py"))
-        yield from (path for path in paths if path.is_file() or not path.exists())  # broken links, but no pipes
+        # broken links are reported as unreadable; pipes are skipped
+        yield from (path for path in paths if path.is_file() or not path.exists())
 
 
 def _is_skipped(folder: Path) -> bool:
@@ -63,7 +67,10 @@ def _is_skipped(folder: Path) -> bool:
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Return the ported files and the unreadable ones, in order. A file without clips comes without its content."""
+    """Port all files, in parallel, and return (ported files, unreadable files), both in order.
+
+    A file without clips is returned without its content. `advance` is called with the number of files that are done.
+    """
     results = {path: _without_clip(path) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
@@ -78,8 +85,8 @@ def port_all(
 
 
 def _without_clip(path: Path) -> Result | None:
-    """Return the result for a file without clips; None for a file that has to be ported."""
-    with suppress(OSError):  # `_port_one` reports it
+    """Return the result for a file that cannot contain a clip; None if the file may contain one."""
+    with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(path.read_bytes()) else PortedFile(path, b"", b"")
     return None
 
@@ -99,13 +106,13 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
                 single = single or pools.enter_context(_processes(1))
                 result = _result(_submit(single, work, path))
             if result is None:
-                single, result = None, UnreadableFile(path, "Reading it crashes the process. Port it by hand.")
+                single, result = None, UnreadableFile(path, "Reading this file crashes the process. Port it by hand.")
             yield result
 
 
 @contextmanager
 def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes. If the block raises, end them at once: queued files are not ported."""
+    """Yield a pool of processes. If an error ends the `with` block, end the processes at once."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -121,7 +128,9 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Keep SIGINT from processes that start in this block, and delay it in this one, which ends them."""
+    """Delay Ctrl-C (SIGINT) while processes start in this `with` block. The started processes ignore it: this one ends
+    them.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -156,7 +165,7 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
     except UnreadableError as error:
         return UnreadableFile(path, str(error))
     except OSError as error:
-        return UnreadableFile(path, f"It cannot be read: {error.strerror}.")
+        return UnreadableFile(path, f"The file cannot be read: {error.strerror}.")
     except RecursionError:
         return UnreadableFile(path, TOO_DEEP)
 
@@ -165,7 +174,7 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Raise PortError unless git can restore these files: each must match the last commit."""
+    """Check that git can restore these files: each must match the last commit. PortError: one does not."""
     git = shutil.which("git")
     if git is None:
         raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.")
@@ -209,7 +218,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
 
 
 def _commit(folder: Path, names: str) -> str:
-    """Return the advice to commit files of a directory, with the command."""
+    """Return the remedy for uncommitted files: a sentence with the git command that commits these names."""
     git = _git(folder)
     return f"Commit your files, or add --force: {git} add {names} && {git} commit -m 'Before porting'"
 
@@ -220,7 +229,7 @@ def _git(folder: Path) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, or none, and return their paths. PortError: nothing was changed."""
+    """Write all changed files, and return their paths. PortError: one cannot be written, and none was changed."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     copies: dict[Path, Path] = {}
     replaced: list[tuple[Path, PortedFile]] = []
@@ -247,7 +256,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
 
 
 def is_written(ported: PortedFile) -> bool:
-    """Return whether a file on disk has its ported content."""
+    """Return whether the file on disk already has the content of the port."""
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 

@@ -17,7 +17,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return lines of code with the effect of a clip; [] if there is no suggestion."""
+    """Return the lines of code to write instead of a flagged clip; [] if there is no suggestion."""
     if clip.setting is not None:
         value = trainer_arguments.limit(clip)
         code = module.code(value) if value is not None else clip.setting.default or "threshold"
@@ -46,7 +46,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the code of the loss scale in clip_norm *= loss_scale; '' if there is none."""
+    """Return the code of `loss_scale` if the file has a line such as clip_norm *= loss_scale; else ''."""
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
@@ -81,7 +81,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _selected(module: Module, clip: FoundClip) -> str:
-    """Return the code of param_list in set_gradient_clip(clip, param_list); '' for all parameters."""
+    """Return the code of the argument param_list of set_gradient_clip; '' if the clip is for all parameters."""
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None

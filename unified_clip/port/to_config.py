@@ -22,7 +22,7 @@ OLD_ARGUMENTS = {"lr", "decay"}
 
 
 class UnsureError(Exception):
-    """The error for a clip that cannot be rewritten with certainty. The message says why."""
+    """A clip cannot be rewritten with certainty. The message says why; it becomes the `reason` of the clip."""
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
@@ -44,7 +44,10 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) of an optimizer's limit. Both are '' if the version of Keras is unknown."""
+    """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
+
+    Both are '' if they depend on the version of Keras, which is unknown.
+    """
     if not is_standalone_clipnorm(module, clip):
         return KERAS_RULES.get(keyword, ""), "tensorflow"
     has_old_argument = clip.call is not None and keywords_of(clip.call).keys() & OLD_ARGUMENTS
@@ -53,7 +56,10 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return the meaning of a clip; None if it is unknown. UnsureError: its threshold is invalid."""
+    """Return the configuration that does what a clip does; None if there is none.
+
+    UnsureError: the threshold is invalid.
+    """
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.arguments.value("axes") is not None:
         return None
@@ -78,7 +84,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return the meaning with another family, if it depends on the family. '' changes nothing."""
+    """Return the same meaning for another family, such as "pytorch". It is unchanged if its rule has no families."""
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

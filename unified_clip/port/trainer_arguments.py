@@ -13,9 +13,11 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for the clipping argument that a call passes, or for the trainer's default."""
+    """Yield a clip for a call that passes a clipping argument to a trainer, or that leaves it at a default
+    that clips.
+    """
     if method_of(call) in ENGINE_METHODS:
-        return  # found as a method
+        return  # `find` finds this call as a method
     name = module.full_name(call.func)
     known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _from_factory(module, imports, call, name)
     passed = keywords_of(call)
@@ -34,14 +36,17 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
 
 
 def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
-    """Return a clip for a trainer's argument whose value is not in the file."""
+    """Return a clip for a trainer's clipping argument whose value is set outside the file."""
     sources = "a file, the command line, or arguments that cannot be inferred"
     why_not = f"{setting.keyword}= may be set by {sources}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
 
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
-    """Return the setting of hydra.utils.instantiate(cfg.trainer), if the file imports the trainer's package."""
+    """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer).
+
+    None if the file does not import the trainer's package.
+    """
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
     known = (setting for setting in settings() if name in setting.factories)
@@ -81,7 +86,7 @@ def limit(clip: FoundClip) -> cst.BaseExpression | None:
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether the limit of a clip is None or 0, which switch clipping off."""
+    """Return whether the limit of a clip is None or 0. Both values switch clipping off."""
     value = limit(clip)
     return value is not None and (module.code(value) == "None" or module.number(value) == 0)
 
@@ -98,6 +103,6 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setti
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is of a function or method of this file, whose own clips are found."""
+    """Return whether a call is of a function or method in this file. `find` finds the clips inside it."""
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

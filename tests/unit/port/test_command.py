@@ -51,7 +51,7 @@ def test_without_options_it_tells_and_changes_nothing(run: Run) -> None:
 def test_what_is_flagged_is_status_1_with_the_lines_to_write(run: Run) -> None:
     status, out, _ = run(".", a=FLAGGED, b=CLEAN)
     assert status == 1
-    assert "why: It is a transformation in a chain" in out
+    assert "why: An optax transformation is part of an optimizer" in out
     assert "unified_clip.torch.GradientClipByGlobalNorm(0.5)" in out
 
 

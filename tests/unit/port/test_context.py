@@ -106,7 +106,7 @@ def test_a_type_annotation_of_a_parameter_is_no_use_of_the_clip() -> None:
     native_sites = ported(source, native=True)[1]
     assert [(site.verdict, site.reason) for site in native_sites][1] == (
         "left",
-        "It is a type annotation, and clips nothing.",
+        "This is a type annotation. It clips nothing.",
     )
 
 

@@ -65,7 +65,7 @@ def test_an_unreadable_file_is_reported_and_the_others_are_ported(project: Path)
     assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
     reasons = {each.path.name: each.reason for each in unread}
     assert reasons["old.py"].startswith("Line 2 is Python 2. Convert the file")
-    assert "It cannot be read: No such file" in reasons["gone.py"]
+    assert "The file cannot be read: No such file" in reasons["gone.py"]
     assert "cannot be decoded" in reasons["bytes.py"]
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_nested_too_deep_is_reported(tmp_path: Path, code: str) -
     path = tmp_path / "deep.py"
     path.write_text(f"import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, {code})\n")
     _, (unread,) = source_files.port_all([path])
-    assert unread.reason == "It is nested too deep to be read. Port it by hand."
+    assert unread.reason == "The code is nested too deep to be read. Port it by hand."
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_python_cannot_parse_may_be_too_deep_too(tmp_path: Path, first: str
     path = tmp_path / "deep.py"
     path.write_text(f"{first}\nx = clip_grad_norm_({code})\n")
     _, (unread,) = source_files.port_all([path])
-    assert unread.reason == "It is nested too deep to be read. Port it by hand."
+    assert unread.reason == "The code is nested too deep to be read. Port it by hand."
 
 
 def test_too_many_texts_in_a_row_are_reported(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_too_many_texts_in_a_row_are_reported(tmp_path: Path) -> None:
     texts = "    'a'  # one\n" * 5000
     path.write_text(f"{CLIPS}x = (\n{texts})\n")
     _, (unread,) = source_files.port_all([path])
-    assert unread.reason == "It is nested too deep to be read. Port it by hand."
+    assert unread.reason == "The code is nested too deep to be read. Port it by hand."
 
 
 def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_pa
     results = list(source_files._results(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
     assert [each for each in results if isinstance(each, UnreadableFile)] == [
-        UnreadableFile(paths[3], "Reading it crashes the process. Port it by hand.")
+        UnreadableFile(paths[3], "Reading this file crashes the process. Port it by hand.")
     ]
 
 

@@ -300,9 +300,9 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("{", "is no report of ported code: Invalid JSON"),
-        ("[]", "is no report of ported code: Input should be"),
-        ('{"version": 2}', "is no report of ported code: version: Input should be 1"),
+        ("{", "is not a report of `unified-clip port`: Invalid JSON"),
+        ("[]", "is not a report of `unified-clip port`: Input should be"),
+        ('{"version": 2}', "is not a report of `unified-clip port`: version: Input should be 1"),
     ],
 )
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str | None, said: str) -> None:

@@ -27,7 +27,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "Line 8 has other code besides the step"),
         ((("optimizer.step()", "f(x).backward(), optimizer.step()")), "Line 8 has other code besides the step"),
         ((("optimizer.step()", "a = 1; optimizer.step()")), "Line 8 has other code besides the step"),
-        ((("parameters=model.parameters()", "parameters=some")), "some may contain groups"),
+        ((("parameters=model.parameters()", "parameters=some")), "some may contain parameter groups"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= selects parameters"),
         ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip. Pass it only as grad_clip="),
         (
@@ -40,7 +40,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "has more arguments than the loss"),
         (
             (("    for batch", "    optimizer._add_param_group(more)\n    for batch")),
-            "Line 6 adds a group to optimizer",
+            "Line 6 adds a parameter group to optimizer",
         ),
         ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure. Clip inside"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
@@ -213,7 +213,7 @@ def test_what_may_be_groups_is_flagged(groups: str) -> None:
     source = with_lines(PADDLE, ("parameters=model.parameters()", f"parameters={groups}"))
     _, (site,) = ported(source)
     assert site.verdict == "flagged"
-    assert "may contain groups, each with a norm of its own" in site.reason
+    assert "may contain parameter groups, each with its own norm" in site.reason
 
 
 @pytest.mark.parametrize("line", ["model.add_sublayer('x', y)", "model.parts.append(y)", "setattr(model, 'x', y)"])
@@ -352,9 +352,9 @@ def test_a_step_takes_pytorchs_shape() -> None:
         (("    optimizer.apply", "    return optimizer.apply"), "The result of apply_gradients() is used"),
         (
             ("    optimizer.apply_gradients(zip(grads, variables))", "    return grads"),
-            "No step from the gradient to apply_gradients() has it",
+            "No training step, from gradient() to apply_gradients(), contains this clip",
         ),
-        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "The gradient has more arguments"),
+        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "gradient() has more arguments"),
         (("zip(grads, variables))", "zip(grads, variables), s)"), "has more arguments than gradients"),
         (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
         (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "Several gradients are computed"),

@@ -18,7 +18,7 @@ from .model import Report
 
 
 class ReportError(ValueError):
-    """The error for a report that cannot be written or read. The message says why, and what to do."""
+    """A report cannot be written or read. The message says why, and what to do."""
 
 
 def build_report(
@@ -91,7 +91,7 @@ def read(path: Path) -> Report:
     except ValidationError as error:
         first = error.errors()[0]
         keys = ".".join(map(str, first["loc"]))
-        problem = f"is no report of ported code: {f'{keys}: ' if keys else ''}{first['msg']}"
+        problem = f"is not a report of `unified-clip port`: {f'{keys}: ' if keys else ''}{first['msg']}"
     raise ReportError(f"{path} {problem}. Pass a file that `unified-clip port --report port.json` wrote.")
 
 
@@ -112,7 +112,10 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The tables of entries that several clips share. Clips refer to an entry by its number."""
+    """Meanings, comparisons and known differences that several clips of the report share.
+
+    Each is in the report once, with a number. Clips refer to it by this number.
+    """
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}
@@ -142,7 +145,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning's entry, which is added if it is new; None for None."""
+        """Return the number of a meaning, and add the meaning to the table if it is new. None returns None."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -158,7 +161,10 @@ class _Tables:
         return self.meanings[key].number
 
     def _comparison(self, before: Meaning, after: Meaning) -> tuple[int, str]:
-        """Return the number of a comparison's entry, and the difference of both meanings in words."""
+        """Compare a clip's meaning with its replacement's.
+
+        Return (number of the comparison, the difference in words).
+        """
         key = (self._meaning(before), self._meaning(after))
         if key not in self.comparisons:
             data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
@@ -175,7 +181,9 @@ class _Tables:
         return comparison.number, f"The threshold was {limits[0]}, and is {limits[1]}. {comparison.summary}"
 
     def _known(self, function: str) -> list[int]:
-        """Return the numbers of the entries for a measured function's known differences; [] for ''."""
+        """Return the numbers of the known differences of a measured function, and add new ones to the table;
+        [] for ''.
+        """
         numbers = []
         for entry in differences.known_differences(function) if function else ():
             if entry.number not in self.known:

@@ -15,7 +15,7 @@ from .. import catalog
 from .model import KnownDifferenceSummary
 
 FRAMEWORKS = {"tf": "tensorflow", "optax": "jax"}
-"""Frameworks by package, where the names differ."""
+"""By package, the framework. Packages that have the framework's name are left out."""
 
 COMPUTED_BY = (
     (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
@@ -48,8 +48,10 @@ def framework_of(function: str) -> str:
 
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function, those with a size first. Each has its place in the file as
-    `number`."""
+    """Return the known differences of a measured function, those with a size first.
+
+    `number` is the place of the difference in `differences.json`.
+    """
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)

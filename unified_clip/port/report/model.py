@@ -24,16 +24,16 @@ class WorkedExample(ReportModel):
 
     outcome: Outcome
     norm: Real
-    """The total norm before clipping, over the gradients that the clip counts."""
+    """The total norm before the clip. Gradients that the clip excludes do not count."""
 
     coef: Real | None
     """The clip coefficient; null if the step is skipped or an error is raised."""
 
     norm_clipped: Real | None
-    """The total norm after clipping; null as for coef."""
+    """The total norm after the clip; null if the step is skipped or an error is raised."""
 
     results: dict[str, list[Real]] | None
-    """The first elements of the first clipped gradients; null as for coef."""
+    """The first elements of the first clipped gradients, by name; null if the step is skipped or an error is raised."""
 
     @property
     def result(self) -> str:
@@ -44,10 +44,10 @@ class WorkedExample(ReportModel):
 
 
 class ClipMeaning(ReportModel):
-    """A meaning that one or more clips have, in words and with example gradients."""
+    """What one or more clips of the report do: in words, as a configuration, and on example gradients."""
 
     number: int
-    """From 1; clips refer to it."""
+    """The number by which clips refer to this entry, from 1."""
 
     sentences: list[str]
     threshold: str
@@ -60,7 +60,7 @@ class ClipMeaning(ReportModel):
 
 
 class SettingDifference(ReportModel):
-    """A setting with different values in two meanings."""
+    """A setting, such as eps, that differs between a clip and its replacement."""
 
     about: str
     before: str
@@ -68,7 +68,7 @@ class SettingDifference(ReportModel):
 
 
 class ComparedExample(ReportModel):
-    """The results of two meanings on the same example gradients."""
+    """The results of a clip and of its replacement on the same example gradients."""
 
     of: str
     before: WorkedExample
@@ -80,10 +80,10 @@ class ComparedExample(ReportModel):
 
 
 class MeaningComparison(ReportModel):
-    """The comparison of a clip's meaning with its replacement's, if they differ."""
+    """How a clip and its replacement differ: in settings, and on example gradients."""
 
     number: int
-    """From 1; clips refer to it."""
+    """The number by which clips refer to this entry, from 1."""
 
     before: int
     """The number of the meaning of the clip."""
@@ -100,7 +100,7 @@ class KnownDifferenceSummary(ReportModel):
     """A known difference between a framework's own function and unified_clip, beyond rounding."""
 
     number: int
-    """From 1; clips refer to it."""
+    """The number by which clips refer to this entry, from 1."""
 
     framework: str
     function: str
@@ -111,7 +111,7 @@ class KnownDifferenceSummary(ReportModel):
     """The relative error of the norm, or the largest error of an element divided by the largest exact element."""
 
     by: str
-    """The size in words; without a size, the kind of difference."""
+    """The size in words. If there is no size, the kind of the difference."""
 
     when: str
     why: str
@@ -120,7 +120,7 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The function; for "*", a text such as "all of torch's"."""
+        """The function. If its name is "*", a text such as "all of torch's"."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
@@ -130,7 +130,7 @@ class ReportedClip(ReportModel):
     line: int
     column: int
     name: str
-    """The full name, by the imports of the file."""
+    """The full name of the function, which follows from the imports of the file."""
 
     text: str
     """The first line of its source."""
@@ -140,10 +140,11 @@ class ReportedClip(ReportModel):
     """The full name of the replacement; empty if there is none."""
 
     meaning: int | None
-    """The number of its meaning; null if no clip configuration has the same meaning."""
+    """The number of the entry in `meanings` that says what the clip does; null if no clip configuration does
+    the same."""
 
     becomes_meaning: int | None
-    """The number of the meaning of the replacement."""
+    """The number of the entry in `meanings` for the replacement; null if there is none."""
 
     same: bool | None
     """Whether both meanings are equal; null if one is missing."""
@@ -152,29 +153,32 @@ class ReportedClip(ReportModel):
     """The difference between both meanings in words; empty if one is missing."""
 
     comparison: int | None
-    """The number of the comparison; null if both meanings are equal, or one is missing."""
+    """The number of the entry in `comparisons`; null if both meanings are equal, or one is missing."""
 
     measured_as: str
-    """The measured function whose known differences apply; empty if none was measured, or it clips no gradients."""
+    """The framework's function, measured by the parity suite, that computes the same as this one; empty if there is
+    none."""
 
     known: list[int]
-    """The numbers of the known differences of `measured_as`."""
+    """The numbers of the entries in `known` about the function `measured_as`."""
 
     becomes_known: list[int]
-    """The numbers of the known differences of the replacement, if it is a framework's own function."""
+    """The numbers of the entries in `known` about the replacement, if that is a framework's own function."""
 
     reason: str
-    """Why it is flagged or left."""
+    """Why the clip is flagged, or left unchanged."""
 
     suggestion: list[str]
-    """Lines to write in its place."""
+    """The lines to write instead of a flagged clip."""
 
     checks: list[str]
     """Checks to make after the rewrite."""
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """(function, spans of the numbers of its known differences), for the clip and for its replacement."""
+        """Yield (function, numbers of its known differences as spans such as '1-3'), for the clip and its
+        replacement.
+        """
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
             yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
@@ -187,7 +191,7 @@ class ReportedFile(ReportModel):
 
     path: str
     changed: bool
-    """Whether any clip in it is rewritten."""
+    """Whether any clip in the file is rewritten."""
 
     clips: list[ReportedClip]
 
@@ -236,7 +240,7 @@ class Report(ReportModel):
     """The next steps in a sentence."""
 
     rounding: Real
-    """The relative size below which a difference is rounding, and not listed."""
+    """Relative differences below this size count as rounding, and are not listed."""
 
     summary: Counts
     files: list[ReportedFile]
@@ -254,7 +258,7 @@ class Report(ReportModel):
         )
 
     def escaped(self) -> Self:
-        """Return the report with control characters escaped, to be shown."""
+        """Return the report with control characters escaped, so that it is safe to print."""
         return self.model_validate(safe(self.model_dump(), code=("text", "suggestion")))
 
 

@@ -1,4 +1,6 @@
-"""Print a report of ported code, in colour on a terminal. Long text is printed once, then referred to."""
+"""Print a report of ported code, in colour on a terminal. A long text is printed once; later, its first place
+is named.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from rich.text import Text
 from .model import ClipMeaning, Report, ReportedClip, spans
 
 MAX_REPEATED = 80
-"""Text up to this length is repeated. Longer text is replaced by a reference."""
+"""A text up to this length is printed again each time. A longer one is printed once."""
 
 NUMBER_KINDS = ("value", "touched")
-"""Kinds of known differences in which numbers differ. These are listed one by one."""
+"""The kinds of known differences in which numbers differ. Only these are listed one by one."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
@@ -68,7 +70,7 @@ def _lines(report: Report) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
-    """Yield a line for each reason to leave clips unchanged, with the line numbers of those clips."""
+    """Yield a line for each reason why clips are left unchanged, with the line numbers of these clips."""
     lines: dict[str, list[str]] = {}
     for clip in clips:
         if clip.verdict == "left":
@@ -80,7 +82,7 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
     def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
-        """Yield a text in full the first time. Later, if it is long, refer to the place of the first."""
+        """Yield a text. If it is long and was printed before, yield the place where it was printed instead."""
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
         text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"

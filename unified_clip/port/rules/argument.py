@@ -27,26 +27,26 @@ def is_need_clip(clip: FoundClip) -> bool:
 
 @register(RuleOrder.OFF, matches=lambda clip: clip.setting is not None)
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave a trainer's argument unchanged if it is None or 0, which switch clipping off."""
+    """Leave a trainer's argument unchanged if it is None or 0: then the trainer does not clip."""
     if trainer_arguments.is_off(file.module, clip):
-        file.leave(clip, "None and 0 switch clipping off.")
+        file.leave(clip, "A limit of None or 0 switches clipping off.")
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag an optimizer's limit whose meaning depends on the version. Leave None unchanged."""
+    """Flag a limit of a Keras optimizer whose effect depends on the version of Keras. Leave None unchanged."""
     assert isinstance(clip.node, cst.Arg)
     if is_standalone_clipnorm(file.module, clip):
         file.flag(clip, VERSIONS_DIFFER)
     elif file.module.code(clip.node.value) == "None":
-        file.leave(clip, "None switches clipping off.")
+        file.leave(clip, "A limit of None switches clipping off.")
     elif clip.function.name:
         flag_if_unsupported(file, clip)
 
 
 @register(RuleOrder.CALLS, matches=lambda clip: not clip.kind and not is_need_clip(clip), target="drop-in")
 def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
-    file.flag(clip, "The optimizer clips by itself: attach a configuration instead.")
+    file.flag(clip, "The optimizer clips by itself. Attach a clip configuration instead.")
 
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")
@@ -56,4 +56,4 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="drop-in")
 def leave_need_clip(file: FileRewrite, clip: FoundClip) -> None:
-    file.leave(clip, "unified_clip supports it unchanged.")
+    file.leave(clip, "unified_clip reads this attribute, too.")

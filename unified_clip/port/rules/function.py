@@ -12,7 +12,7 @@ from .registry import RuleOrder, register
 
 LIKE_GRADIENT = "The tensor has the name of a gradient, but cannot be traced to one."
 MADE_OF_GRADIENT = "The clipped expression contains a gradient, but it may not be one itself."
-NO_GRADIENT = "The clipped tensor is no gradient that can be traced."
+NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "Its arguments are unknown: {}"
 
 
@@ -27,7 +27,7 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a function or class that has no replacement in unified_clip, or is called with unknown arguments."""
+    """Flag a function or class that unified_clip cannot replace, or that is called with unknown arguments."""
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -40,7 +40,9 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave a clamp of a tensor unchanged if the tensor is no gradient. Flag it if it may be one."""
+    """Decide about a clamp of a tensor: leave it unchanged if the tensor is not a gradient, and flag it if it may be
+    one.
+    """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.parameters[0])
     if clip.call is None:

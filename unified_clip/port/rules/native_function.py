@@ -20,12 +20,12 @@ WITHOUT = "Port it without --native, or by hand."
 NO_FUNCTION = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
 
 WriteClip = Callable[[str, str], list[str]]
-"""Return the lines that clip, given the names of the clip and of the parameters."""
+"""A function that returns the lines that clip. Its arguments: the names of the clip and of the parameters."""
 
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function by PyTorch's, if both take the same arguments. Otherwise flag it."""
+    """Replace a function by PyTorch's own if both take the same arguments. Otherwise flag the clip."""
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "It is already PyTorch's own function.")
@@ -51,7 +51,10 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
 
 
 def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.Assign, str, str]:
-    """Return (statement of the clip, full name of PyTorch's function, line that replaces it). Raises UnsureError."""
+    """Return (the statement that clips, the full name of PyTorch's function, the line that replaces the statement).
+
+    UnsureError: PyTorch's function cannot replace the clip in this step.
+    """
     outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
@@ -76,7 +79,10 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (name of the clipped list, name of the result, "norm = " or ''). Raises UnsureError."""
+    """Return (the list that is clipped, the name of the result, "norm = " if the norm is assigned or '').
+
+    UnsureError: the statement changes the gradients in another way, too.
+    """
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
         case cst.Tuple(elements=[result, norm]), cst.Call() if value is call and call.args:
@@ -94,7 +100,7 @@ def _parts(
 
 
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
-    """Return the expression of the threshold. Raises UnsureError for other arguments, or two different bounds."""
+    """Return the expression of the threshold. UnsureError: PyTorch's function cannot take the arguments."""
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.parameters[0], *function.limits, "name"}
     if not limits or limits[0] is None or others:
@@ -106,7 +112,10 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that returns the lines to write in place of a Paddle clip. Raises UnsureError."""
+    """Return a function that writes the lines that replace a Paddle clip.
+
+    UnsureError: PyTorch's function cannot do so.
+    """
     if source.may_be_none or len(source.clips) != 1:
         raise UnsureError(f"It may be None, or one of several clips. {WITHOUT}")
     (clip,) = source.clips

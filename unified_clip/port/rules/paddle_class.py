@@ -12,7 +12,7 @@ from ..source.module import Module
 from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
-ONLY_NAMED = "It is not called here, so its arguments are unknown."
+ONLY_NAMED = "The class is not called here, so its arguments are unknown."
 
 
 def is_class(clip: FoundClip) -> bool:
@@ -26,7 +26,10 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    """Rename a class to unified_clip's. Flag it if the file uses an engine that tests for Paddle's own classes."""
+    """Replace a class of Paddle by unified_clip's.
+
+    Flag it if a training engine in the file accepts only Paddle's own.
+    """
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
         file.flag(clip, reasons[0])
@@ -35,13 +38,13 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _is_tested(module: Module, check: ClassCheck) -> bool:
-    """Return whether an engine that the file uses may test the class of a clip."""
+    """Return whether a training engine in the file may test for Paddle's own clip classes."""
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the expression that a call passes as the check's `argument`; None if it passes none."""
+    """Return the value of the argument for which the engine tests (`ClassCheck.argument`); None if it is not passed."""
     if argument := keywords_of(call).get(check.argument):
         return argument.value
     values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)

@@ -25,14 +25,14 @@ NEED_CLIP = "Paddle excludes parameters with need_clip=False: set need_clip = Fa
 EXCLUDE = "Paddle excludes parameters with need_clip=False: do not pass those to PyTorch's function."
 IN_PLACE = "Code that reads or accumulates gradients after the step gets clipped ones. Paddle may clip copies."
 NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
-"""Methods that give a model more parameters."""
+"""Methods that can add parameters to a model."""
 
 ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]'
 
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that optimizers take as grad_clip=, and rename the classes in type annotations."""
+    """Rewrite the clips that Paddle's optimizers take as grad_clip=, and the clip classes in type annotations."""
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
         for clip in created:
@@ -43,7 +43,7 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     for clip in clips:
         if clip.call is None and file.module.enclosing(clip.node, cst.Annotation) is not None:
             if file.native:
-                file.leave(clip, "It is a type annotation, and clips nothing.")
+                file.leave(clip, "This is a type annotation. It clips nothing.")
             elif all(file.sites[other].verdict == "rewritten" for other in created):
                 file.rename(clip, "torch")
         file.check(clip, EXCLUDE if file.native else NEED_CLIP, IN_PLACE)
@@ -70,7 +70,7 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert the clip before each step of these optimizers. UnsureError: nothing was changed."""
+    """Insert a clip before each step of these optimizers. UnsureError: one step cannot be changed, so none was."""
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
     for argument, optimizer in zip(source.uses, optimizers, strict=True):
@@ -92,7 +92,7 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the name of the clip at the optimizer's steps. If none is visible there, assign the clip to a new name."""
+    """Return a variable with the clip that the optimizer's steps can read. If there is none, add one to the file."""
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls
@@ -123,7 +123,7 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return ["scaler.unscale_(optimizer)"] for a step by a scaler, unless that line is already there; else []."""
+    """Return ["scaler.unscale_(optimizer)"] for a step by a loss scaler that lacks this line; else []."""
     if step.kind != "scaler":
         return []
     name = optimizer.binding.text
@@ -133,7 +133,7 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
 
 
 def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
-    """Return whether the line `code` stands before a statement, after the previous line that `ends` matches."""
+    """Return whether the line `code` stands above a statement. A line that `ends` matches stops the search."""
     inner = module.parents[statement]
     for block in module.ancestors(inner):
         if isinstance(block, cst.IndentedBlock | cst.Module):

@@ -6,7 +6,8 @@ To add a rule, add a module here:
     def flag(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, "It belongs to a static program of Paddle, ...")
 
-A clip has one rule for CALLS: give functions that are called in another way a `Kind` of their own in `port/catalog.py`.
+Exactly one rule with the order CALLS may match a clip. For functions that are called in another way, add a `Kind` in
+`port/catalog.py`.
 Then add a source with such a clip to tests/data/port. A test fails for a rule that no source needs.
 """
 
@@ -26,7 +27,7 @@ from ..file_rewrite import FileRewrite
 
 
 class RuleOrder(IntEnum):
-    """The order in which rules apply. Rules of the same order match different clips."""
+    """The order in which rules are applied. Two rules of the same order never match the same clip."""
 
     OFF = 0
     """Leave trainer settings that switch clipping off."""
@@ -35,7 +36,7 @@ class RuleOrder(IntEnum):
     """Leave or flag a clip by its own arguments."""
 
     STEPS = 2
-    """Rewrite clips together with their training steps. These rules get all clips of a file in one call."""
+    """Rewrite clips together with their training steps. Such a rule gets all its clips of a file in one call."""
 
     CALLS = 3
     """Rewrite or flag each remaining clip by itself."""
@@ -43,12 +44,12 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""Decides about a clip, or about all clips of a file for RuleOrder.STEPS."""
+"""The function of a rule. It gets the file and one clip; for RuleOrder.STEPS all clips."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: the clips that it matches, and the function that decides about those without a verdict."""
+    """A rule: which clips it is for, and the function that decides about them."""
 
     order: RuleOrder
     matches: Matches
@@ -67,7 +68,11 @@ _rules: list[Rule] = []
 def register(
     order: RuleOrder, *, matches: Matches, target: Target | None = None, native: bool | None = None
 ) -> Callable[[Apply], Apply]:
-    """Register the decorated function as a rule. `target`, `native`: the options that it is for; None for any."""
+    """Register the decorated function as a rule.
+
+    matches: Whether the rule is for a clip.
+    target, native: The rule is used only with this --to and --native. None: with any.
+    """
 
     def decorate(apply: Apply) -> Apply:
         _rules.append(Rule(order, matches, apply, target, native))

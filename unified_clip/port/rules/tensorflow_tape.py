@@ -23,12 +23,14 @@ from .registry import RuleOrder, register
 
 STEPS_ELSEWHERE = "Its training steps are not in this file: clip before each of them."
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""Attributes of an optimizer that may be read."""
+"""Attributes of an optimizer whose use does not prevent the rewrite: code may read them."""
 
 
-ONE_NUMBER = "The loss has to be one number: a tape sums up others, and backward() rejects them."
+ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
 IN_PLACE = "Code that reads the gradients after the step gets clipped ones. TensorFlow does not change them."
-OFF_WHEN_RUN = "Keras 3 does not clip with a limit of 0 or None, but unified_clip does: check that it is neither."
+OFF_WHEN_RUN = (
+    "Keras 3 does not clip with a limit of 0 or None, but unified_clip does: check that the limit is neither."
+)
 
 
 def is_of_keras(clip: FoundClip) -> bool:
@@ -41,7 +43,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite steps with a gradient tape, and limits of their Keras optimizers. Functions have a rule of their own."""
+    """Rewrite training steps with a gradient tape, and the limits of their Keras optimizers, for --to torch."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -72,7 +74,7 @@ class TapeRewrite:
         self._exclude(excluded | self._with_several_lists())
 
     def _exclude(self, excluded: set[StepRange | None]) -> None:
-        """Exclude these steps and their clips from the rewrite, then the other steps of these clips, and so on."""
+        """Exclude these steps and their clips from the rewrite. Also exclude every other step of an excluded clip."""
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
@@ -80,7 +82,10 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps whose optimizer also steps other variables: PyTorch's would step all variables each time."""
+        """Return the steps whose optimizer updates other variables in another step.
+
+        PyTorch's optimizer would update all of them in each step.
+        """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)
@@ -88,7 +93,7 @@ class TapeRewrite:
         return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
-        """Return a key that is equal for steps of the same optimizer."""
+        """Return an object that identifies the optimizer of a step: it is equal for steps of the same optimizer."""
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
@@ -122,7 +127,10 @@ class TapeRewrite:
         else:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
-            raise UnsureError("No step from the gradient to apply_gradients() has it. Clip before the step by hand.")
+            raise UnsureError(
+                "No training step, from gradient() to apply_gradients(), contains this clip. Clip before the "
+                "step by hand."
+            )
         for span in ranges:
             if span.step is None:
                 raise UnsureError(span.reason)
@@ -147,10 +155,15 @@ class TapeRewrite:
             raise UnsureError(STEPS_ELSEWHERE)
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
-            raise UnsureError("The threshold may differ at the steps. Assign it to a variable that keeps its value.")
+            raise UnsureError(
+                "The threshold may have another value at the training steps. Assign it to a variable that never "
+                "changes."
+            )
         meaning = self._file.sites[clip].meaning
         if meaning is None or (not meaning.threshold and meaning.config.threshold == 0):
-            raise UnsureError("A limit of 0 or None is off in Keras 3, but not in older versions. Set another one.")
+            raise UnsureError(
+                "A limit of 0 or None means no clip in Keras 3, but not in older versions. Set another limit."
+            )
         return ranges
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:

@@ -18,14 +18,14 @@ from .syntax_tree import method_of, sorted_nodes
 
 @dataclass(frozen=True)
 class ListOf:
-    """The kind of a list or another iterable: the kind of its elements."""
+    """A list or another iterable whose elements all have the kind `item`."""
 
     item: Kind
 
 
 @dataclass(frozen=True)
 class TupleOf:
-    """The kind of a tuple: the kind of each element."""
+    """A tuple whose elements have these kinds, in order."""
 
     parts: tuple[Kind, ...]
 
@@ -51,7 +51,9 @@ class Gradients:
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression has a name typical of gradients, or loops over something with such a name."""
+        """Return whether an expression has a name that is typical of gradients, such as `grads`, or loops over one with
+        it.
+        """
         match node:
             case cst.Attribute(value=inner, attr=attribute):
                 return is_like_gradient(attribute.value) or self.has_gradient_name(inner)
@@ -82,7 +84,10 @@ class Gradients:
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
-        """Return whether an expression, or a variable in it, contains a gradient. `visited`: names to skip."""
+        """Return whether an expression, or the value of a variable in it, contains a gradient.
+
+        visited: Variables to skip, because they are being examined already.
+        """
         visited = set() if visited is None else visited
         return any(
             (isinstance(inner, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(inner)))
@@ -92,13 +97,13 @@ class Gradients:
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
-        """Return whether a call is of a function or method in the file that returns gradients."""
+        """Return whether a call is of a function or method that the file defines, and that returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """The expressions that functions return or yield, by the function's name."""
+        """By name of a function in the file, the expressions that it returns or yields."""
         values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
@@ -117,7 +122,7 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return the arguments that may be the value of a parameter, in calls of its function or beside its lambda."""
+        """Return the expressions that calls pass for a parameter of a function or of a lambda."""
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
             calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
@@ -128,7 +133,7 @@ class Gradients:
         return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """Return the kind of an expression: "gradient", or a list or tuple of kinds; None for anything else."""
+        """Return the kind of an expression: "gradient", a `ListOf` or `TupleOf` kinds, or None for anything else."""
         match node:
             case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
                 return None if self._module.full_name(node) in names("gradient_sources") else "gradient"
@@ -171,7 +176,8 @@ class Gradients:
             kinds += [ListOf(self.kind(value)) for value in added]
             self._in_progress.discard(binding.key)
             kind = next(filter(has_gradient, kinds), None)
-            if kind is None and self._in_progress:  # it may depend on a binding in progress: ask again later
+            # unknown only because another binding is being examined: do not cache None
+            if kind is None and self._in_progress:
                 return None
             self._kinds[binding.key] = kind
         return self._kinds[binding.key]

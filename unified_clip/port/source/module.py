@@ -18,10 +18,10 @@ from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 SELF = ("self", "cls")
 
 MAX_ALIASES = 10
-"""How many names that stand for other names are followed."""
+"""A chain of aliases, such as a = b; b = c, is followed up to this length."""
 
 PROJECT_DEPTH = 6
-"""How many folders above a file are searched for a module that it imports."""
+"""A module that the file imports is searched for in this many folders above the file."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +29,28 @@ class BoundValue:
     """A value that a statement binds to a name, whole or in part."""
 
     value: cst.BaseExpression | None
-    """None where it is not an expression, as for a parameter or a definition."""
+    """The expression. None for a parameter, a function or a class, whose value is not an expression."""
 
     path: Sequence[int | None] = ()
-    """The part of the value: positions in tuples, from the outside; None for each element of an iterable."""
+    """Which part of the value the name gets: positions in nested tuples, the outermost first. None: each element of an
+    iterable, as in a loop."""
 
     node: cst.CSTNode | None = None
 
 
 @dataclass(frozen=True)
 class Binding:
-    """A variable in its scope, or an attribute of self in its class, with all bound values and all reads."""
+    """All places where a file binds and reads one variable of a scope, or one attribute of self of a class."""
 
     text: str
     bounds: Sequence[BoundValue]
     reads: Sequence[cst.CSTNode]
     key: object = None
-    """None for an expression that is neither a name nor an attribute of self, or that nothing binds."""
+    """Identifies the variable. None for other expressions, and for a name that the file never binds."""
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The assigned values; None if anything else is bound, such as a part of a tuple."""
+        """The expressions that are assigned. None if a value is unknown, such as a part of a tuple or a parameter."""
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
@@ -64,7 +65,10 @@ class Module(SyntaxTree):
     # -- names
 
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
-        """Return the full names that a dotted name may have by imports. '' stands for any other value."""
+        """Return the full names that a dotted name can have, according to the imports.
+
+        It has '' for any other value.
+        """
         rest: list[str] = []
         while isinstance(node, cst.Attribute):
             rest.insert(0, node.attr.value)
@@ -91,7 +95,9 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return the full name of a dotted name by imports; '' if it is unknown or ambiguous."""
+        """Return the full name of a dotted name, such as "torch.nn.utils" for `nn.utils`; '' if it is unknown or
+        ambiguous.
+        """
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
@@ -102,7 +108,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _captured(self) -> set[str]:
-        """The names that `case` patterns bind, which LibCST's scopes lack."""
+        """The names that `case` patterns bind. LibCST's scopes do not contain them."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
@@ -113,7 +119,7 @@ class Module(SyntaxTree):
         return first is not None and scope is not None and not scope[first.value]
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a package or its parent is a file of the same project."""
+        """Return whether a package is a folder or a file near this file, not an installed package."""
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
@@ -193,7 +199,10 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression has the same value at `place`: its names are visible there and bound once."""
+        """Return whether an expression would have the same value at the node `place`.
+
+        It does if its names are visible there, and each is bound only once.
+        """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):
@@ -233,7 +242,9 @@ class Module(SyntaxTree):
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return uses of an attribute of self outside its class, on objects that may be of this class."""
+        """Return other uses of an attribute of self, such as `trainer.clip` outside the class, if it may be the same
+        one.
+        """
         if "." not in binding.text:
             return []
         name, owner = binding.text.rpartition(".")[2], cast(tuple[str, cst.ClassDef], binding.key)[1]
@@ -249,7 +260,7 @@ class Module(SyntaxTree):
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
-        """Return whether a node is an attribute of self in an unrelated class, which binds one of this name."""
+        """Return whether a node such as `self.clip` belongs to another, unrelated class that binds it itself."""
         other = self.enclosing(node, cst.ClassDef)
         if other is None or not _is_of_self(node):
             return False

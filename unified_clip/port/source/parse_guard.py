@@ -11,18 +11,18 @@ from collections.abc import Sequence
 import libcst as cst
 
 MAX_CHAIN = 1000
-"""The most conditions, operators, calls or texts in a row."""
+"""Source with more conditions, operators, calls or strings in a row than this is rejected."""
 
 MAX_DEPTH = 200
-"""The most nested brackets, as in Python."""
+"""Source with more nested brackets is rejected, as by Python."""
 
 MAX_TEXT = 100
-"""Longer texts name no attribute."""
+"""A longer string is not the name of an attribute."""
 
-TOO_DEEP = "It is nested too deep to be read. Port it by hand."
+TOO_DEEP = "The code is nested too deep to be read. Port it by hand."
 
 PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
-"""Lines that only Python 2 accepts."""
+"""Matches lines that only Python 2 accepts."""
 
 TOKENS = re.compile(
     r"(?P<skipped>#[^\n]*|\\\n)"
@@ -31,7 +31,7 @@ TOKENS = re.compile(
     r"|(?P<opens>[(\[{])|(?P<closes>[)\]}])|(?P<parts>[,;])|(?P<begins>\n(?=[\w@]))|(?P<ends>\n)",
     re.DOTALL,
 )
-"""Tokens that make an expression long or deep, for source that Python itself cannot parse."""
+"""Matches the tokens that make an expression long or deep. Used for source that Python itself cannot parse."""
 
 
 class UnreadableError(Exception):
@@ -39,7 +39,10 @@ class UnreadableError(Exception):
 
 
 def identifiers(content: bytes) -> set[str] | None:
-    """Return names, keywords and short strings in source; None if Python cannot parse it. Raises UnreadableError."""
+    """Return the names, keywords and short strings in source. None if Python cannot parse it.
+
+    UnreadableError: the source is nested so deep that a parser may crash.
+    """
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(content)
@@ -65,7 +68,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether getattr looks up a computed name in an imported module. A parameter is no module."""
+    """Return whether the source calls getattr with an imported module and a name that is only known at run time."""
     modules: set[str] = set()
     owners: set[str] = set()
     for node in nodes:

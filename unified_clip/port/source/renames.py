@@ -14,19 +14,19 @@ from .syntax_tree import Target, first_name
 
 
 class Renames:
-    """The replacements of names in a file."""
+    """Collect replacements of imported names in a file, and turn them into edits."""
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """By import, the removed names, and the import that replaces each; '' for none."""
+        """By import statement: each name to remove from it, and the import that replaces it ('' if none does)."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
-        """By import, the module that replaces its module."""
+        """By import statement: the module to import from instead."""
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """Imports, and the module to import after each, unless the whole file imports it."""
+        """(import statement, module to import right after it). Skipped if the top of the file imports the module."""
 
         self._at_top: set[str] = set()
 
@@ -57,7 +57,7 @@ class Renames:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the only import that binds a name, if it can be edited; else None."""
+        """Return the import statement that binds a name. None if there are several, or if it cannot be edited."""
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None
         if not isinstance(only, ImportAssignment) or not self._is_own(only):
@@ -110,7 +110,10 @@ class Renames:
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
-        """Remove names from an import. `changed`: by removed name, the name to import instead; '' for none."""
+        """Remove names from an import statement.
+
+        changed: By removed name, the import that replaces it; '' if none does.
+        """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
         new = [f"from {self._modules[statement]} import {names}"] if names else []

@@ -13,7 +13,10 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """A check that expressions contain all gradients of one call, in order, each with its variable."""
+    """Check that a training step applies all gradients that one call computed, each to its own variable.
+
+    source: The call that computes the gradients. variables: The code of its list of variables.
+    """
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
         self._module, self._source, self._variables = module, source, variables
@@ -27,6 +30,7 @@ class AppliedGradients:
         return self._are_pairs(arguments[0])
 
     def _are_pairs(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is a list of all (gradient, variable) tuples."""
         match node:
             case cst.Name():
                 return self._all_values(node, self._are_pairs)
@@ -45,6 +49,7 @@ class AppliedGradients:
         return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is the list of all gradients, in order."""
         match node:
             case cst.Call() if node is self._source:
                 return True
@@ -67,7 +72,7 @@ class AppliedGradients:
         return is_clip and self._is_list(node.args[0].value)
 
     def _is_changed(self, binding: Binding) -> bool:
-        """Return whether the file assigns, adds or removes elements of a list."""
+        """Return whether the file changes elements of the list in a variable, or adds or removes some."""
         for parent in (self._module.parents[read] for read in binding.reads):
             place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
             is_method = isinstance(parent, cst.Attribute) and parent.attr.value in LIST_CHANGING_METHODS
@@ -76,7 +81,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts all values of a variable. Skip a variable that is being checked."""
+        """Return whether `judge` accepts every value that the file assigns to a variable."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False

@@ -20,7 +20,7 @@ STATIC = re.compile(
     r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
     r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
 )
-"""Names that build or run programs. paddle.static.InputSpec also describes inputs of dynamic models."""
+"""Matches names that build or run static programs. `paddle.static.InputSpec` is not one: dynamic models use it, too."""
 
 DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
@@ -29,7 +29,7 @@ PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn"
 BY_HAND = "Clip before its steps by hand."
 SOMETHING_ELSE = "{} may also be something else. Assign nothing else to it."
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
-"""Methods that clip as step() does."""
+"""Methods of an optimizer that clip, as step() does."""
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
 
@@ -43,7 +43,7 @@ class ClipSource:
     clips: Sequence[FoundClip]
     binding: Binding | None
     uses: Sequence[cst.Arg]
-    """The grad_clip= arguments that take it."""
+    """The grad_clip= arguments that pass it."""
 
     may_be_none: bool
 
@@ -55,7 +55,7 @@ class OptimizerStep:
     statement: cst.BaseSmallStatement
     call: cst.Call
     kind: str
-    """step, minimize, or scaler."""
+    """"step", "minimize" (optimizer.minimize(loss)), or "scaler" (scaler.step(optimizer))."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Optimizer:
 
     binding: Binding
     arguments: Sequence[cst.Arg]
-    """grad_clip= in each call that may create it."""
+    """The argument grad_clip= of each call that may create the optimizer."""
 
     steps: Sequence[OptimizerStep]
     parameters: cst.BaseExpression | None
-    """None if the file does not show them."""
+    """The expression of the optimizer's parameters. None if the file does not show them."""
 
     grouped: bool = False
 
@@ -82,7 +82,7 @@ class PaddleOptimizers:
         self._static = self._is_static()
         self._by_binding: dict[object, Optimizer] = {}
         self.optimizers: dict[cst.Arg, Optimizer] = {}
-        """Optimizers by the argument grad_clip= that they take."""
+        """By argument grad_clip=, the optimizer that takes it."""
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
@@ -96,7 +96,9 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources of which all clips, and all other clips of their optimizers, can be rewritten."""
+        """Return the sources that can be rewritten: with all their clips, and all other clips of the same
+        optimizers.
+        """
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
@@ -106,7 +108,9 @@ class PaddleOptimizers:
                 complete.append(source)
                 continue
             for clip in source.clips:
-                self.why_not.setdefault(clip, (reasons or ["Another clip of this optimizer cannot be ported."])[0])
+                self.why_not.setdefault(
+                    clip, (reasons or ["Another clip of this optimizer cannot be ported. Port both by hand."])[0]
+                )
         return complete if len(complete) == len(sources) else self._complete(complete)
 
     # -- clips
@@ -134,7 +138,10 @@ class PaddleOptimizers:
             raise UnsureError("The file builds static programs, which run later. Port its steps by hand.")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable may contain. Raises UnsureError."""
+        """Return the clips that a variable may contain.
+
+        UnsureError: it may contain other values, or is used elsewhere.
+        """
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
@@ -159,7 +166,7 @@ class PaddleOptimizers:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether an attribute is only set inside `if`, so that a base class may set it, too."""
+        """Return whether an attribute is only set inside an `if`. Then a base class may set it in the other case."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -185,7 +192,7 @@ class PaddleOptimizers:
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
     def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the only target to which an expression is assigned; None without one, or with several."""
+        """Return the target of the assignment of an expression. None if it is not assigned, or to several targets."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
@@ -194,12 +201,14 @@ class PaddleOptimizers:
     # -- optimizers
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that takes this grad_clip= argument. Raises UnsureError."""
+        """Return the optimizer that takes this grad_clip= argument. UnsureError: it or its steps cannot be found."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
-            raise UnsureError(f"{self._module.code(call.func)} takes it, but is no optimizer of Paddle. {BY_HAND}")
+            raise UnsureError(
+                f"{self._module.code(call.func)} takes the clip, but is not an optimizer of Paddle. {BY_HAND}"
+            )
         target = self._target(call)
         binding = self._module.binding(target)
         if binding.key is None:
@@ -220,7 +229,7 @@ class PaddleOptimizers:
         return any(item.name.value == target.value for item in items)
 
     def _of_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
-        """Return the optimizer of a call minimize(loss, grad_clip=clip). Raises UnsureError."""
+        """Return the optimizer of a call minimize(loss, grad_clip=clip). UnsureError: the call cannot be rewritten."""
         line = self._module.position(call)[0]
         binding = self._module.binding(method.value)
         step = self._at(call, "minimize", line)
@@ -261,8 +270,10 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step in which code reads an optimizer; None if the code makes no step. UnsureError: it may make
-        one."""
+        """Return the step that code at this place makes with an optimizer, or None if it makes no step.
+
+        UnsureError: the code may make a step, such as by passing the optimizer on.
+        """
         parent = self._module.parents[read]
         line = self._module.position(read)[0]
         if isinstance(parent, cst.Attribute):
@@ -278,7 +289,9 @@ class PaddleOptimizers:
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]
         if name in ADDS_GROUP:
-            raise UnsureError(f"Line {line} adds a group to {binding.text}, with a norm of its own. {BY_HAND}")
+            raise UnsureError(
+                f"Line {line} adds a parameter group to {binding.text}, and each group has its own norm. {BY_HAND}"
+            )
         full_name = f"{binding.text}.{name}"
         if name in CLIPPING_METHODS:
             raise UnsureError(f"{full_name}() in line {line} clips, too. Use step() instead.")
@@ -312,14 +325,17 @@ class PaddleOptimizers:
         return any(map(STATIC.match, used)) or self._uses_default_program() or (in_fluid and not eager)
 
     def _uses_default_program(self) -> bool:
-        """Return whether a default program is used for more than its random_seed, which dynamic mode has, too."""
+        """Return whether the file uses a default program.
+
+        Setting its random_seed does not count: dynamic code does it, too.
+        """
         calls = [call for call in self._module.calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
         parents = [self._module.parents[call] for call in calls]
         return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether a variable is only printed where it is read, or stands in a type annotation."""
+    """Return whether reading a variable has no effect on it: it is only printed, or is part of a type annotation."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
@@ -328,5 +344,5 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
 
 
 def calls_parameters(node: cst.BaseExpression) -> bool:
-    """Return whether an expression is a call model.parameters(), which can be repeated elsewhere."""
+    """Return whether an expression is a call of model.parameters(). Such a call can be repeated at another place."""
     return isinstance(node, cst.Call) and method_of(node) == "parameters"

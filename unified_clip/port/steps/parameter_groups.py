@@ -11,7 +11,7 @@ from ..source.syntax_tree import method_of
 from ..to_config import UnsureError
 
 MAX_DEPTH = 5
-"""How many names that stand for other names are followed."""
+"""A chain of variables, such as groups = a; a = b, is followed up to this length."""
 
 PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
@@ -37,7 +37,7 @@ def has_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool
 
 
 def _is_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
-    """Return whether an element of a list of parameters is a group, or several. UnsureError: it is unknown."""
+    """Return whether an element of a list of parameters is one or several groups. UnsureError: it is unknown."""
     match node:
         case cst.StarredElement(value=inner):
             return has_groups(module, inner, depth)
@@ -61,7 +61,7 @@ def _is_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _adds_group(module: Module, read: cst.CSTNode, depth: int) -> bool:
-    """Return whether a group is added to a list where the list is read, as in groups.append({...})."""
+    """Return whether the place where a list is read adds a group to it, as in groups.append({...})."""
     call = module.method_call(read)
     if call is None or not call.args:
         return False
@@ -71,4 +71,4 @@ def _adds_group(module: Module, read: cst.CSTNode, depth: int) -> bool:
 
 
 def _unknown(module: Module, node: cst.CSTNode) -> UnsureError:
-    return UnsureError(f"{module.code(node)} may contain groups, each with a norm of its own. Clip them by hand.")
+    return UnsureError(f"{module.code(node)} may contain parameter groups, each with its own norm. Clip them by hand.")

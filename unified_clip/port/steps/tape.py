@@ -15,9 +15,9 @@ from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
 from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
-GRAPH = "A session runs it later. Port the step by hand: PyTorch runs it at once."
+GRAPH = "A TensorFlow session runs this step later. Port it by hand: PyTorch runs a step at once."
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
-NOT_TOGETHER = "The gradients and apply_gradients() are not in one function. Put them into one."
+NOT_TOGETHER = "gradient() and apply_gradients() are not in one function. Put them into one."
 SEVERAL_GRADIENTS = (
     "Several gradients are computed before they are applied. backward() would add them up: port it by hand."
 )
@@ -47,7 +47,7 @@ class StepRange:
     last: int
     step: TapeStep | None
     reason: str = ""
-    """Why it cannot be ported; '' if it can."""
+    """Why the step cannot be ported; '' if it can."""
 
 
 class TapeSteps:
@@ -80,8 +80,10 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield a step for each call that computes gradients and the call that applies them. Both kinds must
-        alternate."""
+        """Yield a step for each call that computes gradients and the call that applies them.
+
+        The two kinds of calls must alternate.
+        """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
@@ -128,7 +130,7 @@ class TapeSteps:
             raise UnsureError("The result of apply_gradients() is used. Do not use it: step() returns None.")
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
-            raise UnsureError("The gradient and apply_gradients() are not in one block. Put them into one.")
+            raise UnsureError("gradient() and apply_gradients() are not in one block of lines. Put them into one.")
         loss, variables = self._arguments(source)
         self._check_optimizer(source, apply)
         values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
@@ -146,13 +148,13 @@ class TapeSteps:
         return any(self._module.code(value) != "False" for value in values)
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
-        """Return the expression of the loss, and the code of the variables. Raises UnsureError."""
+        """Return (expression of the loss, code of the variables). UnsureError: the call has other arguments."""
         arguments = Arguments(source, ("target", "sources"))
         if arguments.unknown or len(arguments.passed) < 2:
-            raise UnsureError("The gradient has more arguments than loss and variables. Port it by hand.")
+            raise UnsureError("gradient() has more arguments than loss and variables. Port it by hand.")
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
-            raise UnsureError("The variables are a dict. Pass a list.")
+            raise UnsureError("gradient() gets the variables as a dict. Pass a list.")
         return arguments.passed["target"].value, self._module.code(variables)
 
     def _check_apply(self, apply: cst.Call) -> None:
@@ -161,7 +163,7 @@ class TapeSteps:
             raise UnsureError(f"{method_of(apply)}() has more arguments than gradients and variables. Port it by hand.")
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Raise UnsureError unless a variable has the optimizer, which is assigned outside of the step."""
+        """Check that the optimizer is in a variable that is assigned before the step. UnsureError: it is not."""
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it to one.")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
@@ -174,4 +176,7 @@ class TapeSteps:
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
-                raise UnsureError("The gradient is of one variable. Write backward(), and use its .grad.")
+                raise UnsureError(
+                    "gradient() gets one variable, not a list. Port it by hand: call loss.backward(), and read the "
+                    "variable's .grad."
+                )
