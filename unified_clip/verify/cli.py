@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from .compare import Verification
 
 CRASHED = 3
-"""Exit status for a crashed or hung process."""
+"""The exit status if a process of a training step crashed or hung."""
 
 SECONDS = 600.0
 
 OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "out", "timeout")
-"""All options except `--json`. Their default is None, so that `unified-clip port` sees which were passed."""
+"""The names of all options except `--json`. Their default is None, so that `unified-clip port --verify`, the old
+spelling, sees which were passed."""
 
 
 def add_parser(commands: Any) -> None:
@@ -39,7 +40,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
-    """Add the options of `unified-clip verify` to a parser. `hidden`: without their help."""
+    """Add the options of `unified-clip verify` to a parser. `hidden`: do not show them in its help."""
 
     def add(name: str, description: str, **settings: Any) -> None:
         parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)
@@ -86,7 +87,9 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
 
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
-            raise run.VerifyError(f"No --{name} given, which both steps use. Pass --{name} FILE: see docs/verify.md.")
+            raise run.VerifyError(
+                f"--{name} is missing: both steps need it. Pass --{name} FILE, as docs/verify.md describes."
+            )
     max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
     timeout = SECONDS if options.timeout is None else options.timeout
     if not max_ulp >= 0:

@@ -22,7 +22,7 @@ from .run import ScriptRun, VerifyError
 from .step_pairing import TOLERANCE, MaxDistance, StepPairing, coarsest_ulp, max_distance
 
 MOST_LISTED = 4
-"""Names that an error lists."""
+"""An error lists at most this many names."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,20 @@ class StepComparison:
     step: int
     old: Sequence[RecordedCall]
     new: Sequence[RecordedCall]
+    """The recorded clip calls of the old and of the new training step."""
+
     norm: Distance | None
-    """None if there are no two norms to compare, as for a clip by value; likewise below."""
+    """The distance of both total norms. Here and below, None means that there is nothing to compare on one side."""
 
     coefficient: Distance | None
     tensors: MaxDistance | None
-    """The gradients after clipping."""
+    """The distance of the clipped gradients."""
 
     update: MaxDistance | None
-    """The change of the parameters."""
+    """The distance of the changes of the parameters."""
 
     clips_alike: bool
-    """Whether both clip by the same rule and threshold in as many calls."""
+    """Whether both steps clip by the same rules and thresholds, in the same number of calls."""
 
     @property
     def has_clip(self) -> bool:
@@ -73,14 +75,15 @@ class Verification:
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """Training steps that yield unclipped gradients. The gradients after their clip calls were compared."""
+    """Training steps that yield their gradients before the clip. For them, the results of the clip calls were
+    compared."""
 
     finding: Cause | None
-    """Why updates differ although the clips agree."""
+    """The cause if updates differ although the clipped gradients agree."""
 
     max_ulp: float
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
-    """Functions that clipped tensors other than gradients, and how often. These calls are not compared."""
+    """(run, function, number of calls) for calls on tensors that are not gradients. These calls are not compared."""
 
     @property
     def without_clip(self) -> list[int]:
@@ -95,7 +98,11 @@ class Verification:
 def compare_steps(
     old: ScriptRun, new: ScriptRun, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
 ) -> Verification:
-    """Compare two runs of training steps. Write `old.jsonl` and `new.jsonl` to `out`. Raises VerifyError."""
+    """Compare the runs of both training steps, and write their recordings to `out` as old.jsonl and new.jsonl.
+
+    VerifyError: a run has no clip call, or their outputs cannot be compared.
+    names: The contents of the file of --map.
+    """
     for run in (old, new):
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
@@ -112,7 +119,7 @@ def compare_steps(
             )
     in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
     recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
-    labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # without directories
+    labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
     clips = compare(recordings[0].path, recordings[1].path, names=recorded, max_ulp=max_ulp, labels=labels)
     rows = [_compare_step(step, clips, pairing, recordings) for step in range(1, steps + 1)]
@@ -129,7 +136,10 @@ def compare_steps(
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    """Return the names as old name to new name, turned around if needed. Raises VerifyError."""
+    """Return the names of --map as {old name: new name}. The file may also have {new name: old name} in every line.
+
+    VerifyError: a name is unknown, or the lines have both directions.
+    """
     in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
@@ -139,11 +149,15 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     raise VerifyError(f"--map {problem}. Pair a name {' with one '.join(in_each)} in every line.")
 
 
-# -- outputs that cannot be compared: they would count as the same
+# -- reject outputs that cannot be compared. Otherwise they would count as the same
 
 
 def reject_changing_outputs(run: ScriptRun) -> None:
-    """Raise VerifyError if the parameters change between steps, or a gradient fits no parameter."""
+    """Check the outputs of one training step.
+
+    VerifyError: it yields other parameters, or other shapes, at a later step, or a gradient has no parameter of its
+    name and shape.
+    """
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
         shapes = {name: tuple(tensor.shape) for name, tensor in output.parameters.items()}
@@ -169,13 +183,18 @@ def reject_changing_outputs(run: ScriptRun) -> None:
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Raise VerifyError for parameters without a partner of the same shape, and weights that no step yields."""
+    """Check that both training steps yield the same parameters.
+
+    VerifyError: a parameter of one step has none of the same shape in the other, or neither yields a tensor of
+    --weights.
+    axes: By old name, the order of axes in which the new parameter fits; None if none does.
+    """
     for name, other_name in names.items():
         if axes[name] is None:
             raise VerifyError(
                 f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} {other_name!r} in "
-                f"{new.shapes[other_name]}. No order of axes makes them equal. Pair other names with --map, or "
-                "reshape one of them."
+                f"{new.shapes[other_name]}. No order of axes makes these shapes equal. Pair other names with "
+                "--map, or reshape one parameter."
             )
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
         if unpaired := [name for name in run.shapes if name not in paired]:
@@ -220,7 +239,7 @@ def _clip_alike(pair: CallPair) -> bool:
 
 
 def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
-    """Return the cause if only the updates differ at the first step that differs."""
+    """Return why the updates differ, if they are all that differs at the first step with a difference; else None."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:
         return None
@@ -228,56 +247,60 @@ def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_u
     if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
         return Cause(
             "another optimizer",
-            "the clipped gradients are the same, and the updates are not: check the optimizer's learning rate, "
-            "momentum, weight decay, and its own clipping or scaling",
+            "the clipped gradients are the same, and the updates are not: check the learning rate, momentum and weight "
+            "decay of both optimizers, and whether one of them also clips or scales",
         )
     for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
         if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
-                f"every update of the {side} step is that of unclipped gradients. "
-                "It clips after its optimizer has stepped, or steps with other gradients",
+                f"every update of the {side} step is the one that unclipped gradients give. "
+                "This step clips after optimizer.step(), or its optimizer gets other gradients",
             )
     return Cause(
         "another learning rate",
         f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old "
-        "one: another learning rate, or a scale that is not divided out",
+        "one: the learning rates differ, or one step does not divide by its loss scale",
     )
 
 
 def _uncleared_gradients(
     clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if a training step adds its gradients to those of its previous step."""
+    """Return a cause if the gradients of a training step still include those of its previous step; else None."""
     step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
     side = pairing.uncleared_side(step, recordings)
     if side is None:
         return None
     return Cause(
         "gradients are not cleared",
-        f"at step {step} every gradient of the {side} step is the sum of the other's and its own of step {step - 1}: "
-        "it does not clear them before the next step",
+        f"at step {step} every gradient of the {side} step is the sum of the other side's gradient and of its own at "
+        f"step {step - 1}. Clear the gradients of the {side} step after each step",
     )
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Return a cause if dtypes differ, and their rounding explains the difference at the first step."""
+    """Return a cause if a parameter has another dtype on each side, and rounding to these explains the first
+    difference.
+    """
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
         return None
     name, dtypes = differing[0]
-    are_rounded = FORMATS.keys() >= set(dtypes)  # integers are cut off
+    are_rounded = FORMATS.keys() >= set(dtypes)  # conversion to an integer does not round
     if not are_rounded or rows[0].greatest() > ROUNDING * coarsest_ulp(dtypes):
         return None
     return Cause(
         "another dtype",
-        f"{name!r} is {dtypes[0]} in the old and {dtypes[1]} in the new, and at step {rows[0].step} both differ by "
-        "no more than the rounding of these dtypes",
+        f"{name!r} is {dtypes[0]} in the old step and {dtypes[1]} in the new one, and at step {rows[0].step} both "
+        "differ by no more than rounding to these dtypes",
     )
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Return a cause if the first difference is at most GROWTH times the distance at earlier steps: rounding."""
+    """Return the cause "rounding that has grown" if earlier steps differ a little (at most `max_ulp`), and the first
+    real difference is at most GROWTH times larger; else None.
+    """
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
         differences.append((clips.first.step, clips.first.ulps))
@@ -287,12 +310,12 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
         return None
     return Cause(
         "rounding that has grown",
-        f"before step {step} both agree up to {before:.3g} ULP, not exactly. Each step starts from the "
+        f"before step {step}, both already differ by {before:.3g} ULP. Each step starts from the "
         "previous one, so rounding grows. Compare fewer steps with --steps, or raise --max-ulp",
     )
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] for a step with a single one that is not 0, else []."""
+    """Return [coefficient] if the calls of a step have a single coefficient, and it is not 0; else []."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return coefs if len(coefs) == 1 and coefs[0] else []

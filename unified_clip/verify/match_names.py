@@ -1,7 +1,7 @@
 """Find the names of the gradients of a clip call among the parameters that a training step yields.
 
-A recording often has positions only. A training step yields parameters and gradients by name. A clipped gradient is
-matched by its norm among the gradients, or by the norm of its weight among the weights.
+A recording often knows the position of a gradient only, not its name. The training step yields its parameters and
+gradients by name. A recorded gradient gets the name of the yielded gradient, or of the weight, that has the same norm.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from ..tensors.types import Dense, encode
 from .run import ScriptRun
 
 CLOSE = 1e-4
-"""Relative tolerance of the norm of a clipped gradient, computed from the coefficient."""
+"""How far the norms of two equal gradients may differ, relatively. One is computed as the norm before times the
+coefficient."""
 
 Parameters = Mapping[str, Dense]
 
 
 class NameMatch(NamedTuple):
-    """The names that a training step yields for the gradients of a clip call."""
+    """The names of the gradients of one clip call, as the training step yields them."""
 
     names: Mapping[str, str]
-    """From names in the recording to names that the training step yields."""
+    """By name in the recording, the name that the training step yields."""
 
     yields_unclipped: bool
-    """Whether the training step yields these gradients as they were before this call."""
+    """Whether the training step yields the gradients of this call before the clip."""
 
 
 class NameMatcher:
-    """A search for the names of a call's gradients, in what a training step yields before and after one step."""
+    """Find the names of the gradients of clip calls at one step, among the weights and gradients that the step
+    yields.
+    """
 
     def __init__(self, run: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
         now, before = run.output_at(step, steps), run.output_at(step - 1, steps)
@@ -47,7 +50,7 @@ class NameMatcher:
         self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
-        """Return the names for the gradients of a call. Return None if it clipped a tensor that is no gradient."""
+        """Return the names of the gradients of a call. None if the call clipped a tensor that is not a gradient."""
         parameters = line.parameters
         if not parameters:
             return NameMatch({}, False)
@@ -66,14 +69,16 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether the only tensor of a call may be a gradient, by its recorded origin or else by its shape."""
+        """Return whether the only tensor of a call may be a gradient: its recorded origin decides, or else its
+        shape.
+        """
         if line.is_gradient is not None:
             return line.is_gradient
         (parameter,) = line.parameters.values()
         return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return names for the gradients that have none yet and whose shape only one parameter has."""
+        """Return names for gradients without a name, if only one parameter has the shape of the gradient."""
         candidates = list(self._shapes.values())
         parameter_of = {shape: name for name, shape in self._shapes.items() if candidates.count(shape) == 1}
         shapes = {own: sorted_shape(entry.shape) for own, entry in line.parameters.items() if own not in names}
@@ -87,7 +92,7 @@ class NameMatcher:
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
-    """Return the norm of each gradient after clipping by recorded name; {} if it is unknown."""
+    """Return the norm of each gradient after the clip, by its name in the recording; {} if it is unknown."""
     if stored := clipped_gradients(line, directory):
         return {name: _norm(line, tensor) for name, tensor in stored.items()}
     pairs = zip(line.parameters.items(), _coefficients(line), strict=False)
@@ -97,7 +102,10 @@ def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
 def _matches(
     line: RecordedCall, source: Parameters, norms: Mapping[str, float], known: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return names of tensors in `source` with these norms, by recorded name. An equal shape counts more."""
+    """Return, for each name in `norms`, the name of the tensor in `source` with this norm.
+
+    If several tensors have it, one of the same shape is preferred. `known`: names that are matched already.
+    """
     names: dict[str, str] = {}
     for _, own, name in sorted(_near(line, source, norms), key=lambda candidate: candidate[0]):
         if own not in {**known, **names} and name not in {*known.values(), *names.values()}:
@@ -114,7 +122,8 @@ def _near(
             shape = line.parameters[own].shape
             whole = sorted_shape(shape) == sorted_shape(tensor.shape)
             some_rows = len(shape) == len(tensor.shape) > 1 and tuple(shape[1:]) == tuple(tensor.shape[1:])
-            if _same(norm, expected) and (whole or some_rows):  # or the rows of a sparse gradient
+            # some_rows: a sparse gradient has only some rows of its parameter
+            if _same(norm, expected) and (whole or some_rows):
                 yield (not whole, 0.0 if norm == expected else abs(norm - expected)), own, name
 
 
@@ -131,7 +140,10 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call by recorded name, stored or computed; {} if neither is possible."""
+    """Return the gradients after a call, by their names in the recording: stored ones, or computed from those before.
+
+    {} if the recording has neither.
+    """
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -143,7 +155,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients before a call by recorded name; {} if they were not stored."""
+    """Return the gradients before a call, by their names in the recording; {} if they were not stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 
@@ -155,7 +167,7 @@ def _coefficients(line: RecordedCall) -> list[float]:
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Return a tensor times a coefficient, rounded as in unified_clip: in float32, except for float64."""
+    """Return a tensor times a coefficient, rounded as unified_clip does: in float32, and for float64 in float64."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

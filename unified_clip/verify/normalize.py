@@ -20,7 +20,7 @@ from .run import ScriptRun
 from .worker import RECORDING
 
 BY_HAND = "by hand"
-"""The call of lines for gradients that the training step clips itself."""
+"""The name of the call in recorded lines about gradients that the training step clips by its own code."""
 
 
 @dataclass
@@ -31,19 +31,19 @@ class NormalizedRecording:
     path: Path
     lines: list[RecordedCall] = field(default_factory=list)
     before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """By step, the gradients before its calls, if they are stored."""
+    """By step and name, the gradients before the clip calls, if the recording has them."""
 
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """By step, the gradients after its calls, if they are stored or can be computed."""
+    """By step and name, the gradients after the clip calls, if the recording has them or they can be computed."""
 
     unclipped: set[int] = field(default_factory=set)
     """The steps after which the training step yields unclipped gradients."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
-    """By function, how many calls are left out because they clipped no gradient."""
+    """By function, the number of calls on tensors that are not gradients. These calls are left out."""
 
     order: dict[int, list[frozenset[str]]] = field(default_factory=dict)
-    """By step, the parameters of each call, by their common names."""
+    """By step, the parameters of each of its calls in order, under the names that both runs share."""
 
 
 def normalize(
@@ -54,10 +54,12 @@ def normalize(
     common_names: Mapping[str, str],
     reference: NormalizedRecording | None = None,
 ) -> NormalizedRecording:
-    """Write the recording of a run to `path`, with the names that the training step yields. Return it.
+    """Rewrite the recording of a run so that it can be compared, and write it to `path`.
 
-    `common_names`: by this run's names, the names for both runs, by which lists are sorted. `reference`: the other
-    recording, whose order of calls is used.
+    Gradients get the names that the training step yields, calls are merged and sorted, and every call has a step.
+
+    common_names: By name in this run, the name that both runs share. Lists are sorted by it.
+    reference: The other run's recording. Calls get the order that they have there.
     """
     recorded = runs.read(run.directory / RECORDING).lines
     lines = list(_distribute_over_steps(recorded, run, steps)) or list(_lines_of_own_clipping(run))
@@ -84,7 +86,10 @@ def normalize(
 
 
 def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield the calls, evenly distributed over the steps if the training step yields only at the end."""
+    """Yield the calls with their steps.
+
+    If the training step yields only at the end, assign the same number to each step.
+    """
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -93,7 +98,11 @@ def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int
 
 
 def _lines_of_own_clipping(run: ScriptRun) -> Iterator[RecordedCall]:
-    """Yield lines about clipping in the script's own code: by the total norm if one coefficient explains all."""
+    """Yield a line for each step at which the script clips by its own code: it yields gradients before and after the
+    clip.
+
+    The rule is the total norm if one coefficient explains all gradients, else the norm of each tensor.
+    """
     observed = []
     for step, output in enumerate(run.outputs, start=1):
         before, after = output.unclipped or {}, output.gradients or {}
@@ -111,7 +120,7 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 
 
 def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Merge consecutive calls that clip one gradient each, with the same settings, into one."""
+    """Merge consecutive calls that clip one gradient each with the same settings into one call."""
     groups: list[list[RecordedCall]] = []
     for line in lines:
         group = groups[-1] if groups else []
@@ -126,7 +135,10 @@ def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Return the calls of a step in the `expected` order, unless calls share parameters. `order`: the current order."""
+    """Return the calls of one step in the order of the other run, unless calls share parameters.
+
+    order: The parameters of each call of this run. expected: The same for the other run.
+    """
     are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
     if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:
         return lines
@@ -134,7 +146,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Return a call with its norms sorted by name: frameworks list parameters in different orders."""
+    """Return a call with its norms sorted by name, because frameworks list parameters in different orders."""
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

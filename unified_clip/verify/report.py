@@ -17,13 +17,13 @@ from .compare import StepComparison, Verification
 from .step_pairing import MaxDistance
 
 MAX_ROWS = 12
-"""Tables with up to this many rows are printed whole."""
+"""A table with up to this many rows is printed whole."""
 
 FIRST_ROWS = 3
-"""Rows of a longer table that are printed from the start, and from the first difference."""
+"""Of a longer table, this many rows are printed from the first row on, and from the first difference on."""
 
 WIDTH = 200
-"""Columns of the output if it is no terminal."""
+"""The number of characters in a line if the output is not a terminal."""
 
 VERDICTS = {
     "": "same",
@@ -66,7 +66,7 @@ def sentences(result: Verification) -> list[str]:
         for run in result.unclipped
     ]
     lines += [
-        f"{run.script} calls {call} {count} times on tensors that are no gradients; these calls were not compared."
+        f"{run.script} calls {call} {count} times on tensors that are not gradients; these calls were not compared."
         for run, call, count in result.not_gradients
     ]
     lines += [*_without_clip(result), *_stages(result), *_another_eps(result)]
@@ -78,7 +78,7 @@ def sentences(result: Verification) -> list[str]:
 
 
 def _without_clip(result: Verification) -> list[str]:
-    """Return a sentence about the steps without a clip call, as a list; [] if there are none."""
+    """Return a list with one sentence about the steps without a clip call; [] if there are none."""
     steps = result.without_clip
     if not steps:
         return []
@@ -90,7 +90,7 @@ def _without_clip(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a phrase about the stages that were compared at no step; '' if there are none."""
+    """Return a phrase that names the stages which no step could compare; '' if there are none."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if all(getattr(row, stage) is None for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
@@ -110,25 +110,28 @@ def _stages(result: Verification) -> list[str]:
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:
-    """Return the first step at which a stage differs; infinity if it differs at none."""
+    """Return the first step at which a stage differs; infinity if it never differs."""
     return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
 
 
 def _another_eps(result: Verification) -> list[str]:
-    """Return a sentence about different eps that --max-ulp hides, as a list; [] if there is none."""
+    """Return a list with one sentence if both steps use another eps, but --max-ulp hides the effect; else []."""
     both = [(pair.a.eps, pair.b.eps) for pair in result.clips.pairs]
     other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
     if not other or result.clips.first is not None:
         return []
     old, new = other[0]
-    return [f"The old step adds {old:g} to the norm, and the new one {new:g}. At these norms, --max-ulp hides it."]
+    return [
+        f"The old step adds {old:g} to the norm, and the new one {new:g}. At these norms, --max-ulp hides "
+        "the difference."
+    ]
 
 
 def _format_stage(result: Verification, stage: Stage) -> str:
     what = TENSOR_STAGES[stage]
     known = [(row, distance) for row in result.rows if isinstance(distance := getattr(row, stage), MaxDistance)]
     if not known:
-        return f"{what.capitalize()} were not compared: only one step yields them, or neither."
+        return f"{what.capitalize()} were not compared: at least one of the two training steps does not yield them."
     differ = [(row, distance) for row, distance in known if distance.ulps > result.max_ulp]
     if not differ:
         all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
@@ -144,7 +147,10 @@ def _format_stage(result: Verification, stage: Stage) -> str:
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print: the first, those from the first difference, and the last. None: omitted rows."""
+    """Yield the rows to print: the first ones, those from the first difference on, and the last one.
+
+    None stands for omitted rows between them.
+    """
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}

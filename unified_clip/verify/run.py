@@ -23,17 +23,17 @@ from ..tensors.types import Dense, Gradient, UnreadableError, densify, to_numpy
 from .worker import ENDED, OUTPUT_PARTS
 
 TOGETHER = ("tensorflow", "paddle")
-"""Packages that must not be imported into one process."""
+"""One process cannot import both of these packages: it would crash."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class VerifyError(Exception):
-    """The error for an invalid file, function or option."""
+    """A file, a function or an option is invalid. The message says which, and what to do."""
 
 
 class WorkerError(Exception):
-    """The error for a process that crashed or hung."""
+    """The process of a training step crashed or hung. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields after a step. None: it yields no gradients of this kind."""
+    """The tensors that a training step yields after one step. None if it does not yield such gradients."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -67,11 +67,11 @@ class ScriptRun:
 
     script: Script
     outputs: Sequence[StepOutput]
-    """One for each step, or a single one after the last step."""
+    """The output of each step, or a single one after the last step."""
 
     directory: Path
     yields: bool
-    """Whether it yields after each step, or returns once after the last."""
+    """True if the function yields after each step, False if it returns once after the last step."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -79,22 +79,25 @@ class ScriptRun:
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:
-        """Return what the training step yields after step `step` of `steps`; None if it yields nothing there."""
+        """Return the output after step `step` of `steps`; None if the function has no output there."""
         index = step - 1 if self.yields else step - steps
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 
 
 def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
-    """Return the training step of a command-line argument such as `old.py:step`. Raises VerifyError."""
+    """Return the training step that an argument such as `old.py:step` names. VerifyError: there is none.
+
+    python: The interpreter. None: the one that runs this command.
+    """
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
-        raise VerifyError(f"{text!r} names no file and function. Type it as {side}.py:step.")
+        raise VerifyError(f"{text!r} does not name a file and a function. Type both, as in {side}.py:step.")
     if not Path(file).is_file():
-        raise VerifyError(f"{file} does not exist. Pass a file and a function in it, as in {side}.py:step.")
+        raise VerifyError(f"{file} does not exist. Pass an existing file and a function in it, as in {side}.py:step.")
     if set(TOGETHER) <= _imports(Path(file)):
         raise VerifyError(
-            f"{file} imports {' and '.join(TOGETHER)}, which crash in one process. Move each step into its own file, "
-            "or import them inside the functions."
+            f"{file} imports {' and '.join(TOGETHER)}, and one process cannot import both. Move each step "
+            "into its own file, or import them inside the functions."
         )
     return Script(side, Path(file).absolute(), name, text, python or sys.executable)
 
@@ -139,7 +142,10 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in batches.items()}
     if not lengths or len(set(lengths.values())) > 1 or not min(lengths.values()):
         entries = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "it has no array"
-        raise VerifyError(f"--batches {path}: give every array one entry per step on its first axis: {entries}.")
+        raise VerifyError(
+            f"--batches {path}: the first axis of every array must have one entry for each step: {entries}. "
+            "Save arrays of equal length."
+        )
     count = min(lengths.values())
     if steps is not None and not 1 <= steps <= count:
         raise VerifyError(f"--steps is {steps}; {path} has batches for {count} steps. Pass 1 to {count}.")
@@ -159,7 +165,11 @@ def make_directory(path: Path) -> Path:
 
 
 def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, timeout: float) -> list[ScriptRun]:
-    """Run both training steps in parallel, below `out`, and return the runs. Raises VerifyError or WorkerError."""
+    """Run both training steps in parallel, each in its own process, and return the runs.
+
+    VerifyError: a function or its output is invalid. WorkerError: a process crashed or hung.
+    out: The directory for the recordings and tensors.
+    """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
@@ -185,7 +195,9 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return advice on installing the missing module for another interpreter; '' if none is missing."""
+    """Return how to install unified_clip's dependencies for another interpreter, if the process lacked a module; else
+    ''.
+    """
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"
@@ -200,7 +212,9 @@ def _read(script: Script, out: Path, steps: int) -> ScriptRun:
         raise VerifyError(f"{script}: {ended['invalid']}")
     count = ended["given"]
     if ended["yields"] and count != steps:
-        raise VerifyError(f"{script} yielded {count} time{'s' * (count != 1)} for {steps} batches. Yield once each.")
+        raise VerifyError(
+            f"{script} yielded {count} time{'s' * (count != 1)} for {steps} batches. Yield once for each batch."
+        )
     outputs = [_step_output(out / f"{number}.safetensors") for number in range(1, count + 1)]
     return ScriptRun(script, outputs, out, ended["yields"])
 

@@ -17,13 +17,13 @@ from .normalize import NormalizedRecording
 from .run import ScriptRun
 
 TOLERANCE = 1e-3
-"""Relative tolerance of rounded multiples and sums."""
+"""Two updates count as multiples of each other, or as sums, if they differ by at most this much, relatively."""
 
 STORAGE_ULPS = 4
-"""ULP of a parameter by which stored updates may differ: both sides round, some twice."""
+"""Updates may differ by this many ULP of their parameter: storing rounds on both sides, and some steps round twice."""
 
 GREATEST = 2.0**127
-"""From this power of two on, float32 has its greatest unit in the last place."""
+"""Above this number, one ULP of float32 does not grow any more."""
 
 Values = Mapping[str, Float64s]
 
@@ -37,23 +37,23 @@ class MaxDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """A tensor of both training steps. The axes of the new tensor are in the order of the old one's."""
+    """The same tensor in both training steps. The axes of the new one are in the order of the old one's axes."""
 
     name: str
     old: Float64s
     new: Float64s
     scale: float
-    """The greatest number of both when they were rounded."""
+    """The largest number in both tensors when they were rounded. Its ULP measures their distance."""
 
     ulp_scale: float
-    """One ULP of the parameter, in ULP of float32."""
+    """One ULP in the dtype of the parameter, in ULP of float32."""
 
 
 class StepPairing:
-    """The pairs of tensors that two training steps yield, by parameter."""
+    """Pairs each parameter of the old training step with the same parameter of the new one."""
 
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """Pair the parameters. `names`: old name to new name, where they differ."""
+        """Pair the parameters by name. `names`: the new name of each old parameter whose name differs."""
         self._runs, self._weights, self._steps = (old, new), weights, steps
         self._yields_each_step = all(run.yields for run in self._runs)
         first = 1 if self._yields_each_step else steps
@@ -67,7 +67,9 @@ class StepPairing:
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield the pairs of clipped gradients: as the training steps yield them, or else as the clip calls return."""
+        """Yield the pairs of clipped gradients: those that the training steps yield, or else the results of the clip
+        calls.
+        """
         sides, yielded = [], []
         for recording in recordings:
             output = recording.run.output_at(step, self._steps)
@@ -79,14 +81,19 @@ class StepPairing:
         return self._pair(sides, sides)
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """Add zeros for gradients that only one training step yields: a missing gradient changes no parameter."""
+        """Add a gradient of zeros wherever only one training step yields a gradient: a missing gradient has the same
+        effect.
+        """
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
         for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
             for name in names:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Yield the pairs of changes of the parameters in a step; in all steps if one side yields only at the end."""
+        """Yield the pairs of updates: how a step changed each parameter.
+
+        If one side yields only at the end, all steps did.
+        """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
         before = self._initial if is_first else [self._values(side, step - 1) for side in (0, 1)]
@@ -97,7 +104,9 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side whose gradients still include those of its previous step; None if neither's do."""
+        """Return the side, "old" or "new", whose gradients still include those of its previous step; None if neither
+        has them.
+        """
         now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
             pairs = self._pair_gradients([gradients.get(step - 1, {}) for gradients in earlier])
@@ -117,7 +126,7 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int) -> float | None:
-        """Return the factor between every new update and the old one; None if there is no single factor."""
+        """Return the factor by which every new update is larger than the old one; None if there is no single factor."""
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):
@@ -131,7 +140,7 @@ class StepPairing:
         return _values(output.parameters) if output else {}
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weights by the names of these parameters, with axes in the same order."""
+        """Return the initial weight of each of these parameters, with its axes in the order of the parameter's."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -173,8 +182,10 @@ def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
-    The ULP is that of `scale`, because the rounding error of a sum depends on its greatest term. A difference above
-    rounding is in ULP of the greatest number of both tensors. Otherwise, small updates would count as the same.
+    scale: The ULP at this number is the unit, because the rounding error of a sum depends on its largest term. For a
+        larger difference than rounding, the unit is the ULP at the largest number of both tensors. Otherwise, small
+        updates would count as the same.
+    ulp_scale: One ULP of the parameter's dtype, in ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
     if not differ.any():
@@ -192,7 +203,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the narrowest of these dtypes, in ULP of float32. Integers count as exact."""
+    """Return one ULP of the dtype with the fewest bits, in ULP of float32. Integers count as exact."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 

@@ -33,18 +33,18 @@ from ..tensors.types import PARTS, UnreadableError, densify
 RECORDING, ENDED = "recording.jsonl", "ended.json"
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
-"""The parts of an output. The last two are optional."""
+"""The tuple that a training step yields: (parameters, gradients, unclipped gradients). The last two are optional."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class InvalidStepError(Exception):
-    """The error for a function or output without the form of `docs/verify.md`."""
+    """The function or its output does not have the form that `docs/verify.md` describes."""
 
 
 def main() -> None:
     file, name, job, out = sys.argv[1:]
-    sys.argv = [file]  # the user's file must not see our arguments
+    sys.argv = [file]  # the user's file must not see the arguments of this worker
     try:
         ended = run(Path(file), name, Path(job), Path(out))
     except InvalidStepError as error:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
-    """Run and record the training step of a file. Return the number of outputs, and whether it yields them."""
+    """Run the training step in a file, and record its clip calls. Return the content of `ended.json`."""
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     recording.stores_results = True
@@ -96,7 +96,9 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     except AttributeError as error:
         if error.name != name:
             raise
-        raise InvalidStepError(f"has no function {name}. Pass one that it has, as in {file.name}:step.") from None
+        raise InvalidStepError(
+            f"has no function {name}. Pass a function that the file has, as in {file.name}:step."
+        ) from None
     if not callable(function):
         raise InvalidStepError(f"{name} has the type {type(function).__name__}. Pass the name of a function.")
     try:
@@ -134,15 +136,20 @@ def _store(path: Path, step: int, output: Any) -> None:
 
 
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    """Return (dtype, array) of a tensor in the output. InvalidStepError: it is no tensor, or its name is no string."""
+    """Return (dtype, array) of a tensor in the output. InvalidStepError: the tensor or its name is invalid."""
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
-        raise InvalidStepError(f"yielded {name!r} in {part} at step {step}. Yield a dense tensor: {error}") from None
+        raise InvalidStepError(
+            f"yielded {name!r} in {part} at step {step}. Yield dense tensors with strings as names: {error}"
+        ) from None
     assert dense is not None
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
-        raise InvalidStepError(f"yielded {name!r} in {part} at step {step} as {dense.dtype}. Yield trained tensors.")
+        raise InvalidStepError(
+            f"yielded {name!r} in {part} at step {step} as {dense.dtype}. Yield only trained parameters, "
+            "which are floating-point."
+        )
     return dtype, dense.array
 
 

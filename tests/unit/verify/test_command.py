@@ -196,7 +196,9 @@ def test_a_clip_by_hand_is_known_by_the_gradients_before_and_after(
 def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
     printed = capsys.readouterr().out
-    assert "The old step adds 0 to the norm, and the new one 1e-06. At these norms, --max-ulp hides it." in printed
+    assert (
+        "The old step adds 0 to the norm, and the new one 1e-06. At these norms, --max-ulp hides the difference."
+    ) in printed
 
 
 def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +243,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
     [
         ("step = 1", "new.py:step: step has the type int. Pass the name of a function."),
         ("from .beside import step", "has a relative import (attempted relative import"),
-        ("", "new.py:step: has no function step. Pass one that it has, as in new.py:step"),
+        ("", "new.py:step: has no function step. Pass a function that the file has, as in new.py:step"),
         ("def step(weights): pass", "step must accept two arguments, weights and batches"),
         (
             "def step(weights, batches): return 1",
@@ -288,7 +290,7 @@ def test_what_a_function_does_wrong_is_refused(
         (["--map", "names.toml"], "--map has 'v'"),
         (
             ["--batches", "ragged.npz"],
-            "give every array one entry per step on its first axis: x has 2, y has 3",
+            "the first axis of every array must have one entry for each step: x has 2, y has 3",
         ),
         (["--python-new", "nowhere"], "nowhere: No such file or directory. Pass another --python-new."),
     ],
@@ -307,9 +309,9 @@ def test_what_is_wrong_with_the_command_is_refused(
 @pytest.mark.parametrize(
     ("old", "message"),
     [
-        ("step.py", "'step.py' names no file and function. Type it as old.py:step."),
-        ("gone.py:step", "gone.py does not exist. Pass a file and a function in it"),
-        ("both.py:step", "both.py imports tensorflow and paddle, which crash in one"),
+        ("step.py", "'step.py' does not name a file and a function. Type both, as in old.py:step."),
+        ("gone.py:step", "gone.py does not exist. Pass an existing file and a function in it"),
+        ("both.py:step", "both.py imports tensorflow and paddle, and one process cannot import both"),
     ],
 )
 def test_an_invalid_script_is_rejected(
@@ -346,7 +348,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
     data = verify_pairs.write_data(tmp_path)
     at = data.index(option)
     assert main(["verify", *[f"{tmp_path}/old.py:step"] * 2, *data[:at], *data[at + 2 :]]) == 2
-    assert f"No {option} given, which both steps use." in capsys.readouterr().err
+    assert f"{option} is missing: both steps need it." in capsys.readouterr().err
 
 
 @pytest.mark.nightly
@@ -457,7 +459,7 @@ def test_another_dtype_is_named(
     assert data["same"] is same
     assert data["finding"]["mistake"] == "another dtype"
     name = dtype.removeprefix("np.")
-    assert data["finding"]["text"].startswith(f"'weight' is float32 in the old and {name} in the new")
+    assert data["finding"]["text"].startswith(f"'weight' is float32 in the old step and {name} in the new one")
 
 
 def test_another_dtype_does_not_explain_what_is_more_than_its_rounding(

@@ -21,10 +21,11 @@ from ...tensors.files.convert_worker import read_tensor
 from ...tensors.types import PARTS, Dense, densify, from_numpy
 
 SLACK = 2.0**-50
-"""Relative tolerance of a bound on a coefficient, which is computed in float64."""
+"""The relative rounding error of a bound on a coefficient: bounds are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""ULP by which a product may be off: functions that multiply and divide round more than once."""
+"""How many ULP the product of a gradient and its coefficient may be off. The smallest value that explains all elements
+is used: 0.5 for one rounding, more for functions that also divide."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class NativeCall:
     threshold: float | tuple[float, float] | None
     norm_type: float | None = 2.0
     eps: float | None = 0.0
-    """Added to the norm by the formula."""
+    """The eps that the formula adds to the norm."""
 
     passed_norm: float | None = None
-    """The norm that the caller passed in place of the norm of the gradients."""
+    """The norm that the caller passed, as by `use_norm=`; None if the function measures it."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ class ObservedTensors:
     """The parameter of each gradient, if the call has it."""
 
     names: Sequence[str] = ()
-    """The framework's names. Empty: positions are the names."""
+    """The name of each gradient in the framework. If it is empty, the positions are the names."""
 
     is_gradient: bool | None = True
-    """False if the function accepts any tensor and got one that is no gradient; None if that is unknown."""
+    """False if the function got a tensor that is not a gradient, as `tf.clip_by_value` may; None if that is unknown."""
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
@@ -122,15 +123,15 @@ def exact_norm(tensors: Sequence[Dense], p: float) -> float:
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float:
-    """Return the coefficient that the function's formula gives for a norm; NaN without a single threshold."""
+    """Return the coefficient that the function's formula gives for a norm. NaN if the call has no single threshold."""
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else math.nan
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
     """Return the coefficient that turned `before` into `after`; NaN if none explains every element.
 
-    Each element bounds the coefficient: the interval of factors that round to the observed result. Return the nearest
-    number to `formula` that is in all intervals, or NaN if there is none.
+    Each element bounds the coefficient: only factors in an interval round to the observed result. The number that is in
+    all intervals and nearest to `formula` is returned.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -146,7 +147,8 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float)
 def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> float:
     if wide:
         return min(max(formula, low), high) if math.isfinite(formula) else (low + high) / 2
-    if low <= np.float32(formula) <= high:  # the function followed its formula; unified_clip records float64
+    # the function followed its formula: record its float64 value, as unified_clip does
+    if low <= np.float32(formula) <= high:
         return formula
     middle = np.float32(min(max(formula, low), high) if math.isfinite(formula) else (low + high) / 2)
     candidates = [middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(math.inf))]

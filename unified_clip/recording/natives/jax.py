@@ -21,7 +21,10 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Record a call. `describe` returns its settings for the value of the threshold. No tensor may be None."""
+    """Record a call, at once or each time its compiled graph runs. No tensor may be None.
+
+    describe: A function that returns the settings of the call for the value of `threshold`.
+    """
     observer.wait_with(jax.effects_barrier)
 
     def receive(value: Any, *arrays: Any) -> None:
@@ -33,5 +36,5 @@ def report_call(
     arrays = [array for part in parts for array in part]
     if isinstance(threshold, jax.Array):
         jax.debug.callback(receive, threshold, *arrays)
-    else:  # as passed, not as float32
+    else:  # a Python number, recorded as it was passed, not rounded to float32
         jax.debug.callback(partial(receive, threshold), *arrays)

@@ -18,7 +18,10 @@ def install() -> None:
 
 
 def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Run and record an optimizer's clipping. In a graph, the returned gradients depend on the recording."""
+    """Run and record an optimizer's own clipping.
+
+    In a graph, the returned gradients depend on the recording operation, so that the graph runs it.
+    """
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)

@@ -16,7 +16,7 @@ from .hooks import HOOKS
 
 
 class InProgram(NamedTuple):
-    """A clip in a static program, with the program's variables for the gradients before and after it."""
+    """A clip in a static program, and the program's variables that hold the gradients before and after it."""
 
     call: NativeCall
     names: Sequence[str]

@@ -18,12 +18,13 @@ from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
 
 Describe = Callable[[Sequence[Any]], NativeCall]
-"""Returns a call for the values of its thresholds."""
+"""A function that returns a call's settings for the values of its thresholds."""
 
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""By id, the tensors that a tape or `tf.gradients` returned, and the eager ones that were computed from those."""
+"""By `id`, the tensors that are gradients: results of a tape or of `tf.gradients`, and eager tensors computed from
+them."""
 
 
 def install() -> None:
@@ -38,7 +39,7 @@ def install() -> None:
 
 
 def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
-    """Return a wrapper of a function that AutoGraph does not convert."""
+    """Return the function in this wrapper, marked so that AutoGraph does not convert the wrapper."""
     return tf.autograph.experimental.do_not_convert(wrapper(function))
 
 
@@ -58,8 +59,10 @@ def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark the results of an eager operation on a gradient, such as `g / n`. In graphs, `from_tape` follows the
-    inputs."""
+    """Mark the results of an eager operation on a gradient, such as `g / n`, as gradients.
+
+    In graphs this is not needed: `from_tape` follows the inputs of operations.
+    """
     if graph is None and any(map(_is_marked, inputs)):
         GRADIENTS.update((id(each), each) for each in outputs)
 

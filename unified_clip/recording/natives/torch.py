@@ -11,7 +11,7 @@ from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""`clip_grad_norm_` and others call the private one, of which the public one is a copy."""
+"""PyTorch's clip functions. `clip_grad_norm_` calls the private function, of which the public one is a copy."""
 
 
 def install() -> None:
