@@ -17,13 +17,18 @@ def add_parsers(commands: Any) -> None:
     config = commands.add_parser(
         "config",
         help="import a trainer's clip settings, or export to them",
-        description="Exit status: 0 success; 2 a file or the command is wrong, or the format does not support it.",
+        description=(
+            "Exit status: 0 success; 2 a file or the command is wrong, or the format does not support a setting."
+        ),
     )
     actions = config.add_subparsers(required=True, metavar="import|export")
     import_ = actions.add_parser("import", help="convert a trainer's configuration to a clip configuration")
     import_.add_argument("file", type=Path, help="the trainer's configuration")
     import_.add_argument(
-        "--from", dest="format", metavar="FORMAT[@VERSION]", help="its format (default: inferred from the file)"
+        "--from",
+        dest="format",
+        metavar="FORMAT[@VERSION]",
+        help="the format of the file, such as deepspeed (default: inferred from the file)",
     )
     import_.add_argument("--out", type=Path, help="the .toml, .yaml or .json to write (default: print TOML)")
     import_.set_defaults(run=_import)
@@ -43,7 +48,7 @@ def _import(options: argparse.Namespace) -> int:
         config = ClipConfig.import_from(options.file, options.format)
         _print_notes(config.notes)
         if options.out and options.out.exists() and options.out.samefile(options.file):
-            raise ConfigError(f"{options.out} is the file to import. Pass another one with --out.")
+            raise ConfigError(f"--out is {options.out}, the file to import. Pass another file to --out.")
         if options.out:
             config.save(options.out)
         else:

@@ -30,16 +30,16 @@ from .selection import ParameterSelection, consecutive_ranges
 INSTEAD = "the configuration itself, clip(grads)"
 
 WINDOW = 100
-"""The number of clips in a rate."""
+"""`rate` is the share of the last WINDOW clips that changed a gradient."""
 
 
 class Traced(NamedTuple):
-    """Clipped gradients with the numbers of the outcome as 0-d tensors, which a graph can return."""
+    """Clipped gradients, and the outcome as 0-d tensors, so that a compiled graph can return it."""
 
     gradients: Any
     norm: Tensor
     coef: Tensor
-    """The smallest."""
+    """The smallest clip coefficient."""
 
     finite: Tensor
     """1 if the total norm and the norms of all parts are finite, else 0."""
@@ -52,7 +52,7 @@ class Step(NamedTuple):
     """A whole number, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether it is the clipper's own count of calls."""
+    """Whether the clipper counted it. False: the caller passed `step=`."""
 
     @property
     def is_known(self) -> bool:
@@ -88,7 +88,8 @@ class Clipper:
         self._arguments = {"settings": settings, "names": names, "details": details, "spec": spec}
         self._arguments["unmatched"] = unmatched
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
-        self._needs_order = all(part.rule == "value" for part in settings.parts)  # which complex numbers do not have
+        # a clip by value compares numbers, and complex ones have no order
+        self._needs_order = all(part.rule == "value" for part in settings.parts)
         self._options: dict[str, Any] = {"reject_complex": self._needs_order, "spec": spec, "measures": True}
         self._step = 0
         self._last: ClipOutcome | None = None
@@ -185,12 +186,12 @@ class Clipper:
     def last(self) -> ClipOutcome:
         """The outcome of the last clip."""
         if self._last is None:
-            raise NothingClippedError("nothing has been clipped yet. Clip first.")
+            raise NothingClippedError("nothing has been clipped yet, so `last` has no outcome. Clip first.")
         return self._last
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
+        """The share of the last 100 clips that changed a gradient. None if that is known for none of them."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -208,7 +209,7 @@ class Clipper:
     # -- implementation
 
     def _is_simple(self, step: Step) -> bool:
-        """Return whether gradients can be clipped as a list, without an object for each of them."""
+        """Return whether all gradients can be collected as one list, which is faster than one object for each."""
         nonfinite, parts = self.settings.nonfinite, self.settings.parts
         needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
         return step.is_known and not self.details and not needs_leaves and nonfinite in ("family", "zero")
@@ -216,7 +217,9 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return the gradients, their writer and the range of each part; None if each gradient needs an object."""
+        """Return (gradients, writer of the results, range of each part in the list). None if the gradients have to be
+        collected one by one.
+        """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -240,7 +243,10 @@ class Clipper:
         return *from_path(whole, InPlace(backend, parameters, (), {})), ranges
 
     def _resolve_step(self, backend: Backend, step: Any) -> Step:
-        """Return the step of a call as a number. A tensor of a graph is returned as it is."""
+        """Return the step of a call as a number.
+
+        A tensor inside a compiled graph has no value yet, and stays a tensor.
+        """
         entry.break_graph(
             "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
         )
@@ -257,7 +263,7 @@ class Clipper:
     def _clip_leaves(
         self, backend: Backend, leaves: Sequence[Leaf], step: Step, *, differentiable: bool
     ) -> tuple[list[Any], Outcome]:
-        """Return the result of each gradient, excluded ones too, and the outcome."""
+        """Clip gradients, and return (all results, including the excluded gradients; outcome)."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
@@ -306,7 +312,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
+        """The share of the last 100 clips that changed a gradient. None if that is known for none of them."""
         return self._clipper.rate
 
 
@@ -326,7 +332,7 @@ def _check_order(backend: Backend, gradients: GradientList, parts: Sequence[tupl
 
 
 def _threshold(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold at a step. For a tensor of a graph: a function that computes the threshold there."""
+    """Return the threshold at a step. If the step is a tensor of a graph, return a function that computes it there."""
     threshold = part.threshold
     if threshold is None:
         return float("inf")

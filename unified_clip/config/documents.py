@@ -35,11 +35,11 @@ class Document:
 
     text: str
     kind: str
-    """toml, yaml, json, or a kind of a trainer's format."""
+    """toml, yaml, json, or another kind of file that a trainer's format reads, such as python."""
 
     data: Any
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """Lines of keys, for other kinds than toml, yaml and json."""
+    """The line of each path of keys. Only for other kinds than toml, yaml and json."""
 
     def line(self, keys: Sequence[Key]) -> int | None:
         """Return the line of a key, or of the nearest table around it; None if both are unknown."""
@@ -51,7 +51,10 @@ class Document:
         return None
 
     def place(self, keys: Sequence[Key], name: str = "") -> str:
-        """Return the place of a key as text: `name`, line and key, as far as they are known."""
+        """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
+
+        Unknown parts are left out.
+        """
         line = self.line(keys)
         return ", ".join(filter(None, [name, f"line {line}" if line else "", dotted(keys)]))
 
@@ -76,7 +79,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether a path of keys has a value, even null."""
+        """Return whether the file sets a path of keys, even if to null."""
         table = self.data
         try:
             for key in keys:
@@ -87,7 +90,7 @@ class Document:
 
 
 def kind_of(path: Path) -> str:
-    """Return toml, yaml or json, by the suffix of a path. ConfigError: another suffix."""
+    """Return the kind of file that a suffix stands for: toml, yaml or json. ConfigError: another suffix."""
     if path.suffix.lower() not in KINDS:
         raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.")
     return KINDS[path.suffix.lower()]
@@ -103,7 +106,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the file's, for errors."""
+    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file, for errors."""
     _check_kind(kind)
     try:
         data = {"toml": _toml, "yaml": _yaml, "json": _json}[kind](text)
@@ -129,7 +132,7 @@ def format_value(value: Any) -> str:
     """Return a value as text for messages, shortened to 60 characters."""
     try:
         return f"{_SHORT.repr(value):.60}"
-    except ValueError:  # whole numbers of thousands of digits
+    except ValueError:  # Python does not print integers with thousands of digits
         return f"a {type(value).__name__}"
 
 
@@ -146,7 +149,7 @@ def _check_kind(kind: str) -> None:
 
 
 class _UnreadableError(Exception):
-    """The error for a text that cannot be parsed, with the line if it is known."""
+    """A text cannot be parsed. The error has the line, if it is known."""
 
     def __init__(self, line: int | None, message: str) -> None:
         super().__init__(message)
@@ -156,10 +159,11 @@ class _UnreadableError(Exception):
 NOT_VALID = "this is not {}: {}. Correct it."
 
 MAX_DIGITS = 400
-"""The limit for whole numbers. No float has more digits."""
+"""Whole numbers with more digits are rejected: no float is that large."""
 
 ALIAS_ALLOWANCE = 100_000
-"""YAML data, with aliases written out, may have ten times the characters of its text, and this many more."""
+"""YAML data in which each alias is replaced by its value may have ten times the characters of the file, plus this many.
+The limit stops files that would fill the memory."""
 
 INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
@@ -174,7 +178,7 @@ def _toml(text: str) -> Any:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _toml_error(error, text) from None
-    except ValueError:  # int() reads at most 4300 digits
+    except ValueError:  # Python converts at most 4300 digits to an int
         raise _too_long(text, max(re.findall(r"[0-9_]+", text), key=len)) from None
 
 
@@ -182,7 +186,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> _UnreadableError:
     """Return the parser's error with its line and, for a duplicate key, the key's name."""
     problem, _, place = str(error).rpartition(" (at ")
     message = NOT_VALID.format("TOML", problem)
-    at = re.match(r"line (\d+)", place)  # else the end of the document
+    at = re.match(r"line (\d+)", place)  # without a line, the error is at the end of the document
     try:
         tomlkit.parse(text)
     except (tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as same:
@@ -216,7 +220,8 @@ class _Yaml(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep=True)  # else PyYAML fills tables later, outside this try
+            # deep: otherwise PyYAML fills tables later, outside this `try`
+            return super().construct_object(node, deep=True)
         except (ValueError, LookupError, AttributeError) as error:  # from values with !!int, !!bool, ...
             raise _marked(f"cannot read this value: {error}. Correct it, or quote it if it is text.", node) from None
 
@@ -255,7 +260,7 @@ def _yaml(text: str) -> Any:
         loader = _Yaml(text)
         node = loader.get_single_node()
         if node is not None and _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
-            raise _marked("aliases expand the file too far. Use fewer of them.", node)
+            raise _marked("the values of all aliases together are too large. Use fewer aliases.", node)
         return None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -268,7 +273,10 @@ def _yaml(text: str) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the number of characters of a node, with aliases written out. `sizes`: known sizes by node id."""
+    """Return the number of characters of a node in which each alias is replaced by its value.
+
+    sizes: Known sizes by `id` of the node.
+    """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
         size = 1 + len(node.value)
@@ -302,7 +310,7 @@ def _json(text: str) -> Any:
 
 
 def _duplicate_line(text: str) -> int | None:
-    """Return the line of a duplicate key in JSON; None without one. The YAML parser finds the line."""
+    """Return the line of a duplicate key in JSON; None if no key occurs twice. The YAML parser finds the line."""
     try:
         _yaml(text.replace("\t", " "))
     except (_UnreadableError, RecursionError) as error:
@@ -314,7 +322,10 @@ def _duplicate_line(text: str) -> int | None:
 
 
 def _toml_line(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in TOML; None if it is not found. A mark at the key shows where it is."""
+    """Return the line of a key in TOML; None if it is not found.
+
+    The function inserts a mark before each possible place, parses the text, and looks whether the mark is at the key.
+    """
     mark = "unified_clip_was_here"
     try:
         document = tomlkit.parse(text)

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 
 class ConfigModel(BaseModel):
-    """The base of all tables. It rejects unknown keys, and numbers in quotes."""
+    """The base class of all tables of a configuration. Unknown keys, and numbers in quotes, are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -22,12 +22,12 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error of a whole model that is reported at a path of keys, such as `["groups", 0, "min"]`."""
+    """Return an error that a validator of a whole model can raise for one key, such as `["groups", 0, "min"]`."""
     return PydanticCustomError("whole", "{message}", {"keys": list(keys), "message": message})
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float. Accept NumPy's scalars and, for JSON, inf as a string."""
+    """Return a number as a float. NumPy's scalars, and "inf" as a string for JSON, are numbers, too."""
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -48,7 +48,10 @@ def _reads_as_number(value: Any) -> bool:
 def _number_field(
     accepts: Callable[[float], bool], remedy: str, strings: Sequence[str] = ("inf",), **schema: Any
 ) -> Any:
-    """Return the pydantic type of a number that `accepts` accepts. `strings`: infinities that JSON writes in quotes."""
+    """Return a pydantic type for the numbers for which `accepts` returns True.
+
+    remedy: The text of the error for other numbers. strings: Infinities that JSON can only have in quotes.
+    """
 
     def checked(value: Any) -> float:
         number = _number(value)

@@ -1,4 +1,4 @@
-"""The outcome of a clip, with numbers that are read from the device on first use."""
+"""`ClipOutcome`: what a clip did. Its numbers are read from the device when you first use one."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """None without a threshold, with two different bounds, and for a step of a graph."""
+    """The threshold at this step. None for the rule `none`, for two different bounds, and if the step is a tensor of a
+    graph."""
 
     norm: float | None
-    """Before clipping; None for `value`, and for `norm`, which measures each gradient."""
+    """The total norm of the group before the clip. None for the rule `value`, and for `norm`, which measures each
+    gradient."""
 
     coef: float | None
-    """The factor of the gradients, or the smallest factor for `norm`. None if nothing is multiplied."""
+    """The clip coefficient; for `norm` the smallest one. None if nothing is multiplied, as for `value`."""
 
     clipped: bool | None
-    """Whether a gradient changed. None if unknown: asymmetric bounds, NaN among values, or a skipped step."""
+    """Whether a gradient changed. None if it is unknown: for two different bounds, NaN elements, or a skipped step."""
 
 
 class ClipOutcome:
-    """The outcome of one clip. The first number that you read waits for the device."""
+    """The outcome of one clip. Reading the first number waits for the device."""
 
     def __init__(
         self,
@@ -68,7 +70,10 @@ class ClipOutcome:
 
     @property
     def norm(self) -> float:
-        """The total norm before clipping, over all included gradients. A 2-norm, except with a single global norm."""
+        """The total norm before the clip, over all included gradients.
+
+        Its order is the `norm_type` of the configuration if that has a single global norm, else 2.
+        """
         return self._numbers.total
 
     @property
@@ -87,7 +92,7 @@ class ClipOutcome:
 
     @property
     def coef(self) -> float | None:
-        """The smallest coefficient, in float64; 1 if nothing was scaled, None if the step was skipped."""
+        """The smallest clip coefficient, in float64. 1 if nothing was scaled, None if the step was skipped."""
         coefs = [part.coef for part in self.parts.values() if part.coef is not None]
         return None if self.skipped else _smallest(coefs)
 
@@ -99,7 +104,7 @@ class ClipOutcome:
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
-        """The outcome of each group by name. The entry '' is for parameters in no group."""
+        """The outcome of each group, by its name. The entry '' is for the parameters that are in no group."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
     @property
@@ -115,7 +120,7 @@ class ClipOutcome:
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements, or None as for `nan`."""
+        """The number of infinite elements. None if the norm is not finite and they were not counted."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
@@ -148,7 +153,7 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether an element of a part exceeds the threshold; None if it is unknown."""
+        """Return whether an element of a group exceeds the threshold or a bound; None if it is unknown."""
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -159,7 +164,7 @@ class ClipOutcome:
 
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
-    """Return the numbers by their names in logs, without those that are None."""
+    """Return the numbers as a dict with their names in logs. Numbers that are None are left out."""
     numbers = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
     return {prefix + name: value for name, value in numbers.items() if value is not None}
 
@@ -180,7 +185,7 @@ class _Numbers(NamedTuple):
 
     total: float
     norms: list[list[tuple[float, float]]]
-    """Norms and their coefficients, by part."""
+    """For each part of the configuration, its (norm, coefficient) tuples."""
 
     greatest: list[float | None]
     each: list[float]
@@ -188,7 +193,10 @@ class _Numbers(NamedTuple):
 
 
 class _DeferredNumbers:
-    """The numbers of an outcome that arrive later. This object does not keep the gradients alive."""
+    """The numbers of an outcome, which the device may still compute.
+
+    This object does not keep the gradients in memory.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         self._late: list[tuple[Path, Scalar]] = []
@@ -201,7 +209,7 @@ class _DeferredNumbers:
             [self._take(norm.path, norm.n) for norm in outcome.per_tensor],
             outcome.counts and [self._take(outcome.path, count) for count in outcome.counts],
         )  # fmt: skip
-        kinds: dict[type[Path], list[int]] = {}  # each reads its own scalars only
+        kinds: dict[type[Path], list[int]] = {}  # each kind of path can only read its own scalars
         for index, (path, _) in enumerate(() if self._in_graph else self._late):
             kinds.setdefault(type(path), []).append(index)
         self._later = [
@@ -211,9 +219,9 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return a number, or a function that finds it among the deferred numbers."""
+        """Return a number that is known already, or a function that returns it once the device has computed it."""
         if isinstance(scalar, float):
-            return float(scalar)  # and not a NumPy scalar
+            return float(scalar)  # a Python float instead of a NumPy scalar
         if path.on_host:
             return path.read_later([scalar]).values()[0]
         self._in_graph = self._in_graph or path.in_graph([scalar])
@@ -236,7 +244,7 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Return numbers with deferred ones replaced by their values, in nested lists too."""
+    """Replace the functions in nested lists of numbers by their values."""
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]
     return numbers(late) if callable(numbers) else numbers

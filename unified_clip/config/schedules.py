@@ -21,7 +21,7 @@ class Constant(ConfigModel):
 
 
 class Ramp(ConfigModel):
-    """A threshold from `start` at step `begin` to `end` after `steps` more steps. Constant before and after."""
+    """A threshold that is `start` up to step `begin`, moves to `end` in `steps` steps, and then stays there."""
 
     start: Finite
     end: Finite
@@ -36,7 +36,7 @@ class Linear(Ramp):
 
 
 class Cosine(Ramp):
-    """A ramp along half a cosine, as in Loshchilov and Hutter ("SGDR", 2017) for learning rates."""
+    """A ramp along half a cosine, as Loshchilov and Hutter ("SGDR", 2017) use it for learning rates."""
 
     schedule: Literal["cosine"]
 
@@ -64,7 +64,7 @@ Schedule = Annotated[Constant | Linear | Cosine | Piecewise, Field(discriminator
 
 
 def threshold_at(threshold: float | Schedule, step: int) -> float:
-    """Return the threshold at a step, counted from 0. That of a ramp is rounded to float32."""
+    """Return the threshold at a step, counted from 0. The threshold of a ramp is rounded to float32."""
     if not isinstance(threshold, ConfigModel):
         return float(threshold)
     result: float = evaluate(threshold, step, HOST)
@@ -72,7 +72,10 @@ def threshold_at(threshold: float | Schedule, step: int) -> float:
 
 
 def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
-    """Return the threshold at a step as a scalar. `step`: a number, or a tensor with one element."""
+    """Return the threshold at a step as a scalar.
+
+    step: A number, or a tensor with one element. xp: The scalar functions of its framework.
+    """
     step, number, where = xp.asarray(step), xp.asarray, xp.where
     if isinstance(schedule, Constant):
         return number(schedule.value)
@@ -83,7 +86,7 @@ def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
         return result
     zero, steps, begin = number(0), number(schedule.steps), number(schedule.begin)
     done = where(step > begin, where(step - begin < steps, step - begin, steps), zero)
-    # No cancellation and no division: compilers divide differently, which would change bits.
+    # A form without cancellation or division: compilers divide in other ways, which would change bits.
     if isinstance(schedule, Cosine):
         quarter = number(math.pi / 2 / schedule.steps)
         parts = [xp.cos(share * quarter) for share in (done, steps - done)]

@@ -62,12 +62,12 @@ class Clipping(ConfigModel):
     @field_validator("threshold")
     @classmethod
     def _number(cls, threshold: Any) -> Any:
-        """Return the number of a constant schedule; anything else unchanged."""
+        """Replace a constant schedule by its number. Other values stay unchanged."""
         return threshold.value if isinstance(threshold, Constant) else threshold
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:
-        if "rule" not in self.model_fields_set:  # a group before it inherits the rule
+        if "rule" not in self.model_fields_set:  # a group that has not inherited its rule yet
             return self
         keys = {name for name in self.model_fields_set if getattr(self, name) is not None}
         bounds = sorted({"min", "max"} & keys)
@@ -99,7 +99,10 @@ class Clipping(ConfigModel):
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
-        """Return the rule in the core's form, with the threshold of a step."""
+        """Return the rule as a `ClipRule`, as the functions of `_core` need it.
+
+        `threshold`: the one at the current step.
+        """
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
             return ClipRule("value", bounds=bounds) if bounds else ClipRule("value", threshold=threshold)
@@ -112,7 +115,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. Keys that it does not set come from the configuration."""
+    """A group of parameters with its own rule. Keys that the group does not set come from the configuration."""
 
     name: Name
     include: Patterns
@@ -123,7 +126,7 @@ class Group(Clipping):
             {"anyOf": [{"enum": list(get_args(Rule)), "type": "string"}, {"type": "null"}]}
             | {"description": "as for the configuration; default: the configuration's"}
         ),
-    ] = None  # type: ignore[assignment]  # until it is part of a configuration
+    ] = None  # type: ignore[assignment]  # only until the group is part of a configuration, whose rule it then inherits
 
 
 class Provenance(ConfigModel):
@@ -144,15 +147,17 @@ class Settings(Clipping):
         description="when the total norm is NaN or infinite: as the family has it; raise an error; skip the step; make "
         "all gradients zero",
     )
-    include: Patterns = Field(default=["*"], description="patterns of the names of parameters that take part")
-    exclude: list[Name] = Field(default=[], description="patterns of those that are neither counted nor clipped")
+    include: Patterns = Field(default=["*"], description="patterns of the names of parameters that are clipped")
+    exclude: list[Name] = Field(
+        default=[], description="patterns of the names of parameters that are not clipped, and not part of the norm"
+    )
     groups: list[Group] = Field(default=[], description="parameters with a rule of their own")
     provenance: Provenance | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, data: Any) -> Any:
-        """Add the configuration's keys to groups that do not set them, before validation."""
+        """Before validation, copy the keys of the configuration to each group that does not set them."""
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return data
         groups = [group.data() if isinstance(group, Group) else group for group in data["groups"]]
@@ -203,7 +208,7 @@ class Settings(Clipping):
 
     @property
     def uses_default_family(self) -> bool:
-        """Return whether a rule by norm sets no family, so that the default family applies."""
+        """Whether a rule by norm sets no family, so that the default family applies."""
         return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property
@@ -215,7 +220,10 @@ INHERITED = ("rule", "threshold", "min", "max", "norm_type", "family", "eps")
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a group with the keys that it inherits: none of another rule, and no eps if it sets a family."""
+    """Return the data of a group, with the keys that it inherits from the configuration.
+
+    A group with another rule inherits no keys of that rule. A group that sets a family does not inherit eps.
+    """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
     names: tuple[str, ...] = INHERITED

@@ -1,4 +1,4 @@
-"""Assign gradients to the parts of a configuration by their names."""
+"""Assign each gradient to a part of a configuration, by its parameter's name: to a group, or to the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """The assignment of gradients to the parts of a configuration: its groups, then all other parameters."""
+    """Assigns gradients to the parts of a configuration: to its groups, and to a last part with all other
+    parameters.
+    """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names = settings.uses_names
@@ -33,7 +35,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients that are to be clipped, sorted by part, with their names."""
+        """Return the gradients to clip, with their names, in the order of the parts."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -63,7 +65,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of each part in a list of gradients that is sorted as `group_leaves` does."""
+        """Return the range of indices of each part, in a list of gradients in the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)

@@ -24,7 +24,8 @@ TYPES = {
     "model_attributes_type": "a table",
     "dict_type": "a table",
 }
-"""By pydantic's name of the error, the expected type. A value of several types has one such error for each of them."""
+"""By pydantic's name of an error, the expected type in words. If a value may have several types, pydantic reports an
+error for each type."""
 
 LIMITS = {
     "greater_than_equal": "{ge:g} or more",
@@ -36,7 +37,7 @@ LIMITS = {
     "too_long": "at most {entries}",
     "string_too_short": "at least one character",
 }
-"""By pydantic's name of the error, the values that are allowed."""
+"""By pydantic's name of an error, the allowed values in words."""
 
 TAGS = ("union_tag_invalid", "union_tag_not_found")
 
@@ -50,7 +51,10 @@ def settings_data(document: Document) -> dict[str, Any]:
     data = {key: value for key, value in data.items() if key != "$schema"}
     version = data.get("version", VERSION)
     if isinstance(version, int) and version > VERSION:
-        raise document.wrong(["version"], f"it is {version}, and this release supports {VERSION}. Install a later one.")
+        raise document.wrong(
+            ["version"],
+            f"it is {version}, but this release of unified_clip supports {VERSION}. Install a later release.",
+        )
     try:
         Settings.model_validate(data)
     except ValidationError as error:
@@ -64,7 +68,7 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
     An unknown key comes first, because a misspelt key also causes an error about a missing one.
     """
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
-    # If a value has several types, report the type whose error is deepest.
+    # If a value may have several types, report the error of the type that fits best: the deepest error.
     outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]
     deepest = [(keys, entry) for keys, entry in errors if keys not in outer]
     deepest.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
@@ -139,7 +143,7 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
     """Return (keys, possible types of the value, value) at a location in an error of pydantic.
 
-    pydantic's locations also name the members of a union, which are no keys.
+    pydantic's locations contain the names of union members as well, which are not keys of the document.
     """
     types: list[Any] = [model]
     keys: list[Key] = []
@@ -187,7 +191,10 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the required keys of a table with a single possible value, which select one of several tables."""
+    """Return the keys of a table that have a single possible value, such as schedule = "linear".
+
+    They select the table.
+    """
     fields = table.model_fields.items() if _is_table(table) else ()
     return {
         name: get_args(field.annotation)

@@ -201,7 +201,7 @@ def test_aliases_do_not_eat_memory(top: str, seed: str) -> None:
     lists = "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}' if i else seed] * 10)}]\n" for i in range(9))
     lists = lists.replace(f"[{', '.join([seed] * 10)}]", f"[{seed}]")
     text = f"{lists}{top.format('*l8')}" if top != "{}" else lists
-    with pytest.raises(ConfigError, match="the text, line 1: aliases expand the file too far"):
+    with pytest.raises(ConfigError, match="the text, line 1: the values of all aliases together are too large"):
         ClipConfig.loads(text, "yaml")
 
 

@@ -110,7 +110,9 @@ def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, te
 
 
 def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(write: Write) -> None:
-    with pytest.raises(ConfigError, match=r"^a\.json: .* clip keys are those of hf and paddlenlp\. .*--from hf\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^a\.json: .* clip keys are in the formats hf and paddlenlp\. .*--from " r"hf\.$"
+    ):
         ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
 
 
@@ -304,5 +306,5 @@ def test_the_file_to_import_is_not_overwritten(tmp_path: Path, capsys: pytest.Ca
     path = tmp_path / "hf.yaml"
     path.write_text("max_grad_norm: 0.3\n", encoding="utf-8")
     assert main(["config", "import", str(path), "--from", "hf", "--out", str(path)]) == 2
-    assert "is the file to import. Pass another one with --out." in capsys.readouterr().err
+    assert "the file to import. Pass another file to --out." in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "max_grad_norm: 0.3\n"

@@ -376,7 +376,7 @@ def test_the_command_compares_two(files: Path, capsys: pytest.CaptureFixture[str
     assert cli.main(["explain", "a.toml", "b.yaml"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "what differs" in printed
-    assert printed.endswith("The results differ in 3 of 4 rows.")
+    assert printed.endswith("The results differ in 3 of 4 examples.")
     assert printed.count("identical") == 1
 
 
@@ -388,7 +388,7 @@ def test_the_command_compares_two(files: Path, capsys: pytest.CaptureFixture[str
             'rule = "global_norm"\nthreshold = 1.0000000000000002\n',
             "The results are identical, but the configurations differ.",
         ),
-        ('rule = "global_norm"\nthreshold = 2.0\n', "The results differ in 3 of 4 rows."),
+        ('rule = "global_norm"\nthreshold = 2.0\n', "The results differ in 3 of 4 examples."),
     ],
 )
 def test_a_comparison_ends_with_a_verdict_that_repeats_no_row(

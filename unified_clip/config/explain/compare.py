@@ -31,13 +31,14 @@ class ExampleResult:
     of: str
     outcome: Outcome
     norm: float
-    """The total norm before clipping, over included gradients."""
+    """The total norm before the clip. Excluded gradients do not count."""
 
     coef: float | None
-    """None, like the next two, if the step is skipped or an error is raised."""
+    """The smallest clip coefficient. This and the next two fields are None if the step is skipped or an error is
+    raised."""
 
     norm_clipped: float | None
-    """The 2-norm of all results, excluded gradients too, in the dtype of norms."""
+    """The 2-norm of all results, including the excluded gradients, rounded to the dtype that norms have."""
 
     results: dict[str, list[float]] | None
     """The first elements of the first gradients."""
@@ -73,7 +74,7 @@ class Compared:
     """The largest difference of an element, relative to the largest element of either result."""
 
     sentence: str
-    """The effects in words, for JSON and for reports of `unified-clip port`."""
+    """Both effects in words."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +102,20 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The sentence about how many rows of `compared` differ."""
+        """A sentence about how many of the examples in `compared` differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)
         if not differing:
             return "The results are identical, but the configurations differ."
-        return f"The results differ in {differing} of {len(self.compared)} rows."
+        return f"The results differ in {differing} of {len(self.compared)} examples."
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """Explain a configuration in words, and by its effect on these gradients, or on examples around its threshold."""
+    """Describe a configuration in words, and clip these gradients by it.
+
+    Without gradients, clip examples near the threshold.
+    """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     return Explanation(name, describe.sentences(config), list(config.notes), worked)
 
@@ -119,7 +123,10 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """Compare two configurations on these gradients, or on examples. Schedules: also at their starts and ends."""
+    """Compare two configurations: their settings, and their effects on these gradients, or on examples.
+
+    If a threshold has a schedule, gradients are clipped at `step`, and at later steps where the schedules may differ.
+    """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
     return Comparison(first, second, a.meaning == b.meaning, _differences(a, b), compared)
@@ -145,7 +152,10 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example. Return the effect, and the clipped arrays; [] if the step is skipped or raises."""
+    """Clip an example.
+
+    Return (effect, clipped arrays). There are no arrays if the step is skipped or an error is raised.
+    """
     clipper, gradients = Clipper(config), dict(example.gradients)
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own
         try:
@@ -174,7 +184,9 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest difference, divided by the largest element; inf if nonfinite elements differ."""
+    """Return the largest difference of two elements, divided by the largest element. inf if NaN or infinite ones
+    differ.
+    """
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
     a, b = ([array.astype(np.result_type(array, np.float64)) for array in arrays] for arrays in (a, b))
@@ -220,7 +232,7 @@ def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:
     differences = [
         Difference(about, x, other_aspects[about]) for about, x in aspects.items() if x != other_aspects[about]
     ]
-    if not differences and a.meaning != b.meaning:  # where nonfinite hides it
+    if not differences and a.meaning != b.meaning:  # the effect differs only where `nonfinite` applies
         differences.append(Difference("family", a.family or DEFAULT_FAMILY, b.family or DEFAULT_FAMILY))
     return differences
 
@@ -232,7 +244,10 @@ def _group(config: ClipConfig, name: str) -> str:
 
 
 def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
-    """Return the settings of a configuration in words, by topic. `shared`: the groups whose order is listed."""
+    """Return the settings of a configuration in words, by topic.
+
+    shared: The names of groups that both configurations have. Their order is one of the topics.
+    """
     has_norm = config.rule in ("norm", "global_norm")
     return {
         "rule": config.rule,

@@ -44,13 +44,13 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """Return the shortest text that parses to this number."""
+    """Return a number as the shortest text that reads back as the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
 def measured(value: float) -> str:
-    """Return a computed number as text: the shortest text of a float32, or else 9 digits."""
+    """Return a computed number as text: the shortest text if it is a float32, else 9 digits."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)
@@ -88,7 +88,7 @@ def _schedule(schedule: Schedule) -> str:
 
 
 def nonfinite(settings: Settings) -> str:
-    """Return the effect of a norm that is not finite in words."""
+    """Describe what happens if the norm is NaN or infinite."""
     actions = {
         "raise": "an error is raised and nothing changes",
         "skip": "the step is skipped",

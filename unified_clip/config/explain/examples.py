@@ -27,10 +27,10 @@ NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
 """Parameter names for configurations without patterns."""
 
 STANDINS = ("weight", "bias")
-"""Texts for wildcards of patterns."""
+"""What replaces `*` in a pattern, to make an example name."""
 
 PAIRED = 30
-"""The limit of patterns that are combined in pairs, for a name that both match."""
+"""At most this many patterns are combined in pairs, to make a name that matches both."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Example:
     """Example gradients with a description, and the step at which they are clipped."""
 
     of: str
-    """The description."""
+    """The description, such as "gradients of norm 13"."""
 
     gradients: Gradients
     step: int
@@ -50,7 +50,7 @@ class _NameGroup:
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """One rule per configuration; None if the names are excluded."""
+    """For each configuration, the rule for these names; None if it excludes them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Measure:
 
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
-    """Return examples around the thresholds of each rule, with more where configurations differ."""
+    """Return example gradients below, at and above the threshold of each rule. Add examples that show a difference."""
     groups = _name_groups(configs)
     result: list[Example] = []
     largest: dict[str, Array] = {}
@@ -103,7 +103,7 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """Return `step`, and the later steps at which the thresholds may differ."""
+    """Return `step`, and later steps at which the thresholds of the configurations may differ."""
     parts = itertools.zip_longest(*(config.parts for config in configs))
     return [step, *dict.fromkeys(later for rules in parts for later in _later_steps(rules, step))]
 
@@ -153,7 +153,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return the steps at the start, inside and at the end of schedules that differ; [] if none do."""
+    """Return steps at the start, inside and at the end of schedules that differ; [] if no schedules differ."""
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
         return []
@@ -195,8 +195,9 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return for each included name the index of its part, in `config.parts`."""
-    with warnings.catch_warnings(action="ignore", category=ClipWarning):  # patterns that match none of these names
+    """Return, for each name that is not excluded, the index of its part in `config.parts`."""
+    # warnings about patterns that match none of these names
+    with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
     return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last one is excluded
 
@@ -207,7 +208,7 @@ def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:
         yield from (_matching_name(pattern, standin) for standin in STANDINS)
-        if pattern.startswith("*."):  # a module is optional there
+        if pattern.startswith("*."):  # `*.bias` also matches the name `bias` alone
             yield _matching_name(pattern.removeprefix("*."), STANDINS[0])
     for outer, inner in itertools.permutations(patterns[:PAIRED], 2):
         for standin in STANDINS:
@@ -217,6 +218,6 @@ def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
 
 
 def _matching_name(pattern: str, standin: str) -> str:
-    """Return a name that matches a pattern, with `standin` in place of each `*`."""
+    """Return a name that matches a pattern: each `*` becomes the text `standin`."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda match: "_" if match[1] else match[2], pattern)
     return text.replace("*", standin).replace("?", "x")

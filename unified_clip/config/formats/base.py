@@ -18,7 +18,8 @@ from ..documents import Document, Key
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 
 Zero = Literal["off", "zeros", "error"]
-"""The trainer's meaning of 0: clipping is off, all gradients become 0, or training fails."""
+"""What a threshold of 0 does in a trainer: clipping is off, all gradients become 0 ("zeros"), or training fails
+("error")."""
 
 
 class FormatKey(NamedTuple):
@@ -28,7 +29,7 @@ class FormatKey(NamedTuple):
     meaning: str
     default: str = ""
     versions: str = ""
-    """Versions of the trainer. '' for all."""
+    """The versions of the trainer that have the key. '' for all."""
 
     support: Literal["imported and exported", "imported", "rejected"] = "imported and exported"
 
@@ -53,14 +54,14 @@ class Imported:
 
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """Notes for the user: a default that applies, or a word with an unexpected meaning."""
+    """Sentences for the user, such as about a default that applies, or a key with an unexpected meaning."""
 
 
 class Format(ABC):
     """The format of one trainer's configuration: its clip keys, and how to read and write them."""
 
     name: ClassVar[str]
-    """The name on the command line."""
+    """The name of the format on the command line, such as deepspeed."""
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
@@ -71,30 +72,31 @@ class Format(ABC):
     """The files of the trainer's source that define the keys."""
 
     newest: ClassVar[str]
-    """The release that the source was read from. The default for exports."""
+    """The newest supported release of the trainer. Exports are for this one by default."""
 
     needs_version: ClassVar[str] = ""
-    """Why the meaning depends on the trainer's version. '' if it does not."""
+    """Why the meaning of the keys depends on the trainer's version. '' if it does not."""
 
     instead: ClassVar[str] = ""
-    """The object of unified_clip that clips by a whole configuration in this trainer, for messages."""
+    """The class or function of unified_clip that clips in this trainer by any configuration. Error messages
+    suggest it."""
 
     # -- where the trainer reads its keys
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Paths of keys that only this trainer has. One of them is enough to recognise a file."""
+    """Paths of keys that only this trainer has. A file with one of them is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths where the trainer reads its clip keys. "*" is any key. Errors name the first one."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Paths of other clip keys, for which `read` has its own error or note."""
+    """Paths of clip keys that are not supported. `read` has an error or a note for each."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """Last parts of `clip_keys` that choose a rule, not a threshold."""
+    """Of `clip_keys`, the last parts of those that choose a rule and have no threshold."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
-    """More top-level keys of its files. Other trainers may have them too."""
+    """Other top-level keys of the trainer's files. Files of other trainers may have them, too."""
 
     # -- what the trainer's clipping does
 
@@ -102,19 +104,19 @@ class Format(ABC):
     family: ClassVar[FamilyName] = "pytorch"
     zero: ClassVar[Zero] = "off"
     off: ClassVar[Any] = 0.0
-    """The value of the clip key that clips nothing."""
+    """The value of the clip key that switches clipping off."""
 
     norm_types: ClassVar[bool] = False
-    """Whether it supports norm types other than 2."""
+    """Whether the trainer supports norm types other than 2."""
 
     has_bounds: ClassVar[bool] = False
-    """Whether it supports `min` and `max`. `export_threshold` returns None for them."""
+    """Whether the trainer supports `min` and `max`. For these, `export_threshold` returns None."""
 
     nonfinite: ClassVar[Sequence[str]] = ("family",)
-    """The values of `nonfinite` that it supports."""
+    """The values of `nonfinite` that the trainer supports."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
-        """Return the paths at which this file may have the clip keys: by default `clip_keys`."""
+        """Return the paths at which this file may have clip keys. By default, these are `clip_keys`."""
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
@@ -126,7 +128,9 @@ class Format(ABC):
         """Return the clip settings in a file. ConfigError: a setting cannot be imported."""
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return settings as data of the trainer's file: by default, the first clip key with the threshold or `off`.
+        """Return a configuration as data of the trainer's file.
+
+        By default, it has the first clip key, with the threshold or `off`.
 
         Raise NotRepresentableError if the format does not support a setting.
         """
@@ -137,7 +141,7 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document) -> Version:
-        """Return the version. ConfigError: it is None, although the meaning of the keys depends on it."""
+        """Return the version. ConfigError: it is None, but the meaning of the keys depends on it."""
         if version is None:
             raise ConfigError(f"{document.name}: {self.needs_version}. Pass yours, as --from {self.name}@{self.newest}")
         return version
@@ -169,10 +173,10 @@ class Format(ABC):
         Args:
             document, keys: The file and the path.
             default: The threshold of a file without the key.
-            zero: The meaning of 0. Default: the format's.
-            negative: The meaning of a number below 0. Default: off if 0 is off, else an error.
-            null: The meaning of null.
-            infinite: "error" if inf makes gradients NaN.
+            zero: What a threshold of 0 does in the trainer. None: as the format's `zero`.
+            negative: What a threshold below 0 does. None: off if 0 is off, else an error.
+            null: What null does.
+            infinite: What inf does: "error" if it makes gradients NaN.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if value is None and null == "off":
@@ -186,7 +190,7 @@ class Format(ABC):
             raise document.wrong(keys, "training fails with 0. Set a number above 0, or remove the clip.")
         if value < 0 and (negative or zero) != "off":
             least = "a number above 0" if zero == "error" else "0 or more"
-            raise document.wrong(keys, f"{value:g} fails in training or flips the sign of gradients. Set {least}.")
+            raise document.wrong(keys, f"{value:g} makes training fail, or changes the sign of gradients. Set {least}.")
         if value < 0 or (value == 0 and zero == "off"):
             return None
         if value == math.inf and infinite == "error":
@@ -205,13 +209,16 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold to export; None if the settings clip nothing.
 
-        `rules`, `family` and `zero` replace the format's. Raise NotRepresentableError for an unsupported setting.
+        NotRepresentableError: the format does not support a setting.
+        rules, family, zero: What the format supports, if that differs from its attributes of the same name.
         """
         rules, family, zero = rules or self.rules, family or self.family, zero or self.zero
         problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules, family)
         if not problem and zero != "zeros" and settings.threshold == 0:
             effect = "switches clipping off" if zero == "off" else "fails in training"
-            problem = f"a threshold of 0 {effect} there. In unified_clip it makes all gradients 0. Set another one."
+            problem = (
+                f"a threshold of 0 {effect} there. In unified_clip, 0 makes all gradients 0. Set another threshold."
+            )
         if problem:
             raise self.not_exported(problem)
         return None if is_off(settings) else settings.threshold  # type: ignore[return-value]
@@ -220,7 +227,9 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def _unsupported_keys(self, settings: Settings) -> str:
-        """Return an error if the format does not support selection by name, or this nonfinite; else ''."""
+        """Return an error if the format does not support include, exclude, groups or nonfinite of the settings; else
+        ''.
+        """
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -232,7 +241,7 @@ class Format(ABC):
         return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}{instead}."
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule], family: FamilyName) -> str:
-        """Return an error if the format does not support the rule, or its threshold, norm or family; else ''."""
+        """Return an error if the format does not support the rule, threshold, norm_type, family or eps; else ''."""
         if is_off(settings):
             return ""
         if settings.rule not in rules:
@@ -254,7 +263,7 @@ class Format(ABC):
 
 
 class OwnFormat(Format):
-    """A format whose files are of a kind of its own, such as Python, besides TOML, YAML and JSON."""
+    """A format with files that are not TOML, YAML or JSON, such as Python source. It has its own parser."""
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
@@ -277,12 +286,15 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a note about the trainer's default if the file does not set a key, as a list; else []."""
+    """Return a list with a note about the trainer's default if the file does not set a key; else []."""
     return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys; 2 if the file does not set it. ConfigError: it is none."""
+    """Return the norm type at a path of keys; 2 if the file does not set it.
+
+    ConfigError: the value is not a norm type.
+    """
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf

@@ -21,7 +21,7 @@ from .base import OwnFormat, parse_version
 UNIFIED_CLIP = "unified_clip"
 
 Candidate = tuple[Format | None, Document]
-"""A format that recognises a file, None for unified_clip's own, and the parsed file."""
+"""(a format that recognises the file, the parsed file). The format is None for unified_clip's own."""
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
@@ -63,7 +63,10 @@ def write(config: Settings, to: str, version: str | None = None) -> str:
 
 
 def _parse_name(text: str) -> tuple[str, Version | None]:
-    """Return (name, version) of "name@version"; version None without one. ConfigError: an unknown name."""
+    """Split "name@version" into (name, version).
+
+    The version is None if the text has none. ConfigError: an unknown name.
+    """
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
         raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.")
@@ -71,7 +74,7 @@ def _parse_name(text: str) -> tuple[str, Version | None]:
 
 
 def _named(path: Path, trainer: Format) -> Candidate:
-    """Parse a file as this format. ConfigError: it looks like another one, whose keys would be ignored."""
+    """Parse a file in the format that the user named. ConfigError: the file looks like another format."""
     kind = KINDS.get(path.suffix.lower())
     text = documents.read_text(path)
     if kind is not None and kind in trainer.kinds:
@@ -95,7 +98,9 @@ def _detect(path: Path) -> Candidate:
     if names := _names(candidates):
         raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.")
     if names := _with_clip_keys(path):
-        advice = f"Its clip keys are those of {' and '.join(names)}. Choose one, such as --from {names[0]}."
+        advice = (
+            f"Its clip keys are in the formats {' and '.join(names)}. Choose one of them, such as --from {names[0]}."
+        )
     else:
         advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
     raise ConfigError(f"{path.name}: cannot infer the format. {advice}")
@@ -123,7 +128,7 @@ def _recognising(path: Path) -> list[Candidate]:
 
 
 def _with_clip_keys(path: Path) -> list[str]:
-    """Return the names of formats with a clip key that a file has. These formats may not recognise the file."""
+    """Return the names of the formats of which a file has a clip key. Such a format may not recognise the file."""
     if (kind := KINDS.get(path.suffix.lower())) is None:
         return []
     document = documents.parse(documents.read_text(path), kind, path.name)
@@ -132,7 +137,7 @@ def _with_clip_keys(path: Path) -> list[str]:
 
 
 def _import_advice(path: Path) -> str:
-    """Return advice with the command that imports a trainer's file; '' if the trainer is unknown."""
+    """Return a sentence with the command that imports a trainer's file; '' if no format recognises the file."""
     try:
         trainers = [trainer for trainer, _ in _recognising(path)]
     except ConfigError:

@@ -26,7 +26,7 @@ def data(optimizer: Any) -> dict[str, Any]:
             return {**imported.settings, "provenance": provenance}
     advice = "is not an optimizer of Keras or Paddle. Pass one of these."
     if "torch" in packages:
-        advice = "does not clip: PyTorch's training loops do. Import the trainer's configuration."
+        advice = "does not clip: with PyTorch, the training loop does. Import the trainer's configuration."
     elif "optax" in packages:
         advice = "does not expose its clip settings. Import the source that builds it with --from optax."
     raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {advice}")
@@ -57,7 +57,10 @@ def _paddle(optimizer: Any, _: str) -> Imported:
 
 
 def _settings(clip: Any, owner: str) -> dict[str, Any]:
-    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`. `owner`: for errors."""
+    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`.
+
+    `owner`: the optimizer's name, for errors.
+    """
     kind = type(clip)
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:

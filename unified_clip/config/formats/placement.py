@@ -1,4 +1,4 @@
-"""Find clip keys that are in the wrong place, where their trainer does not read them."""
+"""Find clip keys that a file has in the wrong place, where the trainer does not read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import Format
 Path = tuple[Key, ...]
 
 ANY = "*"
-"""In a place of `Format.places`: any key, or any index of a list."""
+"""In a path of `Format.places`, this stands for any key, or for any index of a list."""
 
 LOOKALIKE = re.compile(
     r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip
@@ -21,10 +21,10 @@ LOOKALIKE = re.compile(
     r"|.*max(imum)?grad(ient)?s?norm.*"  # max_grad_norm
     r"|(global)?clip(ping)?(by)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_norm_global
 )
-"""Names of clip keys in any trainer, in lower case and without punctuation."""
+"""Matches the name of a clip key in any trainer, in lower case and without punctuation."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""Last parts of keys that switch clipping on."""
+"""The last parts of keys that switch clipping on or off."""
 
 
 def check(document: Document, trainer: Format) -> list[str]:
@@ -73,13 +73,13 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
 
 
 def _is_at(path: Path, places: Sequence[Path]) -> bool:
-    """Return whether a path is one of these places, in which ANY stands for any key."""
+    """Return whether a path matches one of these places. ANY in a place matches any key."""
     same_length = (zip(path, place, strict=True) for place in places if len(place) == len(path))
     return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a key has the name of a clip key: of this trainer, or of another one and switched on."""
+    """Return whether a key is named like a clip key of this trainer, or like one of another trainer that is not off."""
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
         return True

@@ -15,11 +15,11 @@ from ..documents import Document
 from .base import OwnFormat
 
 MAX_ALIASES = 10
-"""The limit of names that are followed when each stands for the next."""
+"""A chain of names, such as a = b; b = 1.0, is followed up to this length."""
 
 
 class PythonFormat(OwnFormat):
-    """A format for a framework's clipping in Python source. `Document.data` is a `Source`."""
+    """The format of Python source that clips by a framework. The `data` of a document is a `Source`."""
 
     kinds = ("python",)
     package: ClassVar[str]
@@ -67,7 +67,10 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Return the values that are assigned to each name. None stands for a binding that is no plain assignment."""
+        """Return the values that are assigned to each name.
+
+        None stands for any other binding, such as a loop variable.
+        """
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
             if isinstance(node, ast.Assign):
@@ -98,7 +101,7 @@ class Source:
         return ConfigError(f"{self.name}, line {node.lineno}: {message}")  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip', by imports; '' for other expressions."""
+        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`; '' for other expressions."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
@@ -117,7 +120,7 @@ class Source:
                     raise self.wrong(node, f"cannot infer the names that this imports from {package}. Import each one.")
             elif isinstance(node, ast.Call) and self.dotted(node.func) == "getattr":
                 if node.args and self.dotted(node.args[0]).partition(".")[0] == package:
-                    raise self.wrong(node, f"{ast.unparse(node)} is only known at run time. Write the name.")
+                    raise self.wrong(node, f"{ast.unparse(node)} is only known at run time. Write the name instead.")
             elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
                 first, _, rest = self.dotted(node).partition(".")
                 if first == package and rest:
@@ -132,14 +135,14 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the only one of these clips; None without any. ConfigError: there are several."""
+        """Return the clip if there is exactly one; None if there is none. ConfigError: there are several."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(clips[1][1], f"the file has several clips (lines {lines}). Import a file with one.")
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return the arguments of a call by name, as a document. ConfigError: one is unknown, or no constant."""
+        """Return the arguments of a call by name, as a document. ConfigError: one is unknown, or not a constant."""
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred) or position >= len(names):

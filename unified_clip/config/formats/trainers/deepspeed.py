@@ -11,7 +11,7 @@ KEY = "gradient_clipping"
 ARGUMENT = ("optimizer", "params", "max_grad_norm")
 
 CLIPS_BY_DEFAULT = Version("0.19.3")
-"""Earlier versions clip only if the file sets the key."""
+"""From this version on, DeepSpeed clips even if the file does not set the key."""
 
 SKIPS = "DeepSpeed skips steps whose norm is not finite"
 FP16 = f"With fp16, {SKIPS}."
@@ -61,7 +61,7 @@ class DeepSpeed(Format):
 
 
 def _skips(document: Document) -> list[str]:
-    """Return notes on steps with a nonfinite norm, for the file's precision or for each possible one."""
+    """Return notes on steps whose norm is not finite: for the precision that the file sets, or else for each one."""
     if document.get("fp16", "enabled") is True:
         return [FP16]
     for name in ("bf16", "bfloat16"):

@@ -73,7 +73,10 @@ class Detectron2(Format):
         return bool(enabled)
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
-        """Return the value of a key, or its default after adding a note. ConfigError: another file may set it."""
+        """Return the value of a key. If the file does not set it, add a note and return the default.
+
+        ConfigError: the file does not set the key, but its `_BASE_` file may.
+        """
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
         if base := document.get("_BASE_"):

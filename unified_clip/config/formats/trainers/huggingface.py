@@ -21,7 +21,7 @@ TRAINING_ARGUMENTS = words("""
 """Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
 
 NULL_FAILS = Version("5.0.0.dev0")
-"""Since this version training fails with null. Earlier, null switched clipping off."""
+"""From this version on, training fails with null. In earlier versions, null switches clipping off."""
 
 PRIVATE = ("noise_multiplier", "target_epsilon")
 

@@ -15,10 +15,11 @@ KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "
 NAMES = tuple(KEYS.values())
 
 TF_KERAS = Version("2.4")
-"""Since this version Keras is part of TensorFlow. Earlier it was standalone, and `clipnorm` was the global norm."""
+"""From this version on, `clipnorm` is per tensor. Earlier Keras was a package of its own, and `clipnorm` the global
+norm."""
 
 NO_ZERO = Version("2.11")
-"""Since this version 0 switches clipping off."""
+"""From this version on, 0 switches clipping off. Earlier, 0 made all gradients 0."""
 
 Era = Literal["standalone", "tf.keras", "keras 3"]
 
@@ -94,7 +95,10 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file. ConfigError: it is unknown, and `version` is None."""
+        """Return the generation of Keras that wrote the file.
+
+        ConfigError: the file does not show it, and `version` is None.
+        """
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
         if legacy is not None:
@@ -113,10 +117,10 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Return the path of the optimizer's configuration, which other tables may wrap.
+    """Return the path of the optimizer's configuration. It may be inside other tables.
 
     `keras.optimizers.serialize`, `model.get_compile_config()` and the config.json of a .keras file each add a table. An
-    optimizer that scales the loss wraps another.
+    optimizer that scales the loss contains another one.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):

@@ -18,7 +18,7 @@ from ..base import Format, FormatKey, Imported, default_note, imported_key, path
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
 
 HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
-"""The class in Hydra's `_target_`."""
+"""Matches the class of a trainer in Hydra's `_target_`."""
 
 
 class Lightning(Format):
@@ -81,7 +81,7 @@ def _is_hydra_trainer(document: Document) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the trainer's table. Of a file with a table per subcommand: that of fit."""
+    """Return the path of the trainer's table. If the file has a table for each subcommand, return that of `fit`."""
     if _is_hydra_trainer(document):
         return []
     document.get("fit", "trainer", VALUE)  # raises unless they are tables

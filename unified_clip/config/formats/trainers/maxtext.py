@@ -22,7 +22,7 @@ class MaxText(Format):
         base_output_directory per_device_batch_size dataset_path dataset_type model_name run_name steps hardware
         enable_checkpointing
     """)
-    family = "paddle"  # optax adds no eps either
+    family = "paddle"  # like Paddle's rule, optax's adds no eps
     keys = (
         FormatKey(KEY, "the global norm, optax's rule (eps = 0); 0: off", "1.0"),
         rejected_key(

@@ -44,7 +44,7 @@ class Megatron(OwnFormat):
         return document.has("clip_grad") and document.has("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return each `--option` of a script with its value; with a list of values if it occurs several times."""
+        """Return the value of each `--option` of a script. An option that occurs several times has a list of values."""
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
         values: list[Any] = []

@@ -31,12 +31,12 @@ MMCV = ("optimizer_config", "grad_clip")
 ROOTS = {"optim_wrapper", "optimizer_config", "_base_"}
 
 WRAPPER_ARGUMENTS = words("type optimizer paramwise_cfg constructor accumulative_counts loss_scale dtype")
-"""Arguments of one optimizer's wrapper. Other keys may name several optimizers."""
+"""The arguments of the wrapper of one optimizer. A dict with other keys may contain several optimizers."""
 
 CLIP_ARGUMENTS = {"norm": words("max_norm norm_type error_if_nonfinite foreach"), "value": words("clip_value foreach")}
 
 WRITERS = words("globals locals vars exec")
-"""Builtins that can change a name without an assignment to it."""
+"""Builtin functions by which code can change a name without an assignment."""
 
 WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump()."
 
@@ -105,7 +105,7 @@ class MMEngine(OwnFormat):
             return Imported({"rule": "none"})
         _check_known(document, CLIP)
         if not isinstance(clip, dict) or not clip:
-            raise document.wrong(CLIP, f"{clip!r:.60} fails in training. Set None, or a dict with a threshold.")
+            raise document.wrong(CLIP, f"{clip!r:.60} makes training fail. Set None, or a dict with a threshold.")
         for name in clip:
             _check_known(document, [*CLIP, name])
         is_partial = document.has("_base_") and not _replaces(document, *CLIP)
@@ -170,7 +170,7 @@ def _check_known(document: Document, keys: Sequence[str]) -> None:
 
 
 def _replaces(document: Document, *keys: str) -> bool:
-    """Return whether a dict, or one around it, has `_delete_`, which replaces the same dict of `_base_`."""
+    """Return whether a dict, or one that contains it, has `_delete_`: then the dicts of `_base_` files do not count."""
     paths = [(*keys[:end], "_delete_") for end in range(1, len(keys) + 1)]
     flags = [document.get(*path) for path in paths if document.has(*path)]
     return any(flag and not isinstance(flag, Unread) for flag in flags)
@@ -189,7 +189,7 @@ def _assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def _unread_statements(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for statements that may change clipping and are no plain assignments."""
+    """Return (name, statement) for each statement, other than a plain assignment, that may change clipping."""
     relevant = _relevant_names(body)
     sets_wrapper = any("optim_wrapper" in _assigned_names(statement) for statement in body)
     not_understood: list[tuple[str, ast.stmt]] = []
@@ -203,7 +203,7 @@ def _unread_statements(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names on which clipping depends, including other names of the same dicts."""
+    """Return the names whose values decide about clipping, including other names for the same dicts."""
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(_assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assigned = {name for names, _ in assignments for name in names}
@@ -221,7 +221,7 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement may rebind, or whose dicts it may change; '*' stands for any name."""
+    """Return the names that a statement may assign, or whose dicts it may change. '*' stands for any name."""
     if _reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = _assigned_names(statement)

@@ -93,12 +93,12 @@ class Optax(PythonFormat):
 
 
 def short(name: str) -> str:
-    """Return the last part of a dotted name, such as clip for transforms.clip. Names in tree modules stay whole."""
+    """Return the last part of a dotted name, such as clip for transforms.clip. A name in a tree module stays whole."""
     return name if name.startswith(("tree.", "tree_utils.")) else name.rpartition(".")[2]
 
 
 class _PlaceCheck:
-    """A check that a clip is the first transformation of the gradients."""
+    """Check that a clip is the first transformation that the gradients go through."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -107,7 +107,7 @@ class _PlaceCheck:
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
         """Return notes about the place of a clip. ConfigError: it may not be the first transformation.
 
-        `alone`: the clip is not yet an argument of optax.chain, so that its place is still open.
+        alone: The clip is not an argument of optax.chain at this place, so other code decides about its place.
         """
         if node in self.visited:
             return []
@@ -163,7 +163,9 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use a statement's result: reads of its names, or calls of the returning function."""
+        """Return the nodes that use the result of a statement: reads of its names, or calls of the function that
+        returns it.
+        """
         source = self.source
         function = self._function(statement)
         if isinstance(statement, ast.Return):

@@ -25,7 +25,8 @@ ARGUMENTS = {
     "GradientClipByValue": ("max", "min"),
     "GradClipByValue": ("max_value", "min_value"),
 }
-"""Arguments by class: ClipGradBy* in Paddle 2 and 3, GradientClipBy* and (dygraph) GradClipBy* in 1.x."""
+"""By class, its arguments. Paddle 2 and 3 have ClipGradBy*; Paddle 1 has GradientClipBy*, and for dygraph
+GradClipBy*."""
 
 REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
@@ -40,7 +41,7 @@ PER_GROUP = "Paddle clips each group of parameters on its own. A global norm is 
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return the effect of a threshold of 0 for a rule: `ClipGradByNorm` fails, other classes give zeros."""
+    """Return what a threshold of 0 does: training fails with `ClipGradByNorm`; other classes make all gradients 0."""
     return "error" if rule == "norm" else "zeros"
 
 

@@ -17,8 +17,7 @@ PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
 
 
 class PaddleNLP(Format):
-    """The format of PaddleNLP's TrainingArguments, JSON or YAML. It has keys that Hugging Face's format does not
-    have."""
+    """The format of PaddleNLP's TrainingArguments, JSON or YAML. Keys that Hugging Face's format lacks identify it."""
 
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")

@@ -21,7 +21,7 @@ class TorchTitan(Format):
     name, title = "torchtitan", "torchtitan"
     kinds = ("toml",)
     source = "torchtitan/config/job_config.py, torchtitan/distributed/utils.py"
-    newest = "0.2.0"  # of those that read files
+    newest = "0.2.0"  # the newest version that reads configuration files
     own_keys = paths(
         "training.max_norm training.local_batch_size parallelism.data_parallel_shard_degree job.dump_folder"
     )
