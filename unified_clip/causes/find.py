@@ -1,9 +1,9 @@
 """Find the cause of a difference: test the known causes on the numbers of a call.
 
-Causes that show in the tensors come first. Then each cause of `hypotheses` predicts a norm and coefficients. It fits if
-the norm is the returned one, and the coefficients explain every element: bit for bit, or else within a few roundings.
-The correct call must not explain the numbers as well. If no cause fits, or two of different kinds do, the cause is
-unknown.
+Causes that show in the tensors are tested first, such as swapped results. Then each cause in `hypotheses` predicts a
+norm and coefficients. A cause fits if its norm is the returned one, and its coefficients explain every element: bit for
+bit, or else within a few roundings. The correct call must not fit, too. If no cause fits, or causes of different kinds
+do, the cause is unknown.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return the cause of a call's difference from the correct call. None: nothing differs, or no known cause fits."""
-    with np.errstate(all="ignore"):  # overflow is one of the causes
+    """Return why a call differs from the correct call. None: nothing differs, or no known cause fits."""
+    with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause
         forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
@@ -64,7 +64,7 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if gradients have no result, and all others are correct; else None."""
+    """Return a cause if some gradients have no result, and the results of all others are correct; else None."""
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
         lost = [number for number, (expected, result) in pairs if expected and not result]
@@ -75,13 +75,13 @@ def without_result(call: Observation) -> Cause | None:
                 del rest[0]
             else:
                 lost.append(number)
-        lost = [] if rest else lost  # or else the others are not right either
+        lost = [] if rest else lost  # only if all other results are correct
     are = "is" if len(lost) == 1 else "are"
     return Cause("left out", f"{call.names_of(lost)} {are} missing") if lost and call.after else None
 
 
 def beyond_range(call: Observation) -> Cause | None:
-    """Return a cause if squares or products exceed the range of the dtype in which they were computed; else None."""
+    """Return a cause if squares or products were too large or too small for the dtype of the computation; else None."""
     norm, due = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
@@ -108,7 +108,7 @@ def nan(call: Observation) -> Cause | None:
     if lacking := [number for number, (expected, nan) in pairs.items() if (expected & ~nan).any()]:
         if is_infinite:
             return Cause("inf", "as when an infinite norm gives a coefficient of 0, but it should give NaN everywhere")
-        return Cause("NaN", f"NaN does not spread to {call.names_of(lacking)}, as it should")
+        return Cause("NaN", f"{call.names_of(lacking)} should become NaN, but did not")
     if extra and all(pairs[number][1].all() for number in call.counted):
         if is_infinite:
             return Cause("inf", "as when an infinite norm makes every element NaN, but the coefficient should be 0")
@@ -140,7 +140,7 @@ def not_clipped(call: Observation) -> Cause | None:
 
 
 def touched(call: Observation) -> Cause | None:
-    """Return a cause if only gradients within the threshold differ, by a little; else None."""
+    """Return a cause if only gradients that should be unchanged differ, and only by rounding; else None."""
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)

@@ -1,4 +1,6 @@
-"""Known causes of a difference, such as another eps: each predicts norms and coefficients, which `find` tests."""
+"""Known causes of a difference, such as another eps. Each predicts norms and coefficients; `find` tests whether they
+fit.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,19 @@ from ..tensors.types import Sparse
 from .observation import By, Hypothesis, Observation, instead
 
 EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
-"""Values of eps in common use."""
+"""Values of eps that libraries use."""
 
 NARROW = ("bfloat16", "float16")
-"""The coarser dtype first: most of its numbers are also numbers of the other."""
+"""The 16-bit dtypes. bfloat16 is first: it has fewer digits, and most of its numbers are also float16 numbers."""
 
 IN_FLOAT32 = 2.0**-22
-"""Relative error of a coefficient that is computed in float32."""
+"""The relative error of a coefficient that is computed in float32."""
 
 FEW = 8
-"""Fewer norms than these may look like another eps by chance, each by its rounding."""
+"""With fewer norms than this, rounding can look like another eps by chance."""
 
 SCALED = 1e-3
-"""Least relative difference of a factor from 1: a smaller one is rounding."""
+"""A factor that differs from 1 by less than this, relatively, counts as rounding."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -36,11 +38,14 @@ CLIPPED_BY: dict[By, str] = {
 }
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""How `_float32_norm` accumulates squares."""
+"""In what order `_float32_norm` adds up squares, by the number of its `way`."""
 
 
 def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield the causes without a fitted number, such as another common eps, the simplest first."""
+    """Yield the causes that need no number from the call, such as another common eps. The simplest come first.
+
+    slack: The relative error up to which numbers fit.
+    """
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -59,13 +64,16 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _rounding_noise(elements: int) -> float:
-    """Return the relative error that a norm computed in float32 seldom exceeds: roundings partly cancel."""
+    """Return the relative error that a norm of this many elements, computed in float32, seldom exceeds.
+
+    It grows with the square root of the number of elements only, because roundings partly cancel.
+    """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
 
 def _other_eps(call: Observation) -> Iterator[Hypothesis]:
     sizes = {number: gradient.array.size for number, gradient in call.counted.items()}
-    noises = {  # by the norm that clips
+    noises = {  # for each norm by which gradients are clipped
         call.norms[number]: _rounding_noise(sizes[number] if call.by == "per tensor" else call.elements)
         for number, each in call.scalings.items()
         if not (each.is_unchanged and each.unchanged_is_expected) and number in sizes
@@ -79,7 +87,9 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that squares are accumulated in float32, as ports and frameworks do. unified_clip never does."""
+    """Yield hypotheses that squares are added up in float32, as some frameworks and ported code do. unified_clip does
+    not.
+    """
     if call.p != 2 or call.passed_norm is not None:
         return
     values = {number: gradient.values().reshape(-1) for number, gradient in call.counted.items()}
@@ -90,7 +100,10 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
-    """Return the norm over some gradients, with squares accumulated in float32. `way`: an index of SUMS."""
+    """Return the norm over some gradients, with their squares added up in float32.
+
+    way: The order of the sum, an index of SUMS. numbers: The indices of the gradients.
+    """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
         sums = np.array([np.add.accumulate(each)[-1] if way < 2 else np.sum(each) for each in squares])
@@ -128,7 +141,10 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm leaves out one gradient, or all of a dtype or rank, or counts too many."""
+    """Yield hypotheses that the norm leaves out a gradient, or all gradients with one dtype or number of axes.
+
+    Also yield those that it includes gradients that do not count.
+    """
     due = call.norm_over(call.counted)
 
     def without(left: Sequence[int], who: str) -> Hypothesis:
@@ -153,7 +169,9 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that gradients are clipped by a norm of another scope: per tensor, total, or measured."""
+    """Yield hypotheses that gradients are clipped by another norm: the total norm, each tensor's own, or a measured
+    one.
+    """
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
         norms = call.norms_by(by)
@@ -164,11 +182,13 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
             for returned in ((), norms[-1:]):
                 yield Hypothesis(f"{by} for {call.by}", sentence, norms, returned, eps)
     if call.passed_norm is not None:
-        yield Hypothesis("given norm", "as if the norm were measured: the caller passes it", call.norms_by("global"))
+        yield Hypothesis(
+            "given norm", "as when the norm is measured, although the caller passes one", call.norms_by("global")
+        )
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether a norm above 0 differs from the correct norm of its gradient."""
+    """Return whether one of these norms is above 0 and differs from the correct norm of its gradient."""
     return any(n and n != due for n, due in zip(norms, call.norms, strict=True))
 
 
@@ -209,7 +229,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the causes with a number that is fitted to the call, such as any other threshold."""
+    """Yield the causes with a number that is computed from the call, such as any other threshold."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -217,7 +237,7 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis of another threshold, computed from the gradient that bounds it most closely."""
+    """Yield the hypothesis of another threshold. It is computed from the gradient that shows it most precisely."""
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return
@@ -231,11 +251,12 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that squares accumulated in float32 give the observed norm, if its error is small enough."""
+    """Yield the hypothesis that squares were added up in float32, if the error of the norm is small enough for that."""
     norm, due = call.norm, call.expected_norm
     if norm is None or due is None or call.p != 2:
         return
-    size, bound = abs(norm - due) / due if due else math.inf, call.elements * 2.0**-25  # half the error of the sum
+    # the root halves the relative error of the sum
+    size, bound = abs(norm - due) / due if due else math.inf, call.elements * 2.0**-25
     if size <= bound:
         sentence = f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause that (up to "
         sentence += f"{bound:.1e}), and no other known cause fits"

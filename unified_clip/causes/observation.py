@@ -14,20 +14,21 @@ from ..tensors.types import Dense, Gradient, densify
 from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
-"""A gradient is clipped by the total norm, its own norm, the norm of its group or of each slice, or two bounds."""
+"""By what a gradient is clipped: the total norm, its own norm, the norm of its group, the norm of each slice, or
+bounds."""
 
 NEAR = 1e-6
-"""Relative difference up to which a returned norm may be a rounded correct one."""
+"""A returned norm that differs from the correct one by at most this, relatively, may be that norm, rounded."""
 
 CLEARLY = 8
-"""Factor by which the correct call must fit worse than the cause."""
+"""A cause fits only if the correct call does not fit, even with this factor times the allowed error."""
 
 
 class Cause(NamedTuple):
     """The cause of a difference: its kind, and a sentence."""
 
     kind: str
-    """A few words, the same for all causes of a kind."""
+    """The kind of the cause in a few words, such as "another eps"."""
 
     sentence: str
 
@@ -40,7 +41,10 @@ class Cause(NamedTuple):
 
 
 def instead(what: str, actual: float | Sequence[float], due: float | Sequence[float], form: str = ".6g") -> str:
-    """Return the text about a setting that differs, such as "as with eps 0 instead of 1e-06"."""
+    """Return the text about a setting that differs, such as "as with eps 0 instead of 1e-06".
+
+    actual: The value that explains the numbers. due: The correct value.
+    """
     sides = ([each] if isinstance(each, int | float) else each for each in (actual, due))
     return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
 
@@ -49,22 +53,22 @@ class Hypothesis(NamedTuple):
     """A possible cause, and the settings, norms or coefficients that it predicts."""
 
     kind: str = ""
-    """'' if the numbers fit another cause as well."""
+    """The kind of the cause. '' if the numbers fit another cause as well, so that the cause stays unknown."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm that clips each gradient. Empty: the correct ones."""
+    """For each gradient, the norm by which it is clipped. Empty: the correct norms."""
 
     returned: Sequence[float] | None = None
-    """The possible returned norms. Empty: the correct one. None: the first of `norms`, if there are any."""
+    """The norms that the call may return. Empty: the correct norm. None: the first of `norms`, if there are any."""
 
     eps: float | None = None
     threshold: float | None = None
     tolerance: float = 0.0
-    """Relative error of the coefficients that the cause itself allows."""
+    """The relative error of the coefficients that the cause itself explains."""
 
     coefs: Sequence[float] = ()
-    """The coefficient of each gradient. Empty: they follow from the norms."""
+    """The coefficient of each gradient. Empty: the coefficients follow from the norms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,8 @@ class Observation:
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
     after: Sequence[Dense | None]
-    """The gradients before the call, the expected and the observed result. A call that only measures has no results."""
+    """The gradients before the call; the expected results; the observed results. A call that only measures has no
+    results."""
 
     by: By
     threshold: float = 0.0
@@ -95,14 +100,14 @@ class Observation:
     """The group of each gradient, if it is clipped by the norm of its group."""
 
     need_clip: Sequence[bool | int] = ()
-    """Whether each gradient is clipped. Empty: all are."""
+    """Whether to clip each gradient. Empty: all are clipped."""
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
-    """Each gradient is a single number, its norm: the gradients were not recorded."""
+    """Whether each gradient is a single number, its norm. It is if the recording has no gradients."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
-    """Relative errors at which causes are tested."""
+    """The relative errors with which causes are tested, one after the other."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return the names of these gradients as text. Of more than four, only three are named."""
@@ -136,7 +141,7 @@ class Observation:
 
     @cached_property
     def counted(self) -> Mapping[int, Dense]:
-        """The dense gradients that are to be clipped, by index."""
+        """By index, the gradients to clip, as dense tensors."""
         return {i: each for i, each in self._dense.items() if not self.need_clip or self.need_clip[i]}
 
     @cached_property
@@ -160,12 +165,18 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the joint norm of the gradients with these indices. `own`: the norm of each gradient."""
+        """Return the norm over all gradients with these indices.
+
+        own: The norm of each gradient; None: those with the norm_type of the call. p: Another norm_type, unless 0.
+        """
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return the norm by which each gradient is clipped. `measure` returns the joint norm of some gradients."""
+        """Return, for each gradient, the norm by which the rule `by` clips it.
+
+        measure: A function that returns the norm over the gradients with some indices. None: `norm_over`.
+        """
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
         for number in self.counted:

@@ -1,4 +1,4 @@
-"""Compute a clip coefficient by its formula, and bound it by the tensors before and after a call."""
+"""Compute a clip coefficient by its formula, or from the tensors before and after a call."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Dense
 
 EXACT = 2.0**-46
-"""Relative error of the division that computes a coefficient."""
+"""The relative error of a coefficient that is computed by a division in float64."""
 
 CLOSE = 2.0**-20
-"""Relative error of a few roundings to float32."""
+"""The relative error of a few roundings to float32."""
 
 TWICE_ROUNDED = 2.0**-23
 """A product of 16-bit numbers is rounded to float32 before it is rounded to 16 bits."""
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Return the p-norm of a whole from the norms of its parts; 0 for no parts, NaN unless p is above 0."""
+    """Return the p-norm over all tensors from the p-norm of each. 0 for no tensors; NaN unless p is above 0."""
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
         return math.nan
@@ -51,7 +51,7 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return the smallest and the largest coefficient by which all finite elements round to the result.
+    """Return (smallest, largest) coefficient that turns every finite element of `before` into that of `after`.
 
     A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
     (-inf, inf) if no element bounds it.
@@ -77,7 +77,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of one gradient by a call, in numbers. It keeps no tensors, which may be long."""
+    """How a call scaled one gradient, in numbers. It keeps no tensors, because they may be large."""
 
     dtype: str
     low: float
@@ -87,13 +87,13 @@ class Scaling:
     is_unchanged: bool
     is_expected: bool
     unchanged_is_expected: bool
-    """The expected result is the unchanged gradient."""
+    """Whether the expected result is the unchanged gradient."""
 
     is_zero: bool
-    """All elements are zero, and were not before the call."""
+    """Whether all elements are 0, but were not before the call."""
 
     distance: float
-    """Largest difference from the expected result, relative to its largest element."""
+    """The largest difference from the expected result, divided by the largest element of that."""
 
     def allows(self, coef: float, slack: float) -> bool:
         """Return whether this coefficient explains the clipped gradient, up to a relative error of `slack`."""

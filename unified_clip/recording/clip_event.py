@@ -1,4 +1,4 @@
-"""The record of one clip: fields that are known at once, and deferred values."""
+"""`ClipEvent`: the recorded fields of one clip. Some are known at once; others wait for values from the device."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Namer = Callable[[Leaf], str | None]
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that returns a gradient's name: from the user's `names`, else the one of the framework."""
+    """Return a function that returns the name of a gradient: from the user's `names`, or else from the framework."""
     if names is None:
         return lambda leaf: leaf.name
-    if isinstance(names, FunctionType):  # of an integration
+    if isinstance(names, FunctionType):  # an integration passes such a function
         return names
     if isinstance(names, list | tuple):
         _check_names(names)
@@ -39,7 +39,10 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """A namer by parameter. A list of gradients in the order of the parameters gets their names."""
+    """Returns the name of a gradient's parameter.
+
+    A plain list of gradients gets names by the order of the parameters.
+    """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -65,11 +68,16 @@ def _check_names(names: Sequence[Any]) -> None:
         if not isinstance(name, str):
             raise TypeError(f"position {position} of names is a {type(name).__name__}. Pass strings.")
         if name in names[:position]:
-            raise ValueError(f"position {position} of names is {name!r}, which is there already. Pass each name once.")
+            raise ValueError(
+                f"position {position} of names is {name!r}, which an earlier position has, too. Pass each name once."
+            )
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return the indices of a clip's gradients by unique name. `taken`: names in use, to which these are added."""
+    """Return the index of each gradient of a clip, by a unique name.
+
+    taken: The names that are in use. The new names are added to it.
+    """
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
@@ -83,7 +91,10 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Return copies as (dtype, array) by name. Complex gradients get a last axis of 2; sparse ones are left out."""
+    """Return a copy of each gradient as (dtype, array), by name.
+
+    Complex gradients get a last axis of 2, for the real and the imaginary part. Sparse gradients are left out.
+    """
     backend, copies = clip.gradients.backend, {}
     for name, index in names.items():
         value = clip.gradients.values[index]
@@ -130,7 +141,7 @@ class ClipEvent:
         if clip.gradients.shards is not None:
             self.fields |= clip.gradients.shards.metadata()
         if self.in_graph and path.graph_callback() is None:
-            return  # the graph cannot report
+            return  # this graph cannot report values
         self._put(path, self.fields, "norm", clip.n)
         self._put(path, self.fields, "coef", clip.coef)
         if isinstance(threshold, tuple) and all(isinstance(bound, int | float) for bound in threshold):
@@ -148,7 +159,7 @@ class ClipEvent:
             self._counts = sum(nan), sum(inf)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the fields, completed by the values of the deferred scalars. A graph calls this at each run."""
+        """Return all fields. `values`: the values of the deferred `scalars`. A graph calls this each time it runs."""
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
         fields = self.fields
@@ -181,7 +192,7 @@ class ClipEvent:
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Record norms over all ranks, if the ranks agreed to measure them with the clip.
+        """Record norms over all ranks, if the ranks have agreed to measure them together with the clip.
 
         A rank may have only some of the gradients. Every rank that has a gradient measures its norm.
         """
@@ -228,7 +239,9 @@ def _flat(value: Any) -> list[Any]:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the groups of a call into lines: one for each total norm, and one for all norms per tensor."""
+    """Merge the groups that a call clipped: groups that clip per tensor share one line, and each total norm has its
+    own.
+    """
     lines: list[dict[str, Any]] = []
     for fields in groups:
         last = lines[-1] if lines else None

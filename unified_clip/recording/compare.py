@@ -23,7 +23,7 @@ class RecordingComparison:
     max_ulp: float
     pairs: Sequence[CallPair]
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The reported divergences with their explanations, see `_to_report`. Empty if the runs are the same."""
+    """The divergences that `_to_report` chose, each with its causes. Empty if the runs are the same."""
 
     agreements: Sequence[StageAgreement]
 
@@ -52,7 +52,7 @@ def compare(
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
-    names: Names of parameters, as for `pair_calls`.
+    names: By a parameter's name in one run, its name in the other. Both directions are allowed.
     max_ulp: Numbers that differ by up to this many units in the last place are the same.
     labels: The name of each run in sentences. None is the name of its file.
 
@@ -77,10 +77,10 @@ def compare(
 
 
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
-    """Return (divergence, index of its pair of calls) for the divergences to report.
+    """Choose the divergences to report. Return (divergence, index of its pair of calls) for each.
 
-    These are the first of all, the first above rounding, the first above grown rounding, and the first of each setting,
-    such as the threshold.
+    They are: the first of all; the first that is too large for rounding; the first that is too large for rounding that
+    has grown; and the first of each setting, such as the threshold.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
@@ -96,10 +96,10 @@ def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: f
                 numeric.setdefault("beyond growth", (each, index))
         earlier = max([earlier, *(each.ulps_at_its_size for each in differences if each.ulps_at_its_size is not None)])
     rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
-    if rest and "beyond growth" not in numeric:  # else it may follow from that
+    if rest and "beyond growth" not in numeric:  # otherwise it may be a consequence of that one
         counts = [sum(line.step == min(rest) for line in run.lines) for run in (a, b)]
         settings["calls"] = (Divergence(min(rest), "calls", counts[0], counts[1]), len(pairs))
-    # One divergence for each pair, the last of these: its explanation considers the whole pair.
+    # Keep only the last divergence of each pair of calls: its explanation is about the whole pair.
     chosen = {index: divergence for divergence, index in numeric.values()}
     for divergence, index in settings.values():
         chosen.setdefault(index, divergence)

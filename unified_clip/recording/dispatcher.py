@@ -13,7 +13,7 @@ from .._core.observer import Clip
 from .natives.hooks import HOOKS
 
 Recording = Any
-"""`recorder.Recording`, whose module imports this one."""
+"""`recorder.Recording`. It cannot be imported here, because its module imports this one."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
@@ -24,11 +24,11 @@ class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0
-        """Seconds spent on recording it."""
+        """The number of seconds that recording this call took."""
 
 
 class Dispatcher:
-    """The `observer.Observer` of the process, which passes each clip to all recordings."""
+    """The observer of this process (`_core.observer`). It passes each clip to all active recordings."""
 
     def __init__(self) -> None:
         self._recordings: tuple[Recording, ...] = ()
@@ -61,7 +61,7 @@ class Dispatcher:
         self._change(lambda recordings: tuple(each for each in recordings if each.records_forks))
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside a call is a part of it
+        if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside another call belongs to it
             return body(*args, **kwargs)
         call = self._thread.call = RunningCall(_name(body, args), self._recordings)
         failure = None

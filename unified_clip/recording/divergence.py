@@ -16,10 +16,10 @@ from .runs import RecordedCall, RecordedRun
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
 ]
-"""The value that differs. "norms" is the number of norms, "clipped" whether gradients were changed."""
+"""What may differ between two calls. "norms" is the number of norms, and "clipped" whether gradients were changed."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
-"""The stages that are numbers, in the order in which one follows from another."""
+"""The stages that are numbers. Each one depends on the stages before it."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,20 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """Its name in the first run, or its position where no names were recorded."""
+    """The name of the parameter in the first run; its position if no names were recorded."""
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance; None for anything but numbers."""
+    """The distance of the two numbers, in ULP and relative. None if the stage is not a number."""
 
     ulps_at_its_size: float | None = None
-    """The difference in ULP of the total norm for gradients, and of the greatest norm so far for a weight."""
+    """The difference in ULP of a larger number, whose rounding it may come from: for a gradient the total norm, for a
+    weight its largest norm so far."""
 
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """The agreement of two runs at one stage, over all steps: its first and largest difference."""
+    """How closely two runs agree at one stage, over all steps."""
 
     stage: Stage
     compared: int
@@ -56,13 +57,13 @@ class StageAgreement:
 
 @dataclass(frozen=True)
 class DivergencePoint:
-    """A divergence, with both runs and its place in them."""
+    """A divergence, with both runs, and the pair of calls that shows it."""
 
     a: RecordedRun
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The position of the pair; after the last one if a run has a call more than the other."""
+    """The index of the pair of calls. It is the number of pairs if one run has a further call."""
 
     first: Divergence
 
@@ -79,7 +80,10 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
     def cause(self, kind: str, sentence: str, run: RecordedRun | None = None) -> Cause:
-        """Return a cause with a sentence about how `run`, by default the second, differs from the other run."""
+        """Return a cause, with the sentence "RUN differs from OTHER: ...".
+
+        sentence: The end of it. run: The run that it is about; None: the second one.
+        """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
 
@@ -90,7 +94,7 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """Yield the list of divergences of each pair of calls, causes before their consequences."""
+    """Yield, for each pair of calls, the list of its divergences. Divergences come before their consequences."""
     weights: dict[str | None, float] = {}
     for pair in pairs:
         for name, a, b in numbers(pair, "weight"):
@@ -115,7 +119,10 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
-    """Yield (parameter, number of a, number of b) at a stage. If one call is in float64, both become float32."""
+    """Yield (parameter, number in a, number in b) at a stage.
+
+    If only one call is in float64, both are rounded to float32.
+    """
     for name, a, b in _numbers(pair, stage):
         yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, single(a), single(b))
 
@@ -141,13 +148,16 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, 
         labels = list(a.parameters)  # frameworks list parameters in different orders
         positions = {name: position for position, name in enumerate(b.parameters)}
         of_b = [of_b[positions[pair.names[name]]] for name in a.parameters]
-    if stage == "coefficient" and "float64" not in (a.dtype, b.dtype):  # the dtype in which it multiplies gradients
+    if stage == "coefficient" and "float64" not in (a.dtype, b.dtype):  # gradients are multiplied in float32
         of_a, of_b = ([single(coef) for coef in coefs] for coefs in (of_a, of_b))
     yield from zip(labels, of_a, of_b, strict=True)
 
 
 def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
-    """Return the threshold, rounded to float32 unless the norm is float64: it may come from a float32 tensor."""
+    """Return the threshold of a call.
+
+    If the norm is float32, it is rounded to float32, as a tensor of the caller may be.
+    """
     if line.threshold is None or line.dtype == "float64":
         return line.threshold
     return tuple(map(single, line.threshold)) if isinstance(line.threshold, tuple) else single(line.threshold)
@@ -173,7 +183,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield divergences at a stage that are no numbers: names, counts, and whether gradients were clipped."""
+    """Yield other divergences than those of numbers: names, counts, and whether gradients were clipped."""
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))
@@ -188,7 +198,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether a norm exceeds the threshold; None if that is unknown or within rounding."""
+    """Return whether the norm exceeds the threshold. None if that is unknown, or the two differ by rounding only."""
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
         return None
@@ -197,7 +207,7 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether a coefficient is not 1; None if that is unknown or within rounding."""
+    """Return whether a coefficient is not 1. None if that is unknown, or it differs from 1 by rounding only."""
     if not line.coefs() or any(map(math.isnan, line.coefs())):
         return None
     least = min(line.coefs())

@@ -1,7 +1,7 @@
 """Explain a divergence of two runs by the causes of `docs/recording.md`.
 
-Each check compares the numbers of the first divergent pair. Norms are recorded before clipping, so that they are
-comparable there.
+Each check compares the numbers of the first pair of calls that differ. Recorded norms are those before the clip, so at
+this pair they are not yet affected by an earlier difference.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .rounding import GROWTH, NEAR, PRODUCT, ROUNDING, is_near, same
 from .runs import RecordedCall
 
 EXACT = 1e-13
-"""Relative tolerance of a float64 coefficient, computed by its formula."""
+"""The relative error up to which a coefficient in float64 follows its formula."""
 
 ROUNDED = NEAR * 2.0**-23
-"""Relative tolerance of a coefficient that a framework's own function rounds."""
+"""The relative error up to which a coefficient follows its formula if a framework's own function rounds it."""
 
 RULES = {
     "global": "all gradients by their total norm",
@@ -40,16 +40,19 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""By stage, the size at which its numbers are rounded."""
+"""By stage, the number whose ULP measures a rounding error, in words."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that the numbers confirm. If there is none: any other known cause, or grown rounding."""
+    """Return every cause that the numbers confirm.
+
+    If there is none, return another possible cause, such as rounding.
+    """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
         cause = sequence.twice(point) or sequence.per_tensor(point) or sequence.one_is_shorter(point)
         return [cause] if cause else []
-    # The first one counts: it can look like the later ones.
+    # Only the first cause counts, because its numbers can look like those of the later ones.
     exclusive = (
         _not_finite(point, pair)
         or sequence.twice(point)
@@ -95,7 +98,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     elif any(name == other and not name.isdecimal() for name, other in pair.names.items()):
         of_b = {name: of_b[name] for name in of_a if name in of_b} | of_b
-    else:  # names that were matched by shape and order are wrong after a missing one
+    else:  # names were matched by shape and order, which is wrong if a gradient is missing
         of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
     for run, due, observed in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
         if cause := _find_in_norms(due, list(observed.values())):
@@ -106,7 +109,12 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
-    """Return a cause if these norms of gradients are missing, swapped or scaled. Norms that are near count as equal."""
+    """Return a cause if norms of gradients are missing, swapped or scaled.
+
+    Norms that differ by rounding count as equal.
+
+    due: The expected norms by name. observed: The norms in the other run.
+    """
     ordered = sorted(norm for norm in due.values() if not math.isnan(norm))
     norms = [_nearest(ordered, norm) for norm in observed]
     before, after = _stand_ins(due.values()), _stand_ins(norms)
@@ -119,13 +127,15 @@ def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause
 
 
 def _nearest(ordered: Sequence[float], norm: float) -> float:
-    """Return the number of a sorted list that is near this norm; the norm itself if there is none."""
+    """Return the number in a sorted list that differs from this norm by rounding only; the norm itself if there is
+    none.
+    """
     index = bisect.bisect(ordered, norm)
     return next((each for each in ordered[max(0, index - 1) : index + 1] if is_near(each, norm)), norm)
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """Return gradients of one element with these norms, in place of gradients that were not recorded."""
+    """Return a gradient with one element for each norm. They replace the real gradients, which were not recorded."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 
@@ -134,7 +144,7 @@ def _stand_ins(norms: Iterable[float]) -> list[Dense]:
 
 def _rule(point: DivergencePoint) -> Cause | None:
     rules = (str(point.first.a), str(point.first.b))
-    if point.first.stage != "rule" or not all(rule in RULES for rule in rules):  # a call without gradients has none
+    if point.first.stage != "rule" or not all(rule in RULES for rule in rules):  # a call without gradients has no rule
         return None
     return Cause("another rule", f"{point.a.name} clips {RULES[rules[0]]}, {point.b.name} {RULES[rules[1]]}")
 
@@ -143,7 +153,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
     """Yield a cause for each of threshold, norm_type and eps that differs and explains the numbers."""
     a, b = pair.a, pair.b
     old, new, follow = a.threshold, b.threshold, _is_by_formula(a) and _is_by_formula(b)
-    is_shown = follow or a.rule == "value" or old != old or new != new  # nothing follows from NaN
+    is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
     is_other = a.rule == b.rule and not same(threshold(a), threshold(b))
     if is_shown and is_other and old is not None and new is not None:
         what = "bounds of" if a.rule == "value" else "a threshold of"
@@ -159,7 +169,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have both total norms, of different norm types."""
+    """Return whether the same gradients can have both total norms, which have different norm types."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -171,7 +181,7 @@ def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run clips, although the norms of both are above, or below, the threshold."""
+    """Return a cause if only one run clips, although both norms are above the threshold, or both are below it."""
     if point.first.stage != "clipped":
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
@@ -186,7 +196,10 @@ def _norms_are_equal(pair: CallPair) -> bool:
 
 
 def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
-    """Return whether the coefficients follow from the norms and the settings, up to a relative error."""
+    """Return whether the coefficients of a call follow from its norms and settings.
+
+    relative: A further relative error that is allowed.
+    """
     if not isinstance(line.threshold, float) or not line.coefs():
         return False
     relative = relative or (ROUNDED if line.watched else EXACT)
@@ -200,7 +213,10 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause that explains one run's coefficients, if those of the other follow its settings."""
+    """Return the known cause that explains the coefficients of one run.
+
+    Those of the other run must follow from its norms and settings.
+    """
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
         return None
@@ -216,7 +232,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return an observation of the call `line`, with `reference` as the correct call."""
+    """Return an `Observation` that explains how the call `line` differs from the call `reference`."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
@@ -225,7 +241,8 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
         _stand_ins(norm * coef for norm, coef in zip(norms.values(), itertools.cycle(coefs), strict=False))
         for coefs in ([1.0], reference.coefs(), line.coefs())
     )
-    is_returned = reference.rule == "global" and not line.watched  # else it was measured before the call
+    # otherwise the recorder measured the norm before the call
+    is_returned = reference.rule == "global" and not line.watched
     return Observation(
         before,
         expected,
@@ -274,7 +291,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
-    """Return a cause if a difference is above rounding, but less than GROWTH times an earlier one."""
+    """Return a cause if a difference is too large for rounding, but less than GROWTH times an earlier difference."""
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":
         return None

@@ -16,7 +16,7 @@ from .rounding import same
 from .runs import Parameter, RecordedCall, RecordedRun, RunError
 
 Names = Mapping[str, str]
-"""From a parameter's name in one run to its name in the other."""
+"""By a parameter's name in one run, its name in the other."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class CallPair:
     a: RecordedCall
     b: RecordedCall
     names: Names
-    """Parameters that both calls have, from the name in `a` to the name in `b`."""
+    """The parameters that both calls have: by name in `a`, the name in `b`."""
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
-    """Return the calls of two runs in pairs, up to the first two whose steps differ.
+    """Pair the calls of two runs in order. Stop at the first two calls whose steps differ.
 
-    names: Parameter names, from either run to the other. `match_parameters` matches the remaining ones.
+    names: By a parameter's name in one run, its name in the other. `match_parameters` pairs the other parameters.
 
     RunError: `names` has a name that is in neither run.
     """
@@ -67,11 +67,13 @@ def read_names(path: Path) -> Names:
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return the parameter of b for each one of a: from `names`, else of equal name, else of equal shape in order."""
+    """Return, for each parameter of `a`, its name in `b`: from `names`, or else the equal name. If no names are equal,
+    parameters of equal shape are paired in order.
+    """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
     common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}
-    if common:  # a position is no name: frameworks list parameters in different orders
+    if common:  # positions do not count as names: frameworks list parameters in different orders
         return common | matched
     by_shape: dict[tuple[str, ...], list[str]] = {}
     for name, parameter in b.items():
@@ -87,7 +89,10 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` from run a to run b, turned around if needed; None if a run lacks one of the names."""
+    """Return `names` as {name in run a: name in run b}. They may also have the other direction.
+
+    None: a name is in neither run, or both directions are mixed.
+    """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
@@ -107,10 +112,11 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Merge calls for single gradients, where the other run has one call for all gradients of a step.
+    """Merge the calls of a loop that clips one gradient per call, if the other run clips all gradients of a step in one
+    call.
 
-    If a run counted every call as a step, and its calls are as many as the other run's gradients, its calls get the
-    other run's steps.
+    A run in such a loop may have counted every call as a step. If it has as many calls as the other run has gradients,
+    its calls get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
@@ -133,7 +139,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Yield the calls of one step of both runs in lists, each of which is to be merged into one call."""
+    """Yield lists of calls of one step of both runs. The calls in a list are to be merged into one."""
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -147,7 +153,10 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return the number of gradients that a call clips per tensor; 0 for another rule, or if unknown."""
+    """Return the number of gradients that a call clips per tensor.
+
+    0 if it has another rule, or the number is unknown.
+    """
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
@@ -159,7 +168,9 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Return how many calls, from the first, clip one gradient each with the same settings, and none twice."""
+    """Return how many of these calls, from the first on, can be merged: each clips one other gradient, with the same
+    settings.
+    """
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}

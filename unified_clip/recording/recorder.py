@@ -108,8 +108,8 @@ class Recording:
         self._warned: set[str] = set()
 
     def _make_locks(self) -> None:
-        self._lock = threading.RLock()  # of the file and the step; graphs that report a call take it
-        self._flushing = threading.RLock()  # taken first; its owner may wait for a device
+        self._lock = threading.RLock()  # guards the file and the step; graphs that report a call take it, too
+        self._flushing = threading.RLock()  # taken before `_lock`; its owner may wait for a device
 
     # -- steps
 

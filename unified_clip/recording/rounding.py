@@ -8,16 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""ULP by which frameworks may differ in the same computation."""
+"""A difference up to this many ULP may be rounding: frameworks add up numbers in different orders."""
 
 GROWTH = 16
-"""Factor by which a difference may exceed all earlier ones and still be rounding."""
+"""A difference up to this factor times the largest earlier difference may be rounding that has grown from step
+to step."""
 
 NEAR = 4
-"""Norms are equal up to this many ULP: sums and frameworks round."""
+"""Two norms that differ by at most this many ULP count as equal, because computing them rounds."""
 
 PRODUCT = 1e-5
-"""Relative tolerance of the norm of clipped float32 gradients, computed from their coefficient."""
+"""The relative error up to which the norm of clipped float32 gradients equals the norm before, times the
+coefficient."""
 
 GREATEST = float(np.finfo(np.float32).max)
 
@@ -26,10 +28,10 @@ class Distance(NamedTuple):
     """The distance of two numbers, in ULP and relative."""
 
     ulps: float
-    """ULP of float32, or of float64 if either number needs it; inf if only one is finite."""
+    """In ULP of float32, or of float64 if float32 cannot represent one of them. inf if only one is finite."""
 
     relative: float
-    """Relative to the greater number."""
+    """The difference, divided by the larger number."""
 
 
 def distance(a: float, b: float) -> Distance:
@@ -58,10 +60,12 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers in ULP of `scale`, such as the norm that they contribute to."""
+    """Return the difference of two numbers, in ULP of the number `scale`, such as the total norm of which they are a
+    part.
+    """
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
-    unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest that it can be, relatively
+    unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP
     return min(distance(a, b).ulps, abs(a - b) / (abs(scale) * unit))
 
 

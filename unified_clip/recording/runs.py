@@ -13,7 +13,7 @@ from .recorder import NO_CALLS, SCHEMA
 
 
 class RunError(Exception):
-    """The error for a file that is no valid recording, or for recordings that cannot be compared."""
+    """A file is not a valid recording, or two recordings cannot be compared. The message says why, and what to do."""
 
 
 PASS = "Pass a file that unified_clip.record wrote."
@@ -29,18 +29,18 @@ class Parameter(Table):
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Real
-    """The norm of the call's norm_type; the 2-norm for clipping by value."""
+    """The norm of the gradient, with the norm_type of the call; the 2-norm if the call clips by value."""
 
     weight: Real | None = None
-    """The norm of the parameter itself; None if it is unknown."""
+    """The norm of the weight; None if it is unknown."""
 
 
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
-"""The type of norm and coefficient, by rule."""
+"""By rule, the type of the fields `norm` and `coef`."""
 
 
 class RecordedCall(Table):
-    """A line of a recording: a clip call, or one of the groups that it clips separately."""
+    """A line of a recording: a clip call, or one group of parameters if the call clips several groups."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
@@ -57,7 +57,7 @@ class RecordedCall(Table):
     """The dtype of the norm."""
 
     norm: Real | list[Real] | None = None
-    """Before clipping: a number for the rule "global", else a list in the order of the gradients."""
+    """The norm before the clip: a number for the rule "global", else a list in the order of the gradients."""
 
     coef: Real | list[Real] | None = None
     """The coefficient of the gradients, in float64."""
@@ -90,7 +90,7 @@ class RecordedCall(Table):
     """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
 
     after: str | None = None
-    """The file with the gradients after clipping, of a watched call."""
+    """For a watched call: the file with the gradients after the clip."""
 
     is_gradient: bool | None = None
     """Whether a watched call clipped gradients; None if that is unknown."""
@@ -105,11 +105,11 @@ class RecordedCall(Table):
     def _has_its_norms(self) -> Self:
         for what, value in (("norm", self.norm), ("coef", self.coef)):
             if self.rule in NORMS_OF and not isinstance(value, NORMS_OF[self.rule]):
-                raise ValueError(f"{what} is {value!r}, and the rule is {self.rule!r}")
+                raise ValueError(f"{what} is {value!r}, which does not fit the rule {self.rule!r}")
         if self.rule in NORMS_OF and self.norm_type is None:
-            raise ValueError(f"norm_type is missing, and the rule is {self.rule!r}")
+            raise ValueError(f"norm_type is missing, but the rule {self.rule!r} needs it")
         if self.norm_type is not None and not self.norm_type > 0 and not self.watched:
-            raise ValueError(f"norm_type is {self.norm_type}, and not above 0")
+            raise ValueError(f"norm_type is {self.norm_type}, but must be above 0")
         return self
 
     @property
@@ -121,7 +121,7 @@ class RecordedCall(Table):
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms by which the call clips; without any, the norms of the parameters."""
+        """Return the norms by which the call clips. If it has none, return the norms of its gradients."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def coefs(self) -> list[float]:
@@ -165,7 +165,7 @@ class RecordedRun(Table):
     """Its name in sentences."""
 
     recorded: int
-    """How many calls were read. `lines` has fewer after folding loops."""
+    """The number of calls in the file. `lines` has fewer if the calls of a loop were merged."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
     """The calls of the other processes, by process."""
@@ -179,10 +179,10 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}. {PASS}") from None
     except UnicodeDecodeError:
-        raise RunError(f"{path} is no recording: it is not text. {PASS}") from None
+        raise RunError(f"{path} is not a recording: it is not text. {PASS}") from None
     whole, end, torn = text.rpartition("\n")
     if not end:
-        raise RunError(f"{path} is no recording: it has no complete line. {PASS}")
+        raise RunError(f"{path} is not a recording: it has no complete line. {PASS}")
     top, *lines = whole.split("\n")
     header = _parsed(path, 1, top, Header)
     if header.schema_ != SCHEMA:
@@ -204,7 +204,7 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Raise RunError if no call of a run clipped a gradient, so that it has nothing to compare or plot."""
+    """Check that at least one call of a run clipped a gradient. RunError: none did, so there is nothing to compare."""
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:
@@ -228,7 +228,7 @@ def _parsed(path: Path, number: int, text: str, model: Any) -> Any:
         problem = first["msg"].removeprefix("Value error, ")
         raise RunError(f"{path}, line {number}{place}: {problem}. {AGAIN}") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}, line {number} is no JSON: {error}. {AGAIN}") from None
+        raise RunError(f"{path}, line {number} is not JSON: {error}. {AGAIN}") from None
 
 
 def _listed(value: float | list[float] | None) -> list[float]:

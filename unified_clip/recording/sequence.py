@@ -1,4 +1,6 @@
-"""Find causes in the sequence of calls: clipping after the step, clipping twice, one call per gradient."""
+"""Find causes that show in the order or the number of calls: clipping after the step, clipping twice, or per
+gradient.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from .rounding import PRODUCT, is_near
 from .runs import RecordedCall, RecordedRun
 
 DESCENT = 0.1
-"""Relative tolerance of multiples of squared gradients, which are differences of squared float32 norms."""
+"""How much the factors in `_is_descent` may differ, relatively: they are differences of squared float32 norms."""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -25,7 +27,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     still = {name for name, a, b in gradients if a == 0}
     if not gradients or not all(is_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
         return None
-    # A step moves all weights; weights that differ for another reason need not be all. It shows at the first step.
+    # A step changes all weights. If weights differ for another reason, some may be equal. It shows at the first step.
     earlier = [both for before in point.pairs[: point.index] for both in numbers(before, "weight")]
     if 2 * len(moved) <= len(gradients) - len(still) or any(a == b and a for _, a, b in earlier):
         return None
@@ -42,8 +44,9 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
     """Return the run that clips after its optimizer step; None if the weights do not prove it for exactly one run."""
-    # The late run has stepped by its gradients, and the other steps by clipped ones. Plain descent by both fits one of
-    # the two only. After other optimizers, all weights have to move the same way.
+    # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
+    # which
+    # run it is. With other optimizers, all weights must have moved in the same direction.
     if point.index + 1 >= len(point.pairs) or len(pair.a.coefs()) != 1 or len(pair.b.coefs()) != 1:
         return None
     later = {name: (a, b) for name, a, b in numbers(point.pairs[point.index + 1], "weight")}
@@ -69,7 +72,7 @@ def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> 
 
 def twice(point: DivergencePoint) -> Cause | None:
     clips = [(run, again) for run, _ in point.both_ways() if (again := _clips_again(run, point.index)) is not None]
-    if len(clips) != 1:  # if both runs clip twice, they do not differ in it
+    if len(clips) != 1:  # if both runs clip twice, this is not their difference
         return None
     run, (before, coef, after) = clips[0]
     return Cause(
@@ -105,7 +108,9 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 
 
 def per_tensor(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips by a total norm, and the other by norms of parts that combine to it."""
+    """Return a cause if one run clips by a total norm, and the other by norms of tensors or groups with that total
+    norm.
+    """
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), other.lines[point.index :]
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
@@ -125,7 +130,7 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return the norms of the next calls, until they combine to `total`, and the number of these calls."""
+    """Return (norms of the next calls, until their total norm is `total`; number of these calls)."""
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

@@ -171,7 +171,7 @@ SHOWN = {
         CallOutcome(dense(NAN), WITH_NAN),
         named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
         "NaN",
-        "NaN does not spread to 'embedding' and 'encoder.weight'",
+        "'embedding' and 'encoder.weight' should become NaN, but did not",
     ),
     "another family's infinite norm": (
         CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
@@ -297,7 +297,7 @@ SHOWN = {
         CallOutcome(None, right(named("clip_grad_norm_", max_norm=0.1)).gradients),
         named("clip_grads_with_norm_", max_norm=0.1, total_norm=2.0),
         "given norm",
-        "as if the norm were measured: the caller passes it",
+        "as when the norm is measured, although the caller passes one",
     ),
 }
 """A result, the case, and the cause that is named."""

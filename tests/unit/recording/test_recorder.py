@@ -115,7 +115,7 @@ def test_a_file_holds_one_run(path: Path) -> None:
     [
         ({"gradients_every": 0}, ValueError, "gradients_every is 0. Pass 1 or more"),
         ({"gradients_every": True}, TypeError, "gradients_every is True. Pass a whole number"),
-        ({"names": ["a", "a"]}, ValueError, "position 1 of names is 'a', which is there already"),
+        ({"names": ["a", "a"]}, ValueError, "position 1 of names is 'a', which an earlier position has"),
         ({"names": ["a", 1]}, TypeError, "position 1 of names is a int. Pass strings"),
         ({"names": 5}, TypeError, "names is a int. Pass a list of names"),
     ],

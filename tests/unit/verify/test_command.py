@@ -252,7 +252,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
         ("def step(weights, batches): return [], {}", "yielded parameters as list at step 1. Yield a dict"),
         (
             "def step(weights, batches): return {'w': 'x'}, {}",
-            "yielded 'w' in parameters at step 1 as str32. Yield trained",
+            "yielded 'w' in parameters at step 1 as str32. Yield only trained parameters",
         ),
         ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
         (
