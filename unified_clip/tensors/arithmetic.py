@@ -1,7 +1,7 @@
 """Compute sums, roots and roundings exactly, in integers and fractions, to check the library's results.
 
-It shares no code with the arithmetic that it checks: `unified_clip._core.exact` rounds with sticky bits, this module
-compares with the halfway points.
+It shares no code with `unified_clip._core.exact`, which it checks, and rounds by another method: it compares a number
+with the points halfway between floats, instead of using sticky bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Format(NamedTuple):
-    """The parameters of a binary floating-point format: precision, exponents of its normal numbers, bytes."""
+    """A binary floating-point format: its precision in bits, the exponents of its normal numbers, and its size in
+    bytes.
+    """
 
     precision: int
     min_exponent: int
@@ -35,7 +37,7 @@ FORMATS = {
     "complex64": Format(24, -126, 127, 4),
     "complex128": Format(53, -1022, 1023, 8),
 }
-"""Formats by dtype. A complex dtype has the format of its parts."""
+"""By dtype, its format. A complex dtype has the format of its real and imaginary parts."""
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
@@ -61,7 +63,7 @@ def nearest(value: Fraction, dtype: str) -> float:
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """Return a float rounded once to `dtype`. NaN, infinities and the sign of zero remain."""
+    """Return a float rounded once to `dtype`. NaN, infinities and the sign of zero do not change."""
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)
@@ -80,7 +82,7 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
         return values
     if target == FORMATS["float32"]:
         with np.errstate(over="ignore"):
-            return values.astype(np.float32).astype(np.float64)  # a conversion rounds once, says IEEE 754
+            return values.astype(np.float32).astype(np.float64)  # a conversion to float32 rounds once
     _, exponents = np.frexp(values)  # magnitude below 2**exponent
     steps = np.maximum(exponents - 1, target.min_exponent) - target.precision + 1
     near: Float64s = np.ldexp(np.rint(np.ldexp(values, -steps)), steps)
@@ -99,10 +101,11 @@ def power_sum(values: Float64s, p: float) -> Fraction:
 
 
 LIMB = 18
-"""Bits: three of these whole numbers make a significand."""
+"""A significand is split into three whole numbers (limbs) of this many bits."""
 
 CHUNK = 1 << 15
-"""Elements: three products of limbs for each add up to less than 2**53, so float64 adds them exactly."""
+"""This many elements are added up at once: three products of limbs for each stay below 2**53, where float64 adds whole
+numbers exactly."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
@@ -129,7 +132,10 @@ def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """Return the number of `dtype` nearest to total**(1 / p), ties to even; from 60 digits if p is not 1 or 2."""
+    """Return the number of `dtype` nearest to total**(1 / p), ties to even.
+
+    If p is not 1 or 2, 60 digits are computed.
+    """
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)
     with _sixty_digits():
@@ -140,7 +146,7 @@ def root(total: Fraction, p: float, dtype: str) -> float:
 def _sum_to_60_digits(magnitudes: Float64s, p: float) -> Fraction:
     with _sixty_digits():
         numbers = [Decimal(x) for x in magnitudes.tolist() if x]
-        if p % 1 == 0.5:  # roots take a fiftieth of the time of other powers
+        if p % 1 == 0.5:  # square roots are 50 times as fast as other powers
             return Fraction(sum((x ** int(p) * x.sqrt() for x in numbers), Decimal(0)))
         return Fraction(sum((x ** Decimal(p) for x in numbers), Decimal(0)))
 
@@ -150,13 +156,16 @@ def _sixty_digits() -> AbstractContextManager[Context]:
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:
-    """Return the sums over the first axis, exact and rounded once to `dtype`. NaN and infinities follow IEEE 754."""
+    """Return the sum of each column, computed exactly and rounded once to `dtype`.
+
+    NaN and infinities follow IEEE 754.
+    """
     total, inexact = np.zeros(values.shape[1:]), np.zeros(values.shape[1:], bool)
     with np.errstate(all="ignore"):
         for row in values:
             grown = total + row
             taken = grown - total
-            inexact |= (total - (grown - taken)) + (row - taken) != 0  # what the addition lost, exactly
+            inexact |= (total - (grown - taken)) + (row - taken) != 0  # whether the addition rounded
             total = grown
     sums = np.array(rounded(total, dtype))
     for index in map(tuple, np.argwhere(inexact & np.isfinite(values).all(axis=0))):

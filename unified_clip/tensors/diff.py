@@ -13,14 +13,17 @@ from .types import PARTS, Dense, Gradient, densify, form
 from .ulp import differences
 
 Sides = tuple[str, str]
-"""Names of the two lists in messages."""
+"""The names of the two lists in messages."""
 
 MOST_TENSORS = 5
-"""Differences to describe. The others are counted."""
+"""The text describes at most this many tensors, and counts the others."""
 
 
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """Return a text about gradients that differ by more than `max_ulp`, sparse ones as dense; '' if none does."""
+    """Return a text about the gradients that differ by more than `max_ulp`; '' if none does.
+
+    Sparse gradients are compared as dense ones. sides: The names of the two lists in the text.
+    """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
     tensors = [(safe(name), densify(left[name]), densify(right[name])) for name in left]

@@ -1,4 +1,4 @@
-"""Read the gradients in a container of any framework as plain bytes."""
+"""Read the gradients in a container of any framework into `Dense` and `Sparse` tensors, which need no framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container by name, or by position. TypeError: an entry is no gradient."""
+    """Return the gradients in a container by name, or else by position. TypeError: an entry is not a gradient."""
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)
     leaves = containers.flatten(backend, container).leaves
@@ -30,7 +30,7 @@ def read_container(container: Any) -> dict[str, Gradient]:
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
-    """Return a name for each gradient. The second of two equal names gets a (2)."""
+    """Return a name for each gradient. If two have the same name, the second gets " (2)"."""
     names: dict[str, None] = {}
     for leaf in leaves:
         name = leaf.name or f"gradient {leaf.position}"

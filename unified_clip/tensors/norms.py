@@ -36,7 +36,7 @@ def clear_caches() -> None:
     types.clear_cache()
 
 
-@lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time
+@lru_cache(maxsize=1024)  # a suite makes many calls on the same tensors
 def _part(gradient: Dense, p: float) -> Fraction | float:
     """Return the sum of |x|**p; for p = inf the largest |x|. Return inf or NaN if an element is not finite."""
     values = gradient.values()

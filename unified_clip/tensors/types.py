@@ -20,10 +20,10 @@ STORAGE = {
     "float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int64": "i8",
     "complex64": "f4", "complex128": "f8",
 }  # fmt: skip
-"""From a dtype's name to NumPy's dtype for its memory."""
+"""By name of a dtype, the NumPy dtype that stores it."""
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
-"""From the name of a complex dtype to the name of its parts' dtype."""
+"""By name of a complex dtype, the dtype of its real and imaginary parts."""
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
@@ -31,12 +31,15 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 
 class UnreadableError(Exception):
-    """The error for a file that is damaged, or whose content is not supported."""
+    """A file is damaged, or its content is not supported. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A dense tensor: the name of its dtype, and its memory as an array. Complex numbers have a last axis of 2."""
+    """A dense tensor: the name of its dtype, and its elements as an array.
+
+    Complex tensors have a last axis of 2, for the real and the imaginary part.
+    """
 
     dtype: str
     array: npt.NDArray[Any]
@@ -97,7 +100,10 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype. Two untyped bytes are bfloat16: np.savez and HDF5 store it so."""
+    """Return the name of a dtype.
+
+    The NumPy dtype V2 (two bytes without a type) is bfloat16: np.savez and HDF5 write it so.
+    """
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -129,7 +135,7 @@ def _densified(gradient: Sparse) -> Dense:
     dense = np.zeros(gradient.shape, dtype=STORAGE[gradient.dtype])
     order = np.argsort(gradient.rows, kind="stable")
     for row, start, count in zip(*np.unique(gradient.rows[order], return_index=True, return_counts=True), strict=True):
-        if 0 <= row < gradient.shape[0]:  # JAX pads with a row beyond the last
+        if 0 <= row < gradient.shape[0]:  # JAX pads with an index after the last row
             same = Dense(gradient.dtype, gradient.values.array[order[start : start + count]])
             alone = count == 1
             dense[row] = same.array[0] if alone else encode(sum_of_columns(same.values(), same.dtype), same.dtype).array

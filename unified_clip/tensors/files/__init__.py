@@ -1,11 +1,11 @@
 """Read a user's gradients from files and functions, as tensors that stay in files until they are used.
 
     read(Path("gradients.pt"), scratch)                     every gradient in a file
-    read(Path("run/ckpt-9"), scratch, only=["model/*"])     those of a checkpoint whose names match
-    call("grads.py:gradients", suite, scratch)              those that a Python function returns
+    read(Path("run/ckpt-9"), scratch, only=["model/*"])     the gradients of a checkpoint whose names match
+    call("grads.py:gradients", suite, scratch)              the gradients that a Python function returns
 
-`docs/gradient_files.md` documents each format. Safetensors, `.npz` and Paddle's files are read here. A file that only
-a framework can read is converted by a process of its own (`convert_worker`), for which a suite may name an interpreter.
+`docs/gradient_files.md` documents each format. Safetensors, `.npz` and Paddle's files are read here. For a file that
+only a framework or h5py can read, another process (`convert_worker`) converts it. A suite may name its interpreter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".pdparams": paddle_pickle.items,
     ".pdopt": paddle_pickle.items,
 }
-"""Readers by suffix."""
+"""By suffix, the function that reads a file in this process."""
 
 CONVERTED = {
     ".pt": "torch",
@@ -41,10 +41,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""From a suffix to the kind of file that `convert_worker` converts."""
+"""By suffix, the kind of file, which `convert_worker` converts in another process."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""From a kind to the framework whose interpreter converts it."""
+"""By kind of file, the framework whose interpreter converts it."""
 
 NEEDED = {
     "torch": "PyTorch is needed to read it",
@@ -52,7 +52,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read it",
     "function": "It imports a package that is not installed",
 }
-"""Messages about an interpreter that lacks a package, by kind."""
+"""By kind of file, the error if the interpreter lacks a package."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
@@ -74,12 +74,12 @@ def read(
 ) -> dict[str, Gradient]:
     """Return the gradients in a file by name, in the file's order; those of TensorFlow and Keras are sorted.
 
-    Their arrays are read-only `np.memmap`s (plain where there are no elements), contiguous, but not always aligned.
+    Their arrays are contiguous, read-only `np.memmap`s, and may not be aligned. Arrays without elements are plain.
 
-    path: a file, or a TensorFlow checkpoint: its prefix or its directory.
-    scratch: a directory that exists as long as the gradients are used, for tensors that cannot be mapped in place.
-    only: patterns of names, as of `fnmatch`; none for all of them.
-    pythons: interpreters, by the name of the framework; by default this one.
+    path: A file, or the prefix or directory of a TensorFlow checkpoint.
+    scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
+    only: Patterns of names, as for `fnmatch`. Without patterns, all gradients are read.
+    pythons: The interpreter of each framework. Default: the one that runs this process.
 
     UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or a pattern matches
     nothing.
@@ -104,13 +104,18 @@ def read(
 def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name, from any framework.
 
-    spec: a file, relative to `directory`, and the name of a function without parameters: `grads.py:gradients`. python:
-    the interpreter that runs it, in a process of its own, on the CPU. Scratch directory and errors: as for `read`.
+    The function runs in another process, on the CPU.
+
+    spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
+    python: The interpreter that runs it.
+    scratch: As for `read`. Errors are also those of `read`.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier() or path.suffix != ".py" or not path.is_file():
-        raise UnreadableError(f"{spec!r} names no function in an existing file. Write it as grads.py:gradients")
+        raise UnreadableError(
+            f"{spec!r} must name an existing file and a function in it. Write it as grads.py:gradients"
+        )
     try:
         gradients = _convert("function", f"{path}:{name}", scratch, python)
         if not gradients:
@@ -121,8 +126,10 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
 
 
 def _kind(path: Path) -> tuple[Path, str]:
-    """Return the path to read, and its kind: a suffix of READ_HERE, or one of `convert_worker`. Raises
-    UnreadableError."""
+    """Return (path to read, kind of file). The kind is a suffix in READ_HERE, or a kind that `convert_worker` converts.
+
+    UnreadableError: the file does not exist, is empty, or has an unknown suffix.
+    """
     if path.is_dir():
         if not (path / "checkpoint").is_file():
             raise UnreadableError("a directory without a TensorFlow checkpoint. Pass a file")
@@ -143,7 +150,10 @@ def _kind(path: Path) -> tuple[Path, str]:
 
 
 def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
-    """Convert a file or a function's result in a process of its own, and return the gradients that it wrote, mapped."""
+    """Convert a file, or the result of a function, in another process.
+
+    Return the gradients, mapped from what it wrote.
+    """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     remedy = f"Install it there, or set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
@@ -159,12 +169,12 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     if end.code is None:
         raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
     if end.code:
-        raise UnreadableError(f"the process that reads it failed. {again}. It ended with {end}")
+        raise UnreadableError(f"the process that reads the file failed. {again}. It ended with {end}")
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
             raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        raise UnreadableError(f"the process that reads it returned nothing. {again}; {end.last_lines}")
+        raise UnreadableError(f"the process that reads the file returned nothing. {again}; {end.last_lines}")
     return memmap.load(out)

@@ -1,4 +1,4 @@
-"""Convert a file that only its framework can read, in a process of its own.
+"""Convert a file that only its framework, or h5py, can read. This module runs as a process of its own.
 
     python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 
@@ -36,19 +36,19 @@ from .entries import Item, flatten, select
 from .memmap import FAILED, write
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-"""Suffix that TensorFlow adds to the names of variables."""
+"""The suffix that TensorFlow's checkpoints add to the names of variables."""
 
 WEIGHTS = "model.weights.h5"
 """The file of weights in a `.keras` file."""
 
 GZIP = 1
-"""HDF5's number of this filter."""
+"""The number of the filter gzip in HDF5."""
 
 CHECKED_FILTERS = (GZIP, 2, 3)
-"""gzip, shuffle and fletcher32. Only gzip expands data."""
+"""The filters of HDF5 that are supported: gzip, shuffle and fletcher32. Only gzip can expand data."""
 
 CHECKSUM = 4
-"""Bytes that fletcher32 adds to a chunk."""
+"""The number of bytes that fletcher32 adds to a chunk."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,15 +89,15 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
     import torch
 
     with Path(source).open("rb") as file:
-        is_zip = file.read(2) == b"PK"  # or a pickle, as before PyTorch 1.6, which cannot be mapped
+        is_zip = file.read(2) == b"PK"  # PyTorch before 1.6 wrote a pickle instead of a zip, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
         raise UnreadableError("the file is cut short: a zip without its end. Copy it again")
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         called = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = called[1] if called else "something else than tensors"
-        raise UnreadableError(f"it contains {what}, and only tensors are unpickled. Save a dict of tensors") from None
+        what = called[1] if called else "other objects than tensors"
+        raise UnreadableError(f"it contains {what}, but only tensors are read. Save a dict of tensors") from None
     for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(_size(Path(source)))):
         dtype = str(tensor.dtype).removeprefix("torch.")
         yield Item(name, dtype, partial(read_tensor, name, tensor), tuple(tensor.shape))
@@ -138,7 +138,7 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
             elsewhere = repr(link.filename)
             raise UnreadableError(f"{name!r} is a link to another file, {elsewhere}. Save its arrays in this file")
         if isinstance(link, h5py.SoftLink):
-            continue  # its target is read under its own name
+            continue  # the target of a link in this file is read under its own name
         entry = group[key]
         if entry.id in visited:
             continue
@@ -163,13 +163,17 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
         raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}. Save them in this file")
     if dataset.chunks:
         _check_chunks(name, dataset)
-    elif dataset.id.get_storage_size() < dataset.nbytes:  # no memory for what a small file only says it has
+    # a small file may claim to have huge data: reserve no memory for it
+    elif dataset.id.get_storage_size() < dataset.nbytes:
         raise UnreadableError(f"numbers of {name!r} are missing or in another file. Save all in this file")
     return from_numpy(dataset[()])
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Reject a dataset with missing chunks, or with a chunk that expands beyond its size: HDF5 would not stop."""
+    """Reject a dataset with missing chunks, or with a chunk that would expand beyond its size:
+
+    HDF5 does not check that.
+    """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
     codes = [code for code, *_ in filters]
@@ -197,7 +201,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:
-    """Call the function of `source`, written as FILE:FUNCTION, and yield its tensors."""
+    """Call a Python function, and yield its tensors. `source`: FILE:FUNCTION."""
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
@@ -205,8 +209,10 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Call a function, and yield (name, tensor) for its tensors. UnreadableError: the function failed, with the
-    line."""
+    """Call a function, and yield (name, tensor) for each tensor that it returns.
+
+    UnreadableError: the function failed. The message has the line.
+    """
     try:
         returned = function_in(path, name)()
         if _is_tensor(returned) or isinstance(returned, Mapping):
@@ -228,7 +234,7 @@ def function_in(path: Path, name: str) -> Callable[[], Any]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))  # as if it were run: it finds what lies beside it
+    sys.path.insert(0, str(path.parent))  # so that the file can import modules beside it
     spec.loader.exec_module(module)
     function: Callable[[], Any] = getattr(module, name)
     return function
@@ -239,7 +245,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """Return a tensor of any framework as plain bytes. UnreadableError: it cannot be read."""
+    """Return a tensor of any framework as a `Dense` or `Sparse` tensor. UnreadableError: it cannot be read."""
     framework = adapter_of(type(tensor))
     try:
         assert framework is not None

@@ -13,7 +13,7 @@ from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
-"""Prefixes of the dtypes that are not gradients: counters, masks, text."""
+"""The prefixes of dtypes that gradients do not have: those of counters, masks and text."""
 
 
 class Item(NamedTuple):
@@ -21,7 +21,7 @@ class Item(NamedTuple):
 
     name: str
     dtype: str
-    """Name in NumPy, or in ml_dtypes."""
+    """The name of the dtype in NumPy, or in ml_dtypes."""
 
     get: Callable[[], Gradient]
 
@@ -30,7 +30,7 @@ class Item(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the tensor in memory. For a sparse tensor: as a dense one."""
+        """The size of the tensor in bytes. For a sparse tensor, the size as a dense one."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
@@ -84,7 +84,7 @@ def twice(name: str) -> UnreadableError:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Reject a sparse tensor without one row of values for each row index, or with an index outside its shape."""
+    """Reject a sparse tensor if it does not have one row of values for each index, or an index is outside its shape."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
@@ -100,7 +100,8 @@ def flatten(
 ) -> Iterator[tuple[str, Any]]:
     """Yield (name, tensor) for nested dicts and lists, with names such as `a.b` for `{"a": {"b": ...}}`.
 
-    Anything else, None too, is left out. LimitError: the nesting, the entries or the names exceed the bounds of `tree`.
+    Other values, such as None, are left out. LimitError: the nesting, the number of entries or the names exceed the
+    limits of `tree`.
     """
     tree = tree or Tree()
     tree.enter(name, depth)

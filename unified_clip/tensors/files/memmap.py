@@ -18,19 +18,20 @@ import numpy.typing as npt
 from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 
 Raw = npt.NDArray[np.uint8]
-"""A file's bytes."""
+"""The bytes of a file."""
 
 Entry = Any
-"""The place of a gradient in a file, as JSON data; None for no gradient."""
+"""Where a gradient is in a file, as JSON data. None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The files in a directory of scratch space: tensors, one after the other; their entries; why there are none."""
+"""The names of files in a scratch directory: the tensors, one after the other; the `Entry` of each tensor; or the
+reason why there are none."""
 
 ALIGNMENT = 64
-"""Bytes. Each tensor in `TENSORS` begins at a multiple of it."""
+"""Each tensor in the file `TENSORS` begins at a multiple of this many bytes."""
 
 SMALL = 1 << 25
-"""Bytes of a file."""
+"""A file with at most this many bytes is read at once instead of mapped."""
 
 
 def open_map(path: Path) -> Raw:
@@ -44,11 +45,14 @@ def read_or_map(path: Path) -> Raw:
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that starts at this byte of a mapped file. The array has `filename` and `offset`."""
+    """Return the tensor that starts at the byte `start` of a mapped file.
+
+    Its array is a memory map with the attributes `filename` and `offset`.
+    """
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
     array = raw[start : start + size].view(STORAGE[dtype]).reshape(whole)
-    if isinstance(array, np.memmap):  # NumPy gives a plain array where there are no elements
+    if isinstance(array, np.memmap):  # without elements, NumPy returns a plain array
         array.offset = start
     return Dense(dtype, array)
 
@@ -62,7 +66,7 @@ def append(file: IO[bytes], gradient: Gradient) -> Entry:
         return {"rows": append(file, rows), "values": append(file, gradient.values), "shape": gradient.shape}
     array = gradient.array
     entry = {"dtype": gradient.dtype, "shape": gradient.shape}
-    # What NumPy computes from a map is of its type too, without a file.
+    # NumPy's results of computations with a memory map have its type, too, but no file.
     if isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous:
         return {**entry, "file": str(array.filename), "start": array.offset}
     start = file.tell()

@@ -18,26 +18,27 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MOST = 1032
-"""The most bytes that deflate can expand one byte to."""
+"""The method deflate can expand one byte to at most this many bytes."""
 
 LOCAL_HEADER = 30
-"""Bytes before a member's name, which ends with the lengths of the name and of what follows it, of two bytes each."""
+"""The number of bytes in a member's header before its name. The last four are the length of the name, and of what
+follows the name."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""Readers by the version of an array's header. Later versions are for structured arrays."""
+"""By version of an array's header, the function that reads it. Later versions are only for structured arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:
     """Yield the arrays of a `.npz` file, in the file's order."""
     raw = open_map(path)
-    archive = zipfile.ZipFile(path)  # open for as long as the items are used
+    archive = zipfile.ZipFile(path)  # not closed here: it must be open while items are read
     for info in archive.infolist():
         name = info.filename.removesuffix(".npy")
         if name == info.filename:
-            raise UnreadableError(f"{name!r} is no array. Save arrays with np.savez")
+            raise UnreadableError(f"{name!r} is not an array. Save arrays with np.savez")
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UnreadableError(
-                f"{name!r} has an unknown encryption or compression. Save it with np.savez_compressed"
+                f"{name!r} is encrypted, or compressed by another method than deflate. Save it with np.savez_compressed"
             )
         try:
             with archive.open(info) as file:
@@ -46,12 +47,12 @@ def items(path: Path) -> Iterator[Item]:
             if version not in READ_HEADER:
                 raise ValueError(f"unknown version {version}")
             shape, is_fortran, dtype = READ_HEADER[version](text)
-        except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
-            raise UnreadableError(f"{name!r} is no array: {error}. Save arrays with np.savez") from None
+        except (ValueError, tokenize.TokenError) as error:  # the header is a Python literal, which may be invalid
+            raise UnreadableError(f"{name!r} is not an array: {error}. Save arrays with np.savez") from None
         check_shape(name, shape)
         size = text.tell() + math.prod(shape) * dtype.itemsize
         if info.file_size != size and not dtype.hasobject:  # Python objects are rejected elsewhere
-            sizes = f"it has {info.file_size} bytes, and its header describes {size}"
+            sizes = f"it has {info.file_size} bytes, but its header describes {size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
         if info.file_size > MOST * info.compress_size:
             sizes = f"{info.compress_size} bytes claim to expand to {info.file_size}"

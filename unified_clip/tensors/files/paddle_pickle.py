@@ -1,8 +1,8 @@
 """Read Paddle's `.pdparams` and `.pdopt`, which are pickles, without Paddle and without running code of the file.
 
-A pickle names functions and classes, and calls them. Names that `paddle.save` writes get a stand-in from `STAND_INS`.
-Other names and opcodes are rejected. Reading takes time and memory in proportion to the size of the file. Large arrays
-are mapped inside the pickle.
+A pickle names functions and classes, and loading it calls them. For the names that `paddle.save` writes, the reader
+calls a harmless function in `STAND_INS` instead. Other names and opcodes are rejected. Reading takes time and memory in
+proportion to the size of the file. Large arrays are mapped inside the pickle.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""Bytes: as many or more are mapped. Pickles of protocol 4 hold them apart from what is in frames."""
+"""Data with this many bytes or more is mapped instead of read. Pickles of protocol 4 have it outside of their
+frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""The class written in Python, whose methods for opcodes can be replaced."""
+"""The unpickler that is written in Python: its methods for opcodes can be replaced."""
 
 LONGEST_CODE = 16
-"""Characters of NumPy's code for a dtype, such as `f4`."""
+"""The largest number of characters in NumPy's code for a dtype, such as `f4`."""
 
 PLAIN = (str, bytes, int, float, bool, type(None))
-"""Types of dict keys. The hash of a nested tuple may take forever."""
+"""The allowed types of dict keys. Hashing a nested tuple may take forever."""
 
 NOT_WRITTEN = (
     pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
     + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 )  # fmt: skip
-"""Opcodes that `paddle.save` does not write. They make objects, or reserve memory before there are bytes for it."""
+"""Opcodes that `paddle.save` does not write. They would create objects, or reserve memory for bytes that the file
+lacks."""
 
 SLICED = "UnpackBigParamInfor@@"
-"""A key that is there where tensors of more than a GiB are in slices, as earlier protocols want them."""
+"""The key of a dict in which tensors of more than a GiB are cut into slices, as pickle protocols before 4 require."""
 
 
 class Dtype:
-    """Stand-in for np.dtype. The name uint16 stands for bfloat16, as Paddle has no uint16."""
+    """Replaces np.dtype. Its code for uint16 means bfloat16: Paddle has no uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -56,7 +58,7 @@ class Dtype:
 
 
 class Array:
-    """Stand-in for np.ndarray."""
+    """Replaces np.ndarray."""
 
     def __init__(self, *empty: Any) -> None:
         """Make an empty array. `__setstate__` fills it."""
@@ -76,14 +78,14 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Stand-in for `eval`, which Paddle calls for a dense tensor: return the value of a name in a dict."""
+    """Replaces `eval`, by which Paddle loads a dense tensor: return the value of a name in the dict `values`."""
     if not isinstance(name, str):
         raise TypeError("it evaluates code, which paddle.save does not write. Save only tensors, with paddle.save")
     return values[name]
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Stand-in for OrderedDict. Python 2 passes the entries as a list."""
+    """Replaces OrderedDict. Pickles of Python 2 pass its entries as a list."""
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 
@@ -93,24 +95,27 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): Array,
     ("numpy.core.multiarray", "scalar"): lambda *number: None,
     ("builtins", "eval"): _value,
-    ("builtins", "tuple"): lambda named: named[1],  # called with the name of a tensor and an array
+    ("builtins", "tuple"): lambda named: named[1],  # paddle.save writes a tensor as tuple((its name, its array))
     ("builtins", "bytes"): lambda: b"",
-    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # so protocol 2 writes bytes
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""Stand-ins by module, in today's spelling, and name."""
+"""By (module, name), the function to call instead. Modules have their names in Python 3 and NumPy 2."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
 
 class Whole:
-    """Stand-in for a file, of which the unpickler reads either all requested bytes or none."""
+    """Replaces the file of an unpickler.
+
+    A read that the file is too short for fails, instead of returning fewer bytes.
+    """
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """Read `count` bytes. EOFError: the file has fewer, which is found before any memory is reserved."""
+        """Read `count` bytes. EOFError: the file has fewer. No memory is reserved before this check."""
         if count > self.size - self.file.tell():
             raise EOFError("it ends early")
         return self.file.read(count)
@@ -120,7 +125,10 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return an opcode's function that first rejects unusual dict keys. `keys`: their places on the stack."""
+    """Return the function of an opcode, extended to reject unusual dict keys first.
+
+    load: The function. keys: The places of the keys on the stack.
+    """
 
     def load_checked(unpickler: Any) -> None:
         for key in unpickler.stack[keys]:
@@ -132,13 +140,13 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """An unpickler that calls only the stand-ins, and leaves long bytes in the file."""
+    """An unpickler that only calls the functions in `STAND_INS`, and maps long data instead of reading it."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """Number of characters and entries passed to calls, which copy them."""
+        """The number of characters and entries that calls got so far. Calls copy them, so the number is limited."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -147,7 +155,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             raise UnreadableError(f"the pickle calls {module}.{name}. Save only tensors, with paddle.save") from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Load bytes after their length, a number of `width` bytes. Long bytes are mapped instead of read."""
+        """Load data that follows its length, a number of `width` bytes. Long data is mapped instead of read."""
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))
@@ -159,10 +167,10 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Call a stand-in. Reject a file that passes the same data to calls many times."""
+        """Call a function of `STAND_INS`. Reject a file that passes the same data to calls many times."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
-            raise ValueError("it copies the same data many times")
+            raise ValueError("the pickle copies the same data many times, which paddle.save does not write")
         super().load_reduce()
 
     def load_build(self) -> None:
@@ -171,14 +179,14 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
         elif not isinstance(target, dict):
-            raise ValueError(f"it changes a {type(target).__name__}")
+            raise ValueError(f"the pickle changes a {type(target).__name__}, which paddle.save does not write")
 
     def load_frozenset(self) -> None:
         self.pop_mark()
         self.append(None)
 
     def load_not_written(self) -> None:
-        raise ValueError("it has an opcode that paddle.save does not write")
+        raise ValueError("the pickle has an opcode that paddle.save does not write")
 
     dispatch = {  # noqa: RUF012
         **_Unpickler.dispatch,
@@ -190,7 +198,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         pickle.SETITEM[0]: _checking_keys(_Unpickler.load_setitem, slice(-2, -1)),
         pickle.SETITEMS[0]: _checking_keys(_Unpickler.load_setitems, slice(None, None, 2)),
         pickle.DICT[0]: _checking_keys(_Unpickler.load_dict, slice(None, None, 2)),
-        # In place of a set None: tensors have no hash, so a set cannot contain them.
+        # A set becomes None: tensors have no hash, so a set contains none.
         pickle.EMPTY_SET[0]: lambda unpickler: unpickler.append(None),
         pickle.ADDITEMS[0]: _Unpickler.pop_mark,
         pickle.FROZENSET[0]: load_frozenset,

@@ -21,23 +21,23 @@ from .entries import Item, twice
 from .memmap import Raw, dense, open_map, read_or_map
 
 LONGEST_HEADER = 100_000_000
-"""Bytes, as the format has it."""
+"""The largest size of a header in bytes, which the format defines."""
 
 DTYPES = {
     **{code: name for name, code in CODES.items()},
     "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""From the format's code to the name of a dtype. Other codes stay as they are."""
+"""By code of a dtype in the format, its name. Other codes are unchanged."""
 
 
 class Entry(NamedTuple):
-    """A tensor's dtype, shape and place in the file, from the header."""
+    """The dtype, the shape and the place of one tensor, as the header describes it."""
 
     dtype: str
     shape: Sequence[int]
     start: int
-    """First byte in the file. `stop` is the byte after the last."""
+    """The position of the first byte in the file. `stop` is the position after the last byte."""
 
     stop: int
 
@@ -83,15 +83,15 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"it has {len(raw)} bytes, and its header should have {length}: no safetensors file,"
-            " or cut short. Copy it again"
+            f"it has {len(raw)} bytes, but its header should have {length}: it is not a safetensors file, "
+            "or it is cut short. Copy it again"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:  # of JSON or UTF-8
-        raise UnreadableError(f"no safetensors file: its header is no JSON: {error}. Save it again") from None
+    except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8
+        raise UnreadableError(f"it is not a safetensors file: its header is not JSON: {error}. Save it again") from None
     if not isinstance(header, dict):
-        raise UnreadableError("no safetensors file: its header is no table of tensors. Save it again")
+        raise UnreadableError("it is not a safetensors file: its header is not a table of tensors. Save it again")
     return header, 8 + length
 
 
@@ -112,7 +112,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
             return dict(shapes)
     except (AttributeError, TypeError, ValueError, RecursionError):
         pass
-    raise UnreadableError("`sparse` in its metadata is no JSON object from names to shapes. Correct it")
+    raise UnreadableError("`sparse` in its metadata is not a JSON object of names and shapes. Correct it")
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
@@ -122,10 +122,12 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
         if entry.start != end or entry.stop < entry.start:
             offsets = f"[{entry.start - first}, {entry.stop - first}]"
-            raise UnreadableError(f"{name!r} is at {offsets}, but the one before ends at {end - first}. Save it again")
+            raise UnreadableError(
+                f"{name!r} is at {offsets}, but the tensor before it ends at {end - first}. Save the file again"
+            )
         end = entry.stop
     if end != size:
-        raise UnreadableError(f"it has {size} bytes, and its header describes {end}: it is damaged. Copy it again")
+        raise UnreadableError(f"it has {size} bytes, but its header describes {end}: it is damaged. Copy it again")
     return entries
 
 

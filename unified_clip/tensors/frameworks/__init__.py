@@ -1,4 +1,4 @@
-"""Convert between a framework's tensors and plain bytes: one module per framework, with a class `Converter`."""
+"""Convert between a framework's tensors and `Dense` or `Sparse` tensors: each module has a class `Converter`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class TensorConverter(Protocol):
         """Return a tensor of the framework with these elements, in CPU memory."""
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a sparse tensor of the framework with these rows, repeated rows included."""
+        """Return a sparse tensor of the framework with these rows. Repeated rows stay separate."""
 
     def read(self, tensor: Any) -> Gradient:
-        """Return a tensor of the framework as plain bytes."""
+        """Return a tensor of the framework as a `Dense` or `Sparse` tensor."""
 
     def make(self, gradient: Gradient) -> Any:
         """Return a dense or sparse gradient as a tensor of the framework. None stays None."""

@@ -14,10 +14,13 @@ from . import TensorConverter
 class Converter(TensorConverter):
     def dense(self, tensor: Dense) -> Any:
         array = np.array(tensor.array) if tensor.dtype == "bfloat16" else to_numpy(tensor)
-        return paddle.to_tensor(array, place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
+        return paddle.to_tensor(array, place=paddle.CPUPlace())  # Paddle reads uint16 as bfloat16
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return SelectedRows with these rows, made by the derivative of an embedding: nothing else creates them."""
+        """Return SelectedRows with these rows.
+
+        Only the derivative of an embedding creates these, so one is computed.
+        """
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
         rows = paddle.nn.functional.embedding(paddle.to_tensor(np.array(tensor.rows)), weight, sparse=True)
