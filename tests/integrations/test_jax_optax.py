@@ -218,7 +218,7 @@ def test_to_skip_it_has_to_know_the_optimizer() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="skip")
     with pytest.raises(ValueError, match=r"Pass as_optax\(optimizer\) instead of optax.chain"):
         config.as_optax()
-    with pytest.raises(TypeError, match=r"optimizer is a float, no optax.GradientTransformation"):
+    with pytest.raises(TypeError, match=r"optimizer is a float, not an optax.GradientTransformation"):
         config.as_optax(0.1)
     multi = optax.MultiSteps(optax.sgd(1.0), 2)
     with pytest.raises(TypeError, match=r"is a MultiSteps, .*\. Pass its .gradient_transformation\(\)"):
@@ -310,9 +310,15 @@ def test_what_has_happened_is_found_wherever_the_state_is() -> None:
         last(state)
     _, state = optimizer.update(PARAMS, state)
     assert last(state).metrics("train/").keys() == {"train/grad_norm", "train/grad_norm_clipped", "train/clip_coef"}
-    with pytest.raises(ValueError, match=r"the state has no ClipState\. Put as_optax\(\) into optax.chain"):
+    with pytest.raises(
+        ValueError,
+        match=r"the state contains no ClipState, but must contain one\. Put as_optax\(\) into " r"optax.chain",
+    ):
         last(optax.sgd(0.1).init(PARAMS))
-    with pytest.raises(ValueError, match=r"the state has 2 ClipState\. Pass a part of the state with one"):
+    with pytest.raises(
+        ValueError,
+        match=r"the state contains 2 ClipState, but must contain one\. Pass a part of the state with " r"one",
+    ):
         last((state, state))
 
 

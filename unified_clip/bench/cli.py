@@ -9,7 +9,7 @@ from typing import Any
 from .._command import interrupted, refuse, unwritable
 
 INCOMPLETE = 3
-"""Exit status if a framework crashed or is missing, or if nothing was measured."""
+"""The exit status if a framework crashed or is missing, or if nothing was measured."""
 
 
 def add_parser(commands: Any) -> None:

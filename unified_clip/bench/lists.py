@@ -50,13 +50,15 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""The largest last: memory that a framework keeps from one list is too small for most of the next one."""
+"""By name, the shapes of a list. Larger lists come later, so that memory which a framework keeps from one list does not
+suffice for the next."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
     "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
 }
-"""One tensor with a growing number of elements, and a growing number of tensors of 100 elements."""
+"""The lists that show how the time grows: one tensor with more and more elements, and more and more tensors of 100
+elements."""
 
 DTYPES = ("float32", "bfloat16")
 
@@ -66,7 +68,7 @@ def elements(shapes: Sequence[Shape]) -> int:
 
 
 def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return arrays of normally distributed numbers. A block of numbers is repeated, which is faster."""
+    """Return arrays of normally distributed numbers. One block of random numbers is repeated, to save time."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes

@@ -18,7 +18,7 @@ from .lists import Array
 
 WARM_UP = 2
 LEAST, MOST = 7, 300
-"""The least and the largest number of repeats of a call."""
+"""The smallest and the largest number of repeats of a call."""
 
 PROCESS = Path("/proc/self")
 
@@ -27,7 +27,10 @@ Call = Callable[[Any], Any]
 
 
 class Pair(NamedTuple):
-    """The same work by unified_clip and by a framework's function. Both get the result of `prepare`."""
+    """Two functions that do the same work: one of unified_clip, and one of a framework.
+
+    Both get the result of `prepare`.
+    """
 
     native_name: str
     """The name of the framework's function; '' if it has none."""
@@ -35,13 +38,17 @@ class Pair(NamedTuple):
     prepare: Callable[[], Any]
     unified: Call
     native: Call | None = None
-    """None: the framework cannot do this work, and unified_clip is measured alone."""
+    """The framework's function. None: the framework has none, and only unified_clip is measured."""
 
     in_place: bool = False
 
 
 def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dict[str, Any]:
-    """Time both calls in turns. Return quartiles of milliseconds and of their ratio; None without a second call."""
+    """Call both functions in turns, and measure the times.
+
+    Return the quartiles of the milliseconds of each, and of their ratio. They are None if the framework has no
+    function.
+    """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
@@ -50,7 +57,8 @@ def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dic
             call(pair.prepare())
     begin, repeat = clock(), 0
     while repeat < LEAST or (repeat < MOST and clock() - begin < seconds):
-        for name in sorted(calls, reverse=repeat % 2 == 0):  # the second call finds other data in the caches
+        # change the order: the second call finds other data in the caches
+        for name in sorted(calls, reverse=repeat % 2 == 0):
             times[name].append(_milliseconds(calls[name], pair.prepare(), clock))
         repeat += 1
     unified, native = times["unified"], times.get("native")
@@ -67,7 +75,7 @@ def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
     start = clock()
     result = call(inputs)
     spent = 1000 * (clock() - start)
-    del result  # freeing is not the call's work
+    del result  # the time to free the result does not count
     return spent
 
 
@@ -83,9 +91,10 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure the time in which threads read the gradients' memory, and in which they read and write it.
+    """Measure how long threads take to read the memory of the gradients, and to read and write it.
 
-    Tensors that cannot be written are copied. `prepare` is called before each repeat, as before a clip.
+    No clip can be faster. Tensors that cannot be written are copied. `prepare` is called before each repeat, as before
+    a clip.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
@@ -125,8 +134,9 @@ def extra_memory(call: Call, inputs: Any) -> int | None:
     if sys.platform != "linux":
         return None
     gc.collect()
-    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # freed memory that the process keeps would hide new memory
-    (PROCESS / "clear_refs").write_text("5")  # the peak begins anew
+    # return freed memory to the system: if the process kept it, new memory would not show
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+    (PROCESS / "clear_refs").write_text("5")  # reset the peak
     before = _kibibytes("VmRSS")
     result = call(inputs)
     after = _kibibytes("VmHWM")

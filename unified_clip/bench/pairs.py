@@ -1,4 +1,4 @@
-"""The functions to compare, for each framework, which is imported when its function is called."""
+"""The functions to compare, for each framework. A framework is imported when its function here is called."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from .lists import DTYPES, Array
 from .measure import Call, Pair
 
 MOST_COMPILED = 1000
-"""Longer lists are not compiled: XLA takes many minutes for ten thousand tensors."""
+"""A list with more tensors is not compiled by XLA, which takes many minutes for ten thousand tensors."""
 
 MOST_COMPILED_BY_TORCH = 200
-"""The same for `torch.compile`, which takes five to ten minutes for a thousand tensors."""
+"""A list with more tensors is not compiled by `torch.compile`, which takes five to ten minutes for a thousand."""
 
 
 class Pairs(NamedTuple):
     """The pairs of functions to compare on one list of gradients."""
 
     clips: Callable[[float], list[Pair]]
-    """Clip by the global norm to a threshold. The first pair has the framework's most common function."""
+    """Return the pairs that clip by the global norm to a threshold. The first has the framework's most common
+    function."""
 
     norm: Pair
-    """The norm alone."""
+    """The pair that only measures the norm."""
 
     memory: Callable[[], list[Array]]
-    """Views of the gradients' memory. They do not keep the gradients alive."""
+    """Return views of the gradients' memory. They do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
-    """The same clip, with each function compiled or in a graph of its own."""
+    """Return the pairs that clip to a threshold, with each function compiled or in its own graph."""
 
 
 def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
@@ -103,7 +104,8 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
     def in_graphs(threshold: float) -> list[Pair]:
         if len(arrays) > MOST_COMPILED_BY_TORCH:
             return []
-        torch.compiler.reset()  # drop graphs of another threshold: it would no longer be compiled as a constant
+        # drop earlier graphs: with a second threshold, it would no longer be compiled as a constant
+        torch.compiler.reset()
         compiled = [torch.compile(clip_to(threshold, function), fullgraph=True) for function in functions]
         return [pair("torch.nn.utils.clip_grad_norm_ (torch.compile)", restore, compiled, in_place=True)]
 
@@ -131,7 +133,8 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
     }
 
     def clips(threshold: float) -> list[Pair]:
-        as_argument = tf.constant(threshold, grads[0].dtype)  # a number would be compiled in
+        # a tensor: a Python number would be compiled as a constant
+        as_argument = tf.constant(threshold, grads[0].dtype)
         name, unified = "tf.clip_by_global_norm", clip_to(threshold, uc.clip_by_global_norm)
         pairs = [Pair(name, lambda: grads, unified, clip_to(threshold, tf.clip_by_global_norm))]
         if len(grads) <= MOST_COMPILED:
@@ -160,7 +163,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
     masters = [paddle.to_tensor(array if has_native else array.view(np.uint16)) for array in arrays]
     parameters = [paddle.create_parameter(master.shape, dtype, default_initializer=zeros) for master in masters]
     for parameter, master in zip(parameters, masters, strict=True):
-        parameter.grad = master  # a copy
+        parameter.grad = master  # Paddle copies the tensor
 
     def restore() -> Any:
         for parameter, master in zip(parameters, masters, strict=True):
@@ -247,7 +250,7 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
     eager, norms = waiting(uc.clip_by_global_norm), map(waiting, (uc.global_norm, jax.jit(optax.tree.norm)))
 
     def clips(threshold: float) -> list[Pair]:
-        as_argument = jax.numpy.asarray(threshold)  # a number would be compiled in
+        as_argument = jax.numpy.asarray(threshold)  # a tensor: a Python number would be compiled as a constant
         natives = [clip_to(as_argument, native)] if len(grads) <= MOST_COMPILED else []
         return [pair("optax.clip_by_global_norm (jit)", lambda: grads, [clip_to(threshold, eager), *natives])]
 
@@ -276,11 +279,11 @@ class Framework(NamedTuple):
 
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]
-    """The distributions that it needs. The report has their versions."""
+    """The packages that it needs. The report has their versions."""
 
     dtypes: Sequence[str] = DTYPES
     use_threads: Callable[[int], None] = lambda threads: None
-    """Set the number of threads, if the variables of `THREADS` are not enough."""
+    """Set the number of threads. Only for frameworks that do not read the environment variables in `THREADS`."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -292,4 +295,4 @@ FRAMEWORKS: Mapping[str, Framework] = {
 }
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
-"""Variables with the number of threads: of unified_clip and OpenMP, of BLAS, of Paddle, and of XLA in JAX."""
+"""The environment variables for the number of threads: of unified_clip and OpenMP, BLAS, Paddle, and XLA in JAX."""

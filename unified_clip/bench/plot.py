@@ -20,7 +20,7 @@ COLOURS = {
     "numpy": "#6b6b6b",
 }
 MARKERS = "oDs^"
-"""By the position of the function among those of its framework."""
+"""The marker of each function of a framework, in order."""
 
 LINES: Any = {"ours_ms": "-", "native_ms": "--"}
 
@@ -69,7 +69,7 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], ser
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color="#eeeeee")
     axes.set_axisbelow(True)
-    axes.set_xlabel("time of the native / time of unified_clip")
+    axes.set_xlabel("time of the framework's function / time of unified_clip")
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:

@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 Table = tuple[Sequence[str], list[list[str]]]
-"""A header, and rows."""
+"""(header, rows)"""
 
 
 def write(data: Mapping[str, Any], out: Path) -> None:
@@ -68,7 +68,7 @@ def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> flo
 
 
 def memory_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of temporary memory of functions that clip in place."""
+    """Return the table of the memory that functions need while they clip in place."""
     header = [*LABELS, "native", "unified_clip, MiB", "native, MiB"]
     return header, [
         [*_labels(row), row["native"] or NOTHING, _mebibytes(row["ours_bytes"]), _mebibytes(row["native_bytes"])]

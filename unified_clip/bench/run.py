@@ -1,4 +1,4 @@
-"""Measure each framework in a process of its own, one after the other."""
+"""Measure all frameworks, one after the other, each in its own process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .pairs import FRAMEWORKS, THREADS
 
 
 class OptionsError(ValueError):
-    """The error for an option with an invalid value."""
+    """An option has an invalid value. The message says which, and what to pass."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Options:
     threads: int = 2
     growth: bool = True
     seconds: float = 1.0
-    """Time for each pair of functions. The least number of repeats may take longer."""
+    """The time to measure each pair of functions. A slow pair takes longer: each has a smallest number of repeats."""
 
     def __post_init__(self) -> None:
         for what, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
@@ -54,7 +54,7 @@ class Options:
 
 
 def command(framework: str) -> list[str]:
-    """Return the command that starts a worker, to be followed by its job."""
+    """Return the command line that starts a worker. Append its job, as JSON."""
     return [sys.executable, "-X", "faulthandler", "-m", "unified_clip.bench.worker", framework]
 
 
@@ -89,7 +89,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run a worker, and call `add` with each result that it prints. Return the reason if it fails, else ''."""
+    """Run a worker, and call `add` with each result that it prints. Return why it failed; '' if it did not."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
 

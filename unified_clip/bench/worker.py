@@ -1,7 +1,7 @@
 """Measure on one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
 
-JOB is JSON: see `run.Options`. The worker prints a line of JSON for each list to stdout. Output of frameworks goes to
-stderr.
+JOB is a JSON object with the fields of `run.Options`. For each list of gradients, the worker prints a line of JSON to
+stdout. What frameworks print goes to stderr.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from . import lists, measure
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 LONG = 10**6
-"""The machine's limits are measured on lists with more elements than this."""
+"""The speed of the memory is measured on lists with more elements than this."""
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     name, job = sys.argv[1], json.loads(sys.argv[2])
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
-        os.dup2(2, 1)  # frameworks print where they like
+        os.dup2(2, 1)  # stdout now goes to stderr: frameworks may print to stdout
         for result in results(name, job):
             print(json.dumps(result), file=out, flush=True)
 
@@ -62,7 +62,7 @@ def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels
 
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Measure one list of gradients in one dtype: times, memory and limits, as tables of bench.json."""
-    gc.collect()  # of the previous list
+    gc.collect()  # free the previous list
     arrays = lists.arrays(shapes, dtype)
     norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
     memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place]

@@ -71,7 +71,10 @@ def clip_(
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """Remove the gradients of parameters inside the block. The list keeps its length, as names may go by position."""
+    """Set `.grad` of these parameters to None inside the `with` block, so that they are not clipped.
+
+    They stay in the list of parameters, because names may be given by position.
+    """
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

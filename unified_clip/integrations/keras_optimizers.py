@@ -29,12 +29,13 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""Methods that are replaced on the optimizer. Keras calls the first once for each update, after it averages accumulated
-gradients and unscales them, and before weight decay. (On JAX Keras calls it for every accumulating batch, and discards
-the result.) `fit` calls the last one when it ends."""
+"""The methods of the optimizer that `Attached` replaces. Keras calls the first one once for each update: after it has
+averaged and unscaled accumulated gradients, and before weight decay. (On JAX, Keras also calls it for batches that only
+accumulate, and discards the result.) `fit` calls the last one when it ends."""
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""On TensorFlow this method is replaced too. It sums the gradients of replicas. Keras calls it after clipping."""
+"""The method that sums the gradients of replicas, which is also replaced on TensorFlow: Keras calls it after
+the clip."""
 
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
 
@@ -52,7 +53,7 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
     """
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
-        names = None  # a variable's path is its name
+        names = None  # no names are needed: a variable's path is its name
     if not isinstance(names, Mapping | list | tuple | None):
         remedy = "Pass the model, a dict of name to variable, or a list of names in the order of the variables"
         raise TypeError(f"names is a {type(names).__name__}. {remedy}.")
@@ -104,16 +105,19 @@ class Attached(AbstractContextManager[Any, None]):
         optimizer.save_own_variables, optimizer.load_own_variables = self._save, self._load
         optimizer.finalize_variable_values = self._finalize
         if ALL_REDUCE in self._originals:
-            vars(optimizer)[ALL_REDUCE] = list  # `_clip` calls the original
+            vars(optimizer)[ALL_REDUCE] = list  # do nothing when Keras calls it: `_clip` has called the original
 
     @property
     def last(self) -> LastStep:
-        """The outcome of the last step. Reading it waits for the device. In `fit` on JAX: of the last epoch."""
+        """The outcome of the last step.
+
+        Reading it waits for the device. During `fit` on JAX, it is that of the last epoch.
+        """
         return steps.last_step(int(np.asarray(self._steps)), int(np.asarray(self._step)), np.asarray(self._kept))
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 steps (or fewer) that changed a gradient; None if it is unknown for all."""
+        """The share of the last 100 steps that changed a gradient. None if that is known for none of them."""
         return steps.rate_of(np.asarray(self._recent).tolist())
 
     @property
@@ -135,7 +139,7 @@ class Attached(AbstractContextManager[Any, None]):
             vars(self._optimizer).pop(name, None)
         for variable in self._own:
             self._optimizer._untrack_variable(variable)
-        self._optimizer = None  # and release everything that refers to it
+        self._optimizer = None  # so that the optimizer can be freed
         self._originals, self._variables, self._name_of = {}, [], make_namer(None)
 
     def __exit__(self, *_: object) -> None:
@@ -148,26 +152,27 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["_backend_apply_gradients"](grads, variables)
 
     def _apply_or_skip(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Apply the gradients, and restore all variables if the step is skipped.
+        """Apply the gradients. If the step is skipped, restore all variables to their values before it.
 
-        Accumulated gradients begin anew, and the optimizer's count of steps goes on.
+        A skipped step also sets accumulated gradients to 0, and counts as a step of the optimizer.
         """
         optimizer = self._optimizer
         sums = [total for total in getattr(optimizer, "_accumulated_gradients", ()) if total is not None]
         kept = [each for each in (*variables, *self._others()) if not _holds([optimizer._iterations, *sums], each)]
         before, steps_before = list(map(ops.copy, kept)), ops.copy(self._steps)
         self._apply(grads, variables)
-        is_step = ops.not_equal(self._steps, steps_before)  # else gradients accumulate
+        is_step = ops.not_equal(self._steps, steps_before)  # if equal, this batch only accumulates gradients
         skipped = ops.logical_and(is_step, self._kept[OutcomeArrays._fields.index("skipped")] > 0)
         for variable, value in zip(kept, before, strict=True):
             variable.assign(ops.where(skipped, value, ops.copy(variable)))
-        for variable in sums:  # on PyTorch, Keras multiplies them by 0, which leaves NaN
+        for variable in sums:  # set sums to 0: on PyTorch, Keras multiplies them by 0, and NaN would stay
             variable.assign(ops.where(skipped, ops.zeros(variable.shape, variable.dtype), ops.copy(variable)))
 
     def _clip(self, grads: Sequence[Any]) -> list[Any]:
         if self._is_discarded():
             return list(grads)
-        if ALL_REDUCE in self._originals:  # Keras would sum over replicas after clipping, and exceed the threshold
+        # sum over replicas before the clip, not after it as Keras does: the sum could exceed the threshold
+        if ALL_REDUCE in self._originals:
             grads = [grad for grad, _ in self._originals[ALL_REDUCE](zip(grads, self._variables, strict=True))]
         named = [(self._name(variable), grad) for variable, grad in zip(self._variables, grads, strict=True)]
         step = ops.copy(self._optimizer.iterations)
@@ -183,12 +188,12 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether this update only accumulates gradients: Keras on JAX makes it and then discards it."""
+        """Return whether this call only accumulates gradients. Then Keras on JAX discards its result."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
         steps = self._backend.read(ops.copy(self._optimizer._iterations))
-        return steps is not None and (int(steps) + 1) % every != 0  # None in a graph, which discards the outcome too
+        return steps is not None and (int(steps) + 1) % every != 0  # inside a graph, steps is None
 
     def _name(self, variable: Variable) -> str:
         path = str(getattr(variable, "path", variable.name)).replace("/", ".")
@@ -204,7 +209,7 @@ class Attached(AbstractContextManager[Any, None]):
                 stacklevel=3,
             )
 
-    # -- files: they have Keras's variables only, so that they load without a configuration
+    # -- saved files: they contain only the variables of Keras, so that they can be loaded without a configuration
 
     def _save(self, store: Any) -> None:
         values: dict[str, Any] = {}
@@ -228,4 +233,4 @@ class Attached(AbstractContextManager[Any, None]):
 
 
 def _holds(variables: Sequence[Variable], variable: Variable) -> bool:
-    return any(other is variable for other in variables)  # == would compare their values
+    return any(other is variable for other in variables)  # not `in`: == compares the values of variables

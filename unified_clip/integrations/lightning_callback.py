@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 try:
     from lightning.pytorch import Callback
-except ImportError:  # the same under its older name
+except ImportError:  # the older name of the package
     from pytorch_lightning import Callback
 
 from .. import monitor
@@ -66,7 +66,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._clipper = self._config.clipper(self._names, **vars(self._spec))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without outcomes, so that a copy has none."""
+        """Return the state for a copy or a pickle. It has no outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in ("_clippers", "_steps", "_clipper")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -105,7 +105,10 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             pl_module.log_dict(monitor.metrics(clipper, prefix))
 
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
-        """Return the number of this step of the optimizer, from 1: Lightning counts all optimizers together."""
+        """Return the number of this step of the optimizer, from 1.
+
+        Lightning itself counts the steps of all optimizers together.
+        """
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
@@ -117,5 +120,5 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         if scaler is None:
             return False
         if all(parameter.grad is None for parameter in parameters_of(optimizer)):
-            return True  # no loss was returned: nothing to unscale
+            return True  # the training step returned no loss, so there is nothing to unscale
         return torch_scaling.skips_step(scaler, optimizer, self._config)

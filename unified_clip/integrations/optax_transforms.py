@@ -28,10 +28,11 @@ class ClipState(NamedTuple):
     """The outcome of the last step in JAX's default type: float64 with x64, else float32."""
 
     recent: Any
-    """`clipped` of the last 100 steps in a ring, as int8: 1, 0, or -1 if it is unknown."""
+    """Whether each of the last 100 steps changed a gradient, as int8: 1, 0, or -1 if that is unknown. The newest value
+    replaces the oldest one."""
 
     inner: Any
-    """The state of the optimizer that was passed."""
+    """The state of the optimizer that was passed to `as_optax`; empty if there was none."""
 
 
 def transformation(
@@ -40,7 +41,9 @@ def transformation(
     """Return a transformation that clips updates. `ClipConfig.as_optax` lists the arguments and errors."""
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
-        raise TypeError(f"optimizer is a {type(optimizer).__name__}, no optax.GradientTransformation. Pass {instead}.")
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}, not an optax.GradientTransformation. Pass {instead}."
+        )
     skips = settings.nonfinite == "skip"
     if skips and optimizer is None:
         raise ValueError(
@@ -84,7 +87,7 @@ def last(state: Any) -> LastStep:
 
     Raises:
         ValueError: The state has no `ClipState`, or several, or one that `vmap` has stacked.
-        TypeError: Inside a graph.
+        TypeError: The state is inside a graph, where it has no values.
         RuntimeError: No step has been made.
 
     Example:
@@ -105,20 +108,23 @@ def last(state: Any) -> LastStep:
 
 
 def rate(state: Any) -> float | None:
-    """Return the share of the last 100 steps (or fewer) that changed a gradient; None if it is unknown for all.
+    """Return the share of the last 100 steps that changed a gradient. None if that is known for none of them.
 
-    `state`: as for `last`.
+    state: The state of an optimizer, as for `last`.
     """
     return steps.rate_of(_clip_state(state).recent)
 
 
 def _clip_state(state: Any) -> ClipState:
-    """Return the only ClipState in a state as NumPy arrays, without the inner optimizer's state."""
+    """Return the ClipState in an optimizer's state, as NumPy arrays, and without the state of the inner optimizer.
+
+    ValueError: there is none, or several. TypeError: it has no values, because it is inside a graph.
+    """
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:
         remedy = "Pass a part of the state with one" if clip_states else "Put as_optax() into optax.chain"
-        raise ValueError(f"the state has {len(clip_states) or 'no'} ClipState. {remedy}.")
+        raise ValueError(f"the state contains {len(clip_states) or 'no'} ClipState, but must contain one. {remedy}.")
     clip_state = clip_states[0]
     if isinstance(clip_state.step, jax.core.Tracer):
         raise TypeError(

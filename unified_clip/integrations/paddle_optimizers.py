@@ -22,12 +22,15 @@ UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)
 
 
 class GradClip(OutcomeProperties, OptimizerClip):
-    """Clip in one optimizer of Paddle, which calls this once for each group of parameters. Each group has its norm."""
+    """The clip of one Paddle optimizer, which calls it once for each group of parameters.
+
+    Each group has its own norm.
+    """
 
     def __init__(self, settings: Settings, names: Any = None) -> None:
         self._settings = settings
         self._clipper = Clipper(settings, _namer(names), unmatched=UNMATCHED if names is None else "")
-        self._clipped: set[str] = set()  # names of parameters in this step
+        self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __repr__(self) -> str:
         return f"<{type(self._settings).__name__} {self._settings.rule}>"
@@ -53,8 +56,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def step(self) -> int:
         """The step of the next clip, counted from 0. Set it when training resumes.
 
-        A step begins when a parameter occurs again, so that all groups of an optimizer are one step, and when you set
-        this. Set it before every step if parameters have gradients in turns.
+        All groups of an optimizer are one step: a new step begins when a parameter is clipped again, or when you set
+        `step`. Set it before every step if some parameters have gradients in some steps only.
         """
         return self._clipper.step
 
@@ -63,7 +66,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipper.step, self._clipped = step, set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Add a clip to a static program, which applies it at every run. Adding it counts as no step."""
+        """Add a clip to a static program, which clips whenever it runs. Adding the clip does not count as a step."""
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
             raise TypeError(
@@ -82,11 +85,15 @@ class GradClip(OutcomeProperties, OptimizerClip):
             self._clipper.step = step
 
 
-paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))  # its source cannot be translated
+# Paddle cannot translate its source for a static program
+paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _namer(names: Any) -> Namer:
-    """Return a function that returns a gradient's name by its parameter's own name, which static programs keep."""
+    """Return a function that returns the name of a gradient in the user's `names`.
+
+    It looks the name up by Paddle's own name of the parameter, because static programs have other objects.
+    """
     check_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
@@ -94,7 +101,7 @@ def _namer(names: Any) -> Namer:
         raise TypeError(f"names is a {type(names).__name__}. Pass a Layer, or a dict of name to parameter.")
     by_own_name = {BACKEND.parameter_name(parameter): name for name, parameter in (names or {}).items()}
 
-    def name_of(leaf: Leaf) -> str | None:  # a function: Clipper takes other callables for models
+    def name_of(leaf: Leaf) -> str | None:  # a plain function: Clipper treats other callables as models
         return by_own_name.get(leaf.name, leaf.name)
 
     return name_of

@@ -1,4 +1,4 @@
-"""The outcome of a step as arrays, which integrations keep in an optimizer's state, also in graphs."""
+"""The outcome of a step as arrays, so that integrations can keep it in an optimizer's state, even inside graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..config import outcome
 from ..config.clipper import Clipper, Traced
 from ..config.schema import Settings
 
-Array = Any  # of any framework
+Array = Any  # an array of any framework
 
 
 class LastStep(NamedTuple):
@@ -25,7 +25,7 @@ class LastStep(NamedTuple):
     norm_clipped: float | None
     coef: float | None
     clipped: bool | None
-    """None if the step was skipped."""
+    """Whether a gradient changed. None if it is unknown, or the step was skipped."""
 
     skipped: bool
 
@@ -35,32 +35,32 @@ class LastStep(NamedTuple):
 
 
 class OutcomeArrays(NamedTuple):
-    """The outcome of a step as arrays of a framework, which its graphs can compute."""
+    """The outcome of a step as scalar arrays of a framework."""
 
     norm: Array
     norm_clipped: Array
-    """-1 for None."""
+    """The total norm after the clip; -1 if it was not measured."""
 
     coef: Array
     clipped: Array
-    """1, 0, or -1 for None."""
+    """Whether a gradient changed: 1, 0, or -1 if it is unknown."""
 
     skipped: Array
 
 
 UNKNOWN = -1
-"""Stands for None in `clipped`, and for a step that is not yet made."""
+"""The value of `clipped` if it is unknown, or if the step has not been made yet."""
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step: the integration does, as it has the optimizer's state."""
+    """Return a clipper that never skips a step. The integration skips it, because only it can restore the optimizer."""
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
     return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""Takes arrays, and a flag for the local shard of each. Returns whether any flag of any rank is set."""
+"""A function of arrays, and of a flag for the local shard of each. It returns whether any flag is set on any rank."""
 
 
 def outcome_arrays(
@@ -70,14 +70,17 @@ def outcome_arrays(
     gradients: Iterable[tuple[Any, Any]],
     anywhere: Anywhere | None = None,
 ) -> OutcomeArrays:
-    """Return the outcome of a step as arrays. `np`: the framework's module with NumPy's functions.
+    """Return the outcome of a step as arrays.
 
-    `gradients`: before and after clipping, for rules by value. `anywhere`: required if gradients may be sharded.
+    np: The framework's module with the functions of NumPy, such as `jax.numpy`.
+    gradients: (gradient before the clip, gradient after it) tuples. Only read for the rule `value`.
+    anywhere: Needed if gradients may be sharded over ranks.
     """
     _, norm, coef, finite = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
-    clipped = np.logical_or(coef < 1.0, np.isnan(coef))  # TensorFlow takes the opposite of >= for <, with NaN too
-    if any(part.rule == "value" for part in settings.parts):  # which has no coefficient
+    # isnan: TensorFlow computes a < b as not (a >= b), which is true for NaN
+    clipped = np.logical_or(coef < 1.0, np.isnan(coef))
+    if any(part.rule == "value" for part in settings.parts):  # the rule `value` has no coefficient
         pairs = [(_dense(old), _dense(new)) for old, new in gradients]
         changes = [np.any((new < old) | (new > old)) for old, new in pairs]
         if anywhere is not None and changes:
@@ -96,7 +99,10 @@ def outcome_arrays(
 
 
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
-    """Return the outcome of a step from the numbers of `OutcomeArrays`. `steps`: the number of steps so far."""
+    """Return the outcome of a step from the values of its `OutcomeArrays`. RuntimeError: no step has been made.
+
+    steps: The number of steps so far. step: The step for a schedule.
+    """
     if steps == 0:
         raise RuntimeError("nothing has been clipped yet. Make a step first.")
     norm, norm_clipped, coef, clipped, skipped = map(float, numbers)
@@ -106,7 +112,10 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps that changed a gradient; None if unknown for all. `recent`: their `clipped`."""
+    """Return the share of steps that changed a gradient. None if that is known for none of them.
+
+    recent: `OutcomeArrays.clipped` of each step.
+    """
     known = [int(clipped) for clipped in recent if clipped != UNKNOWN]
     return sum(known) / len(known) if known else None
 

@@ -1,4 +1,6 @@
-"""Reject engines whose gradients unified_clip cannot clip, and define the messages about clipping twice."""
+"""Reject training engines that do not expose their gradients, such as DeepSpeed, and define an error about two
+clips.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ INSTEAD = {
     "XLA": "accelerator.clip_grad_norm_",
     "XLAStrategy": "the clipping of the strategy",
 }
-"""By Accelerate's `DistributedType` or the class of Lightning's strategy: the setting that clips there."""
+"""By training engine, the setting that makes it clip. The keys are names of Accelerate's `DistributedType`, and of
+classes of Lightning's strategies."""
 
 TWO_CALLBACKS = (
     "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, use "
@@ -20,7 +23,7 @@ TWO_CALLBACKS = (
 
 
 def check_engine(kinds: Iterable[str]) -> None:
-    """Raise RuntimeError for an engine that does not expose the gradients of a step."""
+    """Raise RuntimeError if one of these training engines does not expose the gradients of a step."""
     for kind in kinds:
         if kind in INSTEAD:
             advice = f"Remove unified_clip, and use {INSTEAD[kind]}."

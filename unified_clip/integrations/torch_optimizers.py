@@ -22,10 +22,10 @@ from .names import check_names
 from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
-"""Packages whose optimizers wrap the one that makes the steps."""
+"""Packages with optimizers that contain another optimizer, which makes the steps."""
 
 HOOKS = "_optimizer_step_pre_hooks"
-"""The attribute with the hooks of `register_step_pre_hook`."""
+"""The attribute of an optimizer with the hooks that `register_step_pre_hook` adds."""
 
 
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
@@ -82,10 +82,10 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self.detach()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before `step(*args, **kwargs)`, or replace its closure by one that clips the gradients it computes.
+        """Clip before `step(*args, **kwargs)`. If it has a closure, replace that by one that clips what it computes.
 
-        If the `step` of a subclass calls that of its base, both call the hooks, and only the outer one clips. The frame
-        identifies it: a flag that a later hook resets would stay set after an error.
+        If the `step` of a subclass calls that of its base class, both call the hooks, but only the outer call clips. It
+        is recognized by its stack frame: a flag would stay set after an error.
         """
         caller = sys._getframe(1)
         if self._outermost is not None and _is_inside(caller, self._outermost):
@@ -105,7 +105,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
-        """Clip the gradients of the optimizer at this step. A closure may clip several times in a step."""
+        """Clip the gradients of the optimizer. A closure may clip several times in one step."""
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
         if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
             return
@@ -118,7 +118,10 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
-        """Store the names for patterns, at first and after `add_param_group`. ValueError: there are none."""
+        """Store the names of the parameters, for patterns. Called at the first step, and again after `add_param_group`.
+
+        ValueError: a parameter has no name.
+        """
         parameters = parameters_of(optimizer)
         name_of = make_namer(_names_of(optimizer) if self._names is None else self._names)
         for index, parameter in enumerate(parameters if self._config.uses_names else []):
@@ -148,7 +151,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
 
 def check_not_attached(optimizer: Any) -> None:
-    """Raise ValueError if a configuration is attached to an optimizer or to the one that it wraps."""
+    """Raise ValueError if a configuration is attached to an optimizer, or to the optimizer inside it."""
     optimizer = _inner(optimizer)
     if any(isinstance(getattr(hook, "__self__", None), Attached) for hook in getattr(optimizer, HOOKS, {}).values()):
         raise ValueError(

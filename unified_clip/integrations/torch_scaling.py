@@ -17,25 +17,33 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients, unless they already are. Return the scaler's `found_inf` flags, one per device."""
+    """Unscale the gradients, unless that is done already.
+
+    Return the scaler's `found_inf` flags, one for each device.
+    """
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())
 
 
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
-    """Unscale the gradients. Return whether the scaler skips the step.
+    """Unscale the gradients.
 
-    Waiting for the GPU costs nothing unless the optimizer is fused: `GradScaler.step` waits next.
+    Return whether the scaler skips the step.
+
+    Reading the decision waits for the GPU. Without a fused optimizer this costs nothing: `GradScaler.step` would wait,
+    too.
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. `flags`: the result of `unscale`.
+    """Return whether the scaler skips the step.
 
     A flag on a GPU is read only if the scaler or the configuration waits for the GPU anyway.
+
+    flags: What `unscale` returned. waits: Whether the scaler waits for the GPU.
     """
     waits = waits or settings.nonfinite in ("raise", "skip")
     return any(bool(flag) for flag in flags if waits or flag.device.type == "cpu")
@@ -43,7 +51,7 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Unscale gradients in place for the block, which a fused optimizer would do in its step.
+    """Unscale gradients in place inside the `with` block. Without it, a fused optimizer would unscale them in its step.
 
     An error restores the gradients, up to rounding, and the optimizer as it was before `GradScaler.step`.
     """

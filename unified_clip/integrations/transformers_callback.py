@@ -54,7 +54,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without outcomes, so that a copy has none."""
+        """Return the state for a copy or a pickle. It has no outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in ("_clipper", "_has_clipped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
