@@ -84,7 +84,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             16,
             "two gradients have the name 'a'",
         ),
-        (b"[]", 0, "no table of tensors"),
+        (b"[]", 0, "not a table of tensors"),
         (b"{'a'", 0, "its header is not JSON"),
         (b"[" * 100_000, 0, "its header is not JSON"),
         ({}, 0, "no tensor has a floating-point dtype"),
