@@ -17,7 +17,7 @@ from ..._core.types import CoalescedSparse, Leaf, Tensor
 from . import arithmetic, block_sums, conditions, operators, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
-from .primitives import LIST_PRIMITIVES, TorchPath, TorchPrimitives
+from .primitives import LIST_PRIMITIVES, TorchPath, TorchPrimitives, norm_by_operations
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
@@ -302,4 +302,6 @@ def _collected(
 BACKEND = TorchBackend()
 
 
-operators.register(lambda tensors: collected.path_over(BACKEND, COLLECTOR.of_tensors(tensors, False, False)))
+operators.register(
+    lambda tensors: collected.path_over(BACKEND, COLLECTOR.of_tensors(tensors, False, False)), norm_by_operations
+)

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from ..._compute import host
 from ..._core.path import CollectedPath
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
-from .conditions import REAL
+from .conditions import is_real
 
+NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 HostPathOf = Callable[[Sequence[Tensor]], CollectedPath | None]
 
 LIBRARY = torch.library.Library("unified_clip", "DEF")
@@ -30,7 +32,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
     """Return whether the operators compute on these tensors: dense real ones on the CPU, in a graph."""
     if not (ENABLED and torch.compiler.is_compiling()):
         return False
-    return all(tensor.device.type == "cpu" and tensor.dtype in REAL for tensor in tensors)
+    return bool(tensors) and all(tensor.device.type == "cpu" and is_real(tensor) for tensor in tensors)
 
 
 def may_write(tensors: Sequence[Tensor]) -> bool:
@@ -48,19 +50,27 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 
-def register(host_path: HostPathOf) -> None:
-    """Implement the operators. `host_path`: returns the host path over plain tensors; None if any has gaps."""
+def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> None:
+    """Implement the operators.
+
+    `host_path`: returns the host path over plain tensors; None if any has gaps. `norm_by_operations`: computes the
+    norm by PyTorch's operations, which have derivatives and rules for `torch.func.vmap`.
+    """
 
     def plain_path(tensors: list[Tensor], per_tensor: bool) -> tuple[Any, list[Tensor]]:
         """Return the path, and its tensors: copies of those with gaps in memory."""
         path = host_path(tensors)
         if path is None:
-            tensors = [tensor.contiguous() for tensor in tensors]
+            tensors = [tensor.resolve_neg().contiguous() for tensor in tensors]
             path = host_path(tensors)
         assert path is not None
         return path.per_tensor() if per_tensor else path, tensors
 
     def compute_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
+        if not per_tensor:
+            tensors = [tensor for tensor in tensors if tensor.numel()]
+            if not tensors:
+                return torch.zeros((), dtype=torch.float64)
         path, _ = plain_path(tensors, per_tensor)
         with path.scope():
             return torch.from_numpy(np.asarray(path.norm(p), np.float64))
@@ -77,7 +87,15 @@ def register(host_path: HostPathOf) -> None:
     def describe_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         return tensors[0].new_empty([len(tensors)] if per_tensor else [], dtype=torch.float64)
 
+    def norm_with_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
+        if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+            return norm_by_operations(tensors, p, per_tensor)
+        with torch._C._AutoDispatchBelowAutograd():
+            return norm(tensors, p, per_tensor=per_tensor)
+
     LIBRARY.impl("norm", compute_norm, "CPU")
+    LIBRARY.impl("norm", norm_with_derivative, "Autograd")
+    LIBRARY.impl("norm", norm_by_operations, "FuncTorchBatchedDecomposition")
     LIBRARY.impl("scale_", compute_products, "CPU")
     torch.library.register_fake("unified_clip::norm", describe_norm, lib=LIBRARY)
     torch.library.register_fake("unified_clip::scale_", lambda tensors, coef, per_tensor: None, lib=LIBRARY)

@@ -232,18 +232,18 @@ class TorchPath(DevicePath):
     def _is_per_tensor(self) -> bool:
         return self._backend is PER_TENSOR_PRIMITIVES
 
-    @property
-    def _has_operators(self) -> bool:
-        return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES) and operators.supports(self._tensors)
-
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        if not (self._has_operators and operators.may_write(self._tensors)):
+        in_lists = self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES)
+        if not (in_lists and operators.supports(self._tensors) and operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
         return [Write(functools.partial(operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
     def norm(self, p: float) -> Scalar:
-        if self._has_operators:
+        if operators.supports(self._tensors):
             return operators.norm(self._tensors, p, per_tensor=self._is_per_tensor)
+        return self.norm_by_operations(p)
+
+    def norm_by_operations(self, p: float) -> Scalar:
         if self._backend is not PER_TENSOR_PRIMITIVES or len({tensor.dtype for tensor in self._tensors}) == 1:
             return super().norm(p)
         # Measure tensors of each dtype separately, since norms are rounded to a dtype.
@@ -284,3 +284,8 @@ def _zero_where(tensor: Tensor, condition: Tensor) -> None:
 PRIMITIVES = TorchPrimitives()
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()
+
+
+def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
+    """Return the norm over all tensors with its derivatives, or a vector with one per tensor."""
+    return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
