@@ -88,7 +88,8 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
         return tensors[0].new_empty([len(tensors)] if per_tensor else [], dtype=torch.float64)
 
     def norm_with_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
-        if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if recorded or any(forward_ad.unpack_dual(tensor, level=0).tangent is not None for tensor in tensors):
             return norm_by_operations(tensors, p, per_tensor)
         with torch._C._AutoDispatchBelowAutograd():
             return norm(tensors, p, per_tensor=per_tensor)
