@@ -131,6 +131,7 @@ class ClipEvent:
             "norm_type": clip.p,
             "eps": clip.eps,
             "dtype": path.norm_dtype,
+            "count": len(clip.group),
             "norm": None,
             "coef": None if clip.rule == "value" else 1.0,
             "clipped": None,
@@ -249,7 +250,7 @@ def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if last is None or fields["rule"] == "global" or any(last[key] != fields[key] for key in same):
             lines.append(dict(fields))
             continue
-        for key in ("norm", "coef", "nan", "inf"):
+        for key in ("norm", "coef", "nan", "inf", "count"):
             last[key] = None if last[key] is None or fields[key] is None else last[key] + fields[key]
         last["clipped"] = last["clipped"] or fields["clipped"]
         if "parameters" in fields:

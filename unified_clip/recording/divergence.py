@@ -14,9 +14,11 @@ from .rounding import ROUNDING, distance, same, single, ulps_at
 from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
-    "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
-]
-"""What may differ between two calls. "norms" is the number of norms, and "clipped" whether gradients were changed."""
+    "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
+    "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
+]  # fmt: skip
+"""What may differ between two calls. "norms" is the number of norms, and "clipped" whether gradients were changed. The
+last five are differences between the steps of optimizers."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages that are numbers. Each one depends on the stages before it."""

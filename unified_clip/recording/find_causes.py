@@ -30,6 +30,9 @@ EXACT = 1e-13
 ROUNDED = NEAR * 2.0**-23
 """The relative error up to which a coefficient follows its formula if a framework's own function rounds it."""
 
+FACTORS = 2**24
+"""The greatest factor that a loss scale or a sum over batches puts on gradients."""
+
 RULES = {
     "global": "all gradients by their total norm",
     "each": "each gradient by its own norm",
@@ -58,6 +61,8 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or sequence.twice(point)
         or sequence.per_tensor(point)
         or _before_clipping(point, pair)
+        or _fewer_gradients(point, pair)
+        or _whole_factor(point, pair)
         or sequence.after_the_step(point, pair)
         or _rule(point)
     )
@@ -106,6 +111,28 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
             hint = ". They were matched by shape and order: if that is wrong, pass their names with --map" * is_matched
             return point.cause(cause.kind, f"{cause.sentence}{hint}", run)
     return None
+
+
+def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if one run clips fewer gradients, and norms of parameters are unknown."""
+    a, b = pair.a.count, pair.b.count
+    if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
+        return None
+    run, few, many = (point.b, b, a) if b < a else (point.a, a, b)
+    sentence = f"it clips {few} gradients instead of {many}. Record both runs with norms=True, or --norms, to see which"
+    return point.cause("left out", sentence, run)
+
+
+def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if one total norm is a whole multiple of the other, and norms of parameters are unknown."""
+    if point.first.stage != "norm" or point.gradients() or not pair.a.rule == pair.b.rule == "global":
+        return None
+    (a, *_), (b, *_) = pair.a.norms(), pair.b.norms()
+    low, high, run = (a, b, point.b) if a < b else (b, a, point.a)
+    factor = round(high / low) if low > 0 and high < math.inf else 0
+    if not 2 <= factor <= FACTORS or not math.isclose(high, factor * low, rel_tol=PRODUCT):
+        return None
+    return point.cause("scaled gradients", f"as when every gradient is {factor} times as large", run)
 
 
 def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
@@ -223,6 +250,8 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     limits = (threshold(a), threshold(b))
     if (None not in limits and not same(*limits)) or not all(is_near(*norms) for _, *norms in point.gradients()):
         return None
+    if (a.watched or b.watched) and not point.gradients() and not _norms_are_equal(pair):
+        return None  # the coefficients differ because the norms do
     for reference, line, run in ((a, b, point.b), (b, a, point.a)):
         cause = find_cause(_observe(reference, line)) if _is_by_formula(reference) else None
         is_known = line.threshold is not None and cause and cause.kind in ("another threshold", "coefficient")

@@ -199,7 +199,7 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
         "gradients": None,
         "after": None,
     }
-    for key in ("nan", "inf", "seconds"):
+    for key in ("nan", "inf", "seconds", "count"):
         values = [getattr(line, key) for line in lines]
         changes[key] = None if None in values else sum(values)
     if lines[0].rule != "value":

@@ -20,7 +20,9 @@ from .._core.observer import Clip
 from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of the lines. Schema 1 has no steps of optimizers."""
+
 NO_CALLS = (
     "No clip calls were recorded, neither of unified_clip nor of the functions that docs/recording.md lists. "
     "Calls inside torch.compile or jit_compile=True are not recorded: turn these off."
@@ -199,6 +201,13 @@ class Recording:
             self._flush(wait=True)
             self._write({"step": step}, [fields], {})
 
+    def add_optimizer_step(self, fields: dict[str, Any]) -> None:
+        """Write a line for a step of an optimizer, after the pending lines."""
+        if not self.stores_results:
+            with self._flushing:
+                self._flush(wait=True)
+                self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
+
     def on_failure(self, call: str, error: Exception) -> None:
         """Warn once that calls of a framework's function cannot be recorded."""
         self._is_empty = False
@@ -260,10 +269,12 @@ class Recording:
 
     # -- writing
 
-    def _write(self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
+    def _write(
+        self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
+    ) -> None:
         """Write a line for each group that a call clipped, or a single one. `head` and `tail` are in each line."""
         with self._lock:
-            self._is_empty = False
+            self._is_empty = self._is_empty and not is_call
             try:
                 if (file := self._opened()) is not None:
                     for fields in merge_groups(groups) or [{}]:

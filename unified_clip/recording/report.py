@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from typing import Any
 
@@ -9,9 +10,29 @@ from .. import _json
 from .._display import cell
 from .compare import RecordingComparison
 from .divergence import Divergence, StageAgreement
+from .optimizers import STAGES
 from .runs import RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
+RULED_OUT = (
+    "another rule", "another threshold", "another norm type", "another eps", "per tensor for global", "clipped twice",
+    "a whole factor on all gradients",
+)  # fmt: skip
+RULED_OUT_BY_NORMS = ("a missing parameter", "swapped parameters", "any factor on all gradients")
+RULED_OUT_BY_STEPS = (
+    "another learning rate", "gradients that are not cleared", "another number of backward passes", "a left-out clip",
+    "clipping after the step",
+)  # fmt: skip
+"""Causes that were tested: always, with norms of parameters, and with steps of optimizers."""
+
+COUNTS = {
+    "calls": "clip calls",
+    "clips": "clip calls",
+    "norms": "norms",
+    "backward passes": "backward passes before it",
+}
+"""By stage, what is counted."""
+
 UNEXPLAINED = "Unexplained: no known cause fits these numbers."
 
 
@@ -48,7 +69,7 @@ def show(comparison: RecordingComparison) -> None:
 
 def lines(comparison: RecordingComparison) -> list[str]:
     """Return a sentence about each run, followed by the sentences of `result`."""
-    return [*map(_about, (comparison.a, comparison.b)), *result(comparison)]
+    return [*map(_about, (comparison.a, comparison.b)), *result(comparison), *_ruled_out(comparison)]
 
 
 def _about(run: RecordedRun) -> str:
@@ -66,11 +87,46 @@ def result(comparison: RecordingComparison) -> list[str]:
     sentences: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
         sentences.append(f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}.")
-        explanations = [str(each) for each in findings] or [UNEXPLAINED]
+        explanations = [str(each) for each in findings] or [_unexplained(comparison, divergence)]
         sentences += [line for line in explanations if line not in sentences]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
-        sentences.append("Record both runs with norms=True to see by which parameters they differ.")
+        sentences.append("Record both runs with norms=True, or --norms, to see by which parameters they differ.")
     return [*sentences, *(_format_agreement(each, comparison) for each in comparison.agreements)]
+
+
+def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:
+    """Return the sentence about a divergence without a cause of its own."""
+    earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
+    steps = [each for each in earlier if each.stage in STAGES]
+    return f"It can follow from the difference at step {steps[0].step}." if steps else UNEXPLAINED
+
+
+def _ruled_out(comparison: RecordingComparison) -> list[str]:
+    """Return sentences about the first unexplained difference: where to look, and what was ruled out."""
+    unexplained = [each for each, causes in comparison.divergences.items() if not causes]
+    if not unexplained or _unexplained(comparison, unexplained[0]) != UNEXPLAINED:
+        return []
+    first, runs = unexplained[0], (comparison.a, comparison.b)
+    sentences = []
+    if first.stage in ("weight", "gradient", "norm") and first is comparison.first:
+        is_first = first.step == comparison.pairs[0].a.step
+        place = "the initial weights" if first.stage == "weight" else "the forward pass, the loss and the data"
+        if first.stage != "weight" and not all(run.header.norms for run in runs):
+            place += ", and the initial weights"
+        if first.stage == "weight" and not is_first:
+            place = "the optimizers"
+        same = "" if is_first else f" up to step {first.step - 1}"
+        what = "weights" if first.stage == "weight" else "gradients"
+        sentences.append(
+            f"Clipping is the same{same}: rule, threshold, norm type and formula. The {what} differ before the clip of "
+            f"step {first.step}. Compare {place}."
+        )
+    ruled_out = [*RULED_OUT]
+    if all(run.header.norms for run in runs):
+        ruled_out += RULED_OUT_BY_NORMS
+    if all(run.optimizer_steps for run in runs):
+        ruled_out += RULED_OUT_BY_STEPS
+    return [*sentences, f"Ruled out: {', '.join(ruled_out)}."]
 
 
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
@@ -86,8 +142,13 @@ def _format_divergence(divergence: Divergence) -> str:
         sides = (divergence.a, divergence.b)
         unmatched = [", ".join(map(repr, side)) or "none" for side in sides if isinstance(side, tuple)]
         return f"parameters that only one run has: {' and '.join(unmatched)}"
-    if divergence.stage in ("calls", "norms"):
-        return f"{divergence.a} and {divergence.b} {'clip calls' if divergence.stage == 'calls' else 'norms'}"
+    if divergence.stage in COUNTS:
+        return f"{divergence.a} and {divergence.b} {COUNTS[divergence.stage]}"
+    if divergence.stage == "gradients cleared":
+        cleared, other = ("are", "are not") if divergence.a else ("are not", "are")
+        return f"gradients {cleared} cleared before it, and {other}"
+    if divergence.stage == "optimizer" and divergence.parameter:
+        return f"{divergence.parameter} of the optimizer is {divergence.a} and {divergence.b}"
     whose = f" of {divergence.parameter!r}" if divergence.parameter else ""
     text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
     return text if divergence.ulps is None else f"{text}, {_format_distance(divergence.ulps, divergence.relative)}"

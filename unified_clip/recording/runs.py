@@ -11,10 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .._report_model import Real
 from .recorder import NO_CALLS, SCHEMA
 
+READABLE = (1, SCHEMA)
+"""The schemas that this version reads."""
+
 
 class RunError(Exception):
     """A file is not a valid recording, or two recordings cannot be compared. The message says why, and what to do."""
 
+
+OPTIMIZER = '"optimizer": '
+"""Part of a line about a step of an optimizer."""
 
 PASS = "Pass a file that unified_clip.record wrote."
 AGAIN = "Record the run again."
@@ -55,6 +61,9 @@ class RecordedCall(Table):
     eps: Real | None = None
     dtype: str = "float32"
     """The dtype of the norm."""
+
+    count: Annotated[int, Field(ge=0)] | None = None
+    """The number of gradients."""
 
     norm: Real | list[Real] | None = None
     """The norm before the clip: a number for the rule "global", else a list in the order of the gradients."""
@@ -128,6 +137,30 @@ class RecordedCall(Table):
         return _listed(self.coef)
 
 
+Setting = bool | Real | tuple[Real, ...]
+
+
+class OptimizerStep(Table):
+    """A line of a recording: a step of an optimizer."""
+
+    step: Annotated[int, Field(ge=1, lt=2**63)]
+    optimizer: str
+    """Its class, as in `torch.optim.SGD`."""
+
+    settings: dict[str, Setting] = {}
+    """Learning rate (`lr`) and others; of several groups, the learning rates of all and the rest of the first."""
+
+    backward_calls: int | None = None
+    """The backward passes since the previous step."""
+
+    cleared: bool | None = None
+    """Whether all gradients were None or zero at the first of these passes; None if that is unknown."""
+
+    process: Annotated[int, Field(ge=0)] = 0
+    calls: int = 0
+    """The number of clip calls before it. `read` counts them."""
+
+
 class RecordedProcess(Table):
     """A process of a command that `unified-clip record` ran."""
 
@@ -170,6 +203,9 @@ class RecordedRun(Table):
     others: tuple[tuple[RecordedCall, ...], ...] = ()
     """The calls of the other processes, by process."""
 
+    optimizer_steps: tuple[OptimizerStep, ...] = ()
+    """The steps of optimizers in the first process, in order."""
+
 
 def read(path: str | Path, name: str | None = None) -> RecordedRun:
     """Read a recording. `name`: the run's name in sentences; None: the file's. RunError: no valid recording."""
@@ -185,10 +221,17 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
         raise RunError(f"{path} is not a recording: it has no complete line. {PASS}")
     top, *lines = whole.split("\n")
     header = _parsed(path, 1, top, Header)
-    if header.schema_ != SCHEMA:
-        raise RunError(f"{path} has schema {header.schema_}, and this version reads {SCHEMA}. {AGAIN}")
+    if header.schema_ not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        raise RunError(f"{path} has schema {header.schema_}, and this version reads {readable}. {AGAIN}")
     by_process: dict[int, list[RecordedCall]] = {number: [] for number in range(max(1, len(header.processes)))}
+    steps: list[OptimizerStep] = []
     for number, line in enumerate(lines, start=2):
+        if OPTIMIZER in line and "optimizer" in (data := _json(path, number, line)):
+            step = _validated(path, number, data, OptimizerStep)
+            calls = len(by_process.setdefault(step.process, []))
+            steps += [step.model_copy(update={"calls": calls})] * (step.process == 0)
+            continue
         call = _parsed(path, number, line, RecordedCall)
         by_process.setdefault(call.process, []).append(call)
     first, *others = by_process.values()
@@ -200,6 +243,7 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
         name=name or path.name,
         recorded=len(first),
         others=tuple(map(tuple, others)),
+        optimizer_steps=tuple(steps),
     )
 
 
@@ -220,15 +264,24 @@ def check_clipped(run: RecordedRun) -> None:
 
 
 def _parsed(path: Path, number: int, text: str, model: Any) -> Any:
+    return _validated(path, number, _json(path, number, text), model)
+
+
+def _json(path: Path, number: int, text: str) -> Any:
     try:
-        return model.model_validate(json.loads(text))
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}, line {number} is not JSON: {error}. {AGAIN}") from None
+
+
+def _validated(path: Path, number: int, data: Any, model: Any) -> Any:
+    try:
+        return model.model_validate(data)
     except ValidationError as error:
         (first, *_) = error.errors()
         place = "".join(f", {key}" for key in first["loc"])
         problem = first["msg"].removeprefix("Value error, ")
         raise RunError(f"{path}, line {number}{place}: {problem}. {AGAIN}") from None
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}, line {number} is not JSON: {error}. {AGAIN}") from None
 
 
 def _listed(value: float | list[float] | None) -> list[float]:

@@ -43,7 +43,7 @@ def test_the_first_line_says_what_the_file_is(path: Path) -> None:
         clip()
     header, _ = lines(path)
     assert header["unified_clip"] == unified_clip.__version__
-    assert header["schema"] == 1
+    assert header["schema"] == 2
     assert header["started"].endswith("Z")
     assert (header["norms"], header["gradients_every"]) == (True, 7)
 

@@ -45,7 +45,8 @@ def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
         for number, part in enumerate(parts):
             mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
             out.writelines(f"{mark}{line[1:]}\n" for line in part.lines)
-    return Merged(sum(len(part.lines) for part in parts), _notes(directory))
+    events = sum('"call": ' in line for part in parts for line in part.lines)
+    return Merged(events, _notes(directory))
 
 
 def _read_part(path: Path) -> Part | None:

@@ -49,6 +49,7 @@ class NativeEvent:
             "norm_type": call.norm_type,
             "eps": call.eps,
             "dtype": "float64" if wide else "float32",
+            "count": len(tensors.gradients),
             "norm": None,
             "coef": None,
             "clipped": None,

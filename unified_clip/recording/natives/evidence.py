@@ -83,6 +83,7 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
         "norm_type": call.norm_type,
         "eps": call.eps,
         "dtype": "float64" if any(each.dtype in ("float64", "complex128") for each in observed.before) else "float32",
+        "count": len(observed.before),
         "norm": None,
         "coef": None,
         "clipped": any((a.bits() != b.bits()).any() for a, b in zip(observed.before, observed.after, strict=True)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import paddle
@@ -13,6 +14,7 @@ from ...tensors.types import Dense, from_numpy
 from .base import OBSERVER, Observer, RunningCall, clip_parameters
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
+from .steps import StepWatcher
 
 
 class InProgram(NamedTuple):
@@ -24,6 +26,8 @@ class InProgram(NamedTuple):
     after: Sequence[Any]
 
 
+WATCHER = StepWatcher()
+
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
 
@@ -33,6 +37,8 @@ def install() -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         HOOKS.wrap([(paddle.nn.utils, name)], OBSERVER.around(clip_parameters))
     HOOKS.wrap([(paddle.static.Executor, "run")], _run)
+    HOOKS.wrap([(paddle.Tensor, "backward")], _counted)
+    HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], _stepped)
 
 
 def install_unified_clip() -> None:
@@ -111,3 +117,35 @@ def _weight(name: str) -> Dense | None:
     """Return the value of a static program's parameter before the program runs; None if it has none."""
     variable = paddle.static.global_scope().find_var(name)
     return None if variable is None else from_numpy(np.array(variable.get_tensor()))
+
+
+# -- steps
+
+
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        WATCHER.before_backward()
+        return function(*args, **kwargs)
+
+    return backward
+
+
+def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(self, *args, **kwargs)
+        if paddle.in_dynamic_mode():
+            settings = {"lr": self.get_lr(), "momentum": getattr(self, "_momentum", None)}
+            settings["betas"] = [getattr(self, "_beta1", None), getattr(self, "_beta2", None)]
+            settings["eps"] = getattr(self, "_epsilon", None)
+            weak = ref(self)
+            WATCHER.after_step(f"paddle.optimizer.{type(self).__name__}", settings, lambda: _is_cleared(weak()))
+        return result
+
+    return apply
+
+
+def _is_cleared(optimizer: Any) -> bool:
+    """Return whether all gradients of an optimizer are None or zero."""
+    parameters = (optimizer._parameter_list or []) if optimizer else []
+    tensors = [each for group in parameters for each in (group["params"] if isinstance(group, dict) else [group])]
+    return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
+from .steps import StepWatcher
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 """PyTorch's clip functions. `clip_grad_norm_` calls the private function, of which the public one is a copy."""
 
 
+SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "amsgrad", "maximize")
+"""The settings of optimizers that are recorded."""
+
+WATCHER = StepWatcher()
+
+
 def install() -> None:
+    HOOKS.wrap([(torch.autograd, "backward")], _counted)
+    HOOKS.on_switch(_add_step_hook, _remove_step_hook)
     for name in NAMES:
         HOOKS.wrap([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], _watched)
 
@@ -26,3 +37,43 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs) if torch.compiler.is_compiling() else recorded(*args, **kwargs)
 
     return watched
+
+
+# -- steps
+
+_step_hooks: list[Any] = []
+
+
+def _add_step_hook() -> None:
+    _step_hooks.append(register_optimizer_step_post_hook(_after_step))
+
+
+def _remove_step_hook() -> None:
+    _step_hooks.pop().remove()
+
+
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            WATCHER.before_backward()
+        return function(*args, **kwargs)
+
+    return backward
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    groups, weak = optimizer.param_groups, ref(optimizer)
+    settings = {name: groups[0][name] for name in SETTINGS if name in groups[0]}
+    if len(groups) > 1:
+        settings["lr"] = [group["lr"] for group in groups]
+    kind = type(optimizer)
+    module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
+    WATCHER.after_step(f"{module}.{kind.__name__}", settings, lambda: _is_cleared(weak()))
+
+
+def _is_cleared(optimizer: Any) -> bool:
+    """Return whether all gradients of an optimizer are None or zero."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
+    return all(each.grad is None or not each.grad.any() for each in parameters)

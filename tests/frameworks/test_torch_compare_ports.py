@@ -1,0 +1,165 @@
+"""`unified-clip compare` names the mistake of a wrong port from two recordings of PyTorch's own functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+import unified_clip
+import unified_clip.torch as uc
+from unified_clip.recording import report
+from unified_clip.recording.compare import RecordingComparison, compare
+
+THRESHOLD = 0.3
+STEPS = 5
+
+Parameters = list[torch.nn.Parameter]
+
+
+def per_tensor(parameters: Parameters, step: int) -> None:
+    for parameter in parameters:
+        clip_grad_norm_(parameter, THRESHOLD)
+
+
+def twice(parameters: Parameters, step: int) -> None:
+    clip_grad_norm_(parameters, THRESHOLD)
+    clip_grad_norm_(parameters, THRESHOLD / 2)
+
+
+def at_most_steps(parameters: Parameters, step: int) -> None:
+    if step != 3:
+        clip_grad_norm_(parameters, THRESHOLD)
+
+
+CLIPS: dict[str, Callable[[Parameters, int], object]] = {
+    "another threshold": lambda parameters, _: clip_grad_norm_(parameters, 2 * THRESHOLD),
+    "another eps": lambda parameters, _: uc.ClipGradByGlobalNorm(THRESHOLD).clip_(parameters),
+    "another norm type": lambda parameters, _: clip_grad_norm_(parameters, THRESHOLD, norm_type=1),
+    "another rule": lambda parameters, _: clip_grad_value_(parameters, THRESHOLD),
+    "per tensor for global": per_tensor,
+    "left out": lambda parameters, _: clip_grad_norm_(parameters[:-1], THRESHOLD),
+    "clipped twice": twice,
+    "left-out clip": at_most_steps,
+}
+"""Wrong clips, by their cause."""
+
+
+def sgd(parameters: Parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def train(
+    clip: Callable[[Parameters, int], object] = lambda parameters, _: clip_grad_norm_(parameters, THRESHOLD),
+    *,
+    optimizer: Callable[[Parameters], torch.optim.Optimizer] = sgd,
+    clears: bool = True,
+    clips_late: bool = False,
+    factor: float = 1.0,
+    passes: int = 1,
+    seed: int = 0,
+    shift: int = 0,
+) -> None:
+    """Train a network whose gradients are above the threshold at first."""
+    torch.manual_seed(seed)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3), torch.nn.Linear(3, 1))
+    parameters = list(net.parameters())
+    update = optimizer(parameters)
+    batches = torch.randn(STEPS, 16, 6, generator=torch.Generator().manual_seed(5)) * 2
+    for step, batch in enumerate(batches.roll(shift, 0), start=1):
+        if clears:
+            update.zero_grad()
+        for part in batch.chunk(passes):
+            (net(part).square().mean() * factor / passes).backward()
+        if clips_late:
+            update.step()
+        clip(parameters, step)
+        if not clips_late:
+            update.step()
+
+
+def compared(folder: Path, norms: bool, **changes: Any) -> RecordingComparison:
+    """The comparison of the right training with one that has these changes."""
+    paths = [folder / "old.jsonl", folder / "new.jsonl"]
+    for path, options in zip(paths, ({}, changes), strict=True):
+        with unified_clip.record(path, norms=norms):
+            train(**options)
+    return compare(*paths)
+
+
+def first_causes(comparison: RecordingComparison) -> list[str]:
+    return [cause.kind for cause in next(iter(comparison.divergences.values()))]
+
+
+both = pytest.mark.parametrize("norms", [False, True])
+
+
+@both
+@pytest.mark.parametrize("cause", CLIPS)
+def test_a_wrong_clip_is_named(tmp_path: Path, cause: str, norms: bool) -> None:
+    comparison = compared(tmp_path, norms, clip=CLIPS[cause])
+    assert cause in first_causes(comparison)
+    assert comparison.first is not None
+    assert comparison.first.step == (3 if cause == "left-out clip" else 1)
+    assert {each.kind for each in comparison.findings} <= {cause, "rounding"}
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str, int]] = {
+    "learning rate": ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.2)}, "another learning rate", 1),
+    "momentum": ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}, "another optimizer", 1),
+    "weight decay": ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1)}, "another optimizer", 1),
+    "Adam": ({"optimizer": lambda p: torch.optim.Adam(p, lr=0.1)}, "another optimizer", 1),
+    "no zero_grad": ({"clears": False}, "gradients are not cleared", 2),
+    "clip after step": ({"clips_late": True}, "clipping after the step", 1),
+    "loss not averaged over 4 ranks": ({"factor": 4.0}, "scaled gradients", 1),
+    "loss scale not divided out": ({"factor": 65536.0}, "scaled gradients", 1),
+    "accumulation": ({"passes": 4}, "gradient accumulation", 1),
+}
+
+
+@both
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_beside_the_clip_is_named(tmp_path: Path, mistake: str, norms: bool) -> None:
+    changes, cause, step = MISTAKES[mistake]
+    comparison = compared(tmp_path, norms, **changes)
+    assert comparison.first is not None
+    assert (first_causes(comparison), comparison.first.step) == ([cause], step)
+    assert {each.kind for each in comparison.findings} <= {cause, "rounding", "rounding that has grown"}
+
+
+@both
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [({"seed": 1}, "initial weights"), ({"shift": 1}, "the forward pass, the loss and the data"), ({}, "")],
+)
+def test_other_weights_or_data_are_not_blamed_on_the_clip(
+    tmp_path: Path, change: dict[str, Any], place: str, norms: bool
+) -> None:
+    comparison = compared(tmp_path, norms, **change)
+    assert comparison.findings == []
+    assert comparison.exit_code == bool(change)
+    text = " ".join(report.lines(comparison))
+    assert place in text
+    assert ("Clipping is the same" in text and "Ruled out: " in text) == bool(change)
+
+
+@both
+def test_a_right_port_is_the_same_up_to_rounding(tmp_path: Path, norms: bool) -> None:
+    comparison = compared(tmp_path, norms, clip=lambda parameters, _: uc.clip_grad_norm_(parameters, THRESHOLD))
+    assert {each.kind for each in comparison.findings} <= {"rounding"}
+
+
+def test_steps_of_optimizers_are_recorded(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, False, passes=2)
+    steps = comparison.b.optimizer_steps
+    assert [(each.step, each.backward_calls, each.cleared) for each in steps] == [
+        (number, 2, None if number == 1 else True) for number in range(1, STEPS + 1)
+    ]
+    assert {each.optimizer for each in steps} == {"torch.optim.SGD"}
+    assert steps[0].settings["lr"] == 0.1
+    assert all(later.calls - each.calls == 1 for each, later in itertools.pairwise(steps))
