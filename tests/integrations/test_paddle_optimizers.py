@@ -152,7 +152,7 @@ def test_what_a_second_group_could_not_take_back_is_refused(nonfinite: str) -> N
     grads = gradients(2, nan_at=1)
     for count, given in enumerate(grads, 1):
         with pytest.raises(
-            RuntimeError, match=rf"nonfinite = '{nonfinite}' requires an optimizer with one group .* 'zero'"
+            RuntimeError, match=rf"nonfinite = '{nonfinite}' needs an optimizer with a single group .* 'zero'"
         ):
             step(optimizer, named, given)
         assert not any(value.numpy().any() for value in values[2:])

@@ -25,7 +25,10 @@ def add_parser(commands: Any) -> None:
         option.type = lambda text: list(dict.fromkeys(text.split(",")))
     bench.add_argument("--threads", type=int, metavar="N", help="threads of every function (default: 2)")
     bench.add_argument(
-        "--seconds", type=float, metavar="N", help="time for each measurement, at least 7 repeats (default: 1)"
+        "--seconds",
+        type=float,
+        metavar="N",
+        help="seconds for each measurement, which has at least 7 repeats (default: 1)",
     )
     growth = "also measure how the time grows with elements and tensors"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, default=True, help=growth)

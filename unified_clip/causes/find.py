@@ -112,7 +112,7 @@ def nan(call: Observation) -> Cause | None:
     if extra and all(pairs[number][1].all() for number in call.counted):
         if is_infinite:
             return Cause("inf", "as when an infinite norm makes every element NaN, but the coefficient should be 0")
-        return Cause("NaN", "every element is NaN, and none should be")
+        return Cause("NaN", "every element is NaN, but none should be")
     if extra:
         number, elements = next(iter(extra.items()))
         some = f"{np.count_nonzero(elements)} of the {elements.size} elements of {call.names_of([number])}"
@@ -121,7 +121,7 @@ def nan(call: Observation) -> Cause | None:
     if call.norm_is_expected or call.norm is None or call.expected_norm is None:
         return None
     if math.isnan(call.norm):
-        return Cause("NaN", "the norm is NaN, and should not be")
+        return Cause("NaN", "the norm is NaN, but should not be")
     return Cause("NaN", "the norm is not NaN, but the gradients have NaN") if math.isnan(call.expected_norm) else None
 
 
@@ -146,7 +146,7 @@ def touched(call: Observation) -> Cause | None:
     size = max(call.scalings[number].distance for number in call.wrong)
     if size > CLOSE or not call.norm_fits([call.total_norm], EXACT):
         return None
-    return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, and changed by up to {size:.1e}")
+    return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, but changed by up to {size:.1e}")
 
 
 def bounds(call: Observation) -> Cause | None:

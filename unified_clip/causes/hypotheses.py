@@ -38,7 +38,7 @@ CLIPPED_BY: dict[By, str] = {
 }
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""In what order `_float32_norm` adds up squares, by the number of its `way`."""
+"""How `_float32_norm` adds up squares, in words. Its argument `way` is an index of this tuple."""
 
 
 def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:

@@ -33,9 +33,12 @@ def add_parsers(commands: Any) -> None:
     import_.add_argument("--out", type=Path, help="the .toml, .yaml or .json to write (default: print TOML)")
     import_.set_defaults(run=_import)
     export = actions.add_parser("export", help="print a clip configuration as a trainer's configuration")
-    export.add_argument("clip", type=Path, help="the clip configuration, or a trainer's")
+    export.add_argument("clip", type=Path, help="the clip configuration, or a trainer's configuration")
     export.add_argument(
-        "--to", required=True, metavar="FORMAT[@VERSION]", help="the trainer's format (default: newest version)"
+        "--to",
+        required=True,
+        metavar="FORMAT[@VERSION]",
+        help="the trainer's format, NAME or NAME@VERSION (default: its newest version)",
     )
     export.set_defaults(run=_export)
 

@@ -49,7 +49,7 @@ class Step(NamedTuple):
     """The step at which a call clips."""
 
     value: Any
-    """A whole number, or a tensor of a compiled graph."""
+    """The step: a whole number, or a tensor of a compiled graph."""
 
     is_counted: bool
     """Whether the clipper counted it. False: the caller passed `step=`."""

@@ -90,7 +90,7 @@ class Document:
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of file that a suffix stands for: toml, yaml or json. ConfigError: another suffix."""
+    """Return toml, yaml or json, which the suffix of a path shows. ConfigError: another suffix."""
     if path.suffix.lower() not in KINDS:
         raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.")
     return KINDS[path.suffix.lower()]

@@ -49,15 +49,17 @@ class Clipping(ConfigModel):
         description="the largest norm, or, for the rule value, the largest magnitude; a number, 0 or more, or a table "
         "with a schedule",
     )
-    min: Bound | None = Field(default=None, description="for the rule value, instead of a threshold")
-    max: Bound | None = Field(default=None, description="for the rule value, instead of a threshold")
+    min: Bound | None = Field(default=None, description="the lower bound of the rule value, instead of a threshold")
+    max: Bound | None = Field(default=None, description="the upper bound of the rule value, instead of a threshold")
     norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
     family: FamilyName | None = Field(
         default=None,
         description="the framework whose rule applies. Families differ in eps (PyTorch's is 1e-6, the others' 0) and "
         "in gradients whose norm is infinite; default: pytorch",
     )
-    eps: Finite | None = Field(default=None, description="added to the norm; default: the family's")
+    eps: Finite | None = Field(
+        default=None, description="the number that is added to the norm; default: that of the family"
+    )
 
     @field_validator("threshold")
     @classmethod
@@ -144,7 +146,7 @@ class Settings(Clipping):
     version: Literal[1] = Field(default=1, description="the version of this schema")
     nonfinite: Nonfinite = Field(
         default="family",
-        description="when the total norm is NaN or infinite: as the family has it; raise an error; skip the step; make "
+        description="when the total norm is NaN or infinite: as the family does; raise an error; skip the step; make "
         "all gradients zero",
     )
     include: Patterns = Field(default=["*"], description="patterns of the names of parameters that are clipped")

@@ -19,11 +19,14 @@ from .torch_scaling import parameters_of
 def clip_(
     accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
-    """Clip in place before the optimizer's step. Gradients that a `GradScaler` scaled are unscaled first.
+    """Clip in place before the optimizer's step.
+
+    Gradients that a `GradScaler` scaled are unscaled first.
 
     Call it after every `accelerator.backward`. It does nothing while gradients accumulate. If the scaler skips the step
-    of an optimizer, its gradients are unchanged and not part of the norm. They are clipped as usual only for a fused
-    optimizer on a GPU, unless nonfinite is "raise" or "skip": reading the scaler's decision would wait for the GPU.
+    of an optimizer, the optimizer's gradients are unchanged, and not part of the norm. A fused optimizer on a GPU is an
+    exception: reading the scaler's decision would wait for the GPU, so its gradients are clipped. With nonfinite
+    "raise" or "skip", which wait anyway, it is no exception.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.

@@ -45,9 +45,11 @@ class GradClip(OutcomeProperties, OptimizerClip):
         is_next_group = bool(self._clipped) and self._clipped.isdisjoint(names)
         if is_next_group and self._settings.nonfinite in IN_GRAPHS:
             raise RuntimeError(
-                f"nonfinite = {self._settings.nonfinite!r} requires an optimizer with one group of parameters: Paddle "
-                "has already updated another group. Pass one list of parameters, or use 'zero' or 'family'. If "
-                "parameters have gradients in turns, set step before every step."
+                f"nonfinite = {self._settings.nonfinite!r} needs an optimizer with a single group of parameters, "
+                "because Paddle has already updated another group. Pass one list of parameters, or use 'zero' or "
+                "'family'. "
+                "If there is one group, but some parameters have gradients in some steps only, set step before "
+                "each step."
             )
         self._clipped = self._clipped | names if is_next_group else names
         return self._clipper.pairs(param_grads, step=self.step - 1 if is_next_group else self.step)

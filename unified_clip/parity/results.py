@@ -159,7 +159,7 @@ class NativeResult(Result):
 
     @property
     def size(self) -> float:
-        """The larger of the errors of the norm and of the gradients; 0 if neither was compared."""
+        """The larger one of `norm` and `gradients`. 0 if neither was compared."""
         return max(self.norm or 0.0, self.gradients or 0.0)
 
 
@@ -193,7 +193,7 @@ class CaseResult(ReportModel):
     """The name of the list of gradients."""
 
     rule: str | None
-    """The clip in words, without the function's name. null if other frameworks have no counterpart."""
+    """The clip in words, such as "total norm, threshold 1". null if other frameworks have no function that clips so."""
 
     elements: int
     """The number of elements of all gradients."""
@@ -307,7 +307,7 @@ class ParityReport(ReportModel):
     versions: dict[str, str]
     frameworks: list[str]
     titles: dict[str, str]
-    """By framework, the name of its own functions in tables."""
+    """By framework, the title of the column with its own functions, such as "PyTorch"."""
 
     summary: Summary
     notes: list[str]

@@ -1,4 +1,4 @@
-"""Read `catalog.toml`: the functions, classes and settings that clip, and the names by which source refers to them."""
+"""Read `catalog.toml`: the functions, classes and settings that clip, under all their full names."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return the identifiers of which a file with a clip has at least one, unless it has a name like CLIP_NAME."""
+    """Return identifiers. A file with a clip has at least one of them, or a name like CLIP_NAME or in CLAMP_NAMES."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 

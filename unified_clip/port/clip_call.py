@@ -65,7 +65,7 @@ class FoundClip:
 
     @property
     def kind(self) -> str:
-        """The kind of the clip function; '' if the clip is no function or class of the catalog."""
+        """The kind of the clip function; '' if the clip is not a function or class of the catalog."""
         return self.function.kind
 
     @property
@@ -117,7 +117,7 @@ class Imports:
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """Imported names that may stand for a clip."""
+        """Names in `import ... as name` that may be a clip."""
 
         self.stars: list[str] = []
         """The modules in `from module import *`. A relative one begins with its dots."""

@@ -40,7 +40,7 @@ class ClipSite:
     """"rewritten", "flagged" (port it by hand) or "left" (nothing to port). None until a rule decides."""
 
     meaning: Meaning | None = None
-    """None if no configuration has the same meaning."""
+    """What the clip does. None if no clip configuration does the same."""
 
     becomes: str = ""
     """The full name that replaces it; '' if nothing does."""

@@ -203,7 +203,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
                 f"{path} is not in a git repository, so --write could not be undone. Create one, or add --force: "
                 f"{_git(folder)} init"
             )
-        raise PortError(f"git cannot read the repository of {path}. Correct that, or add --force: {reason}")
+        raise PortError(f"git cannot read the repository of {path}. Repair it, or add --force: {reason}")
     if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
         raise PortError(f"{path} is in no commit yet, so --write could not be undone. {_commit(folder, '-A')}")
     names = []
@@ -211,7 +211,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
         answer = run(*command, "-z", "--", ".")
         if answer.returncode:
             reason = answer.stderr.decode(errors="replace").strip()
-            raise PortError(f"git cannot read {path}. Correct that, or add --force: {reason}")
+            raise PortError(f"git cannot read {path}. Correct its path, or add --force: {reason}")
         names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
     in_commit, changed = names
     return in_commit - changed
@@ -247,7 +247,10 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
             if path.read_bytes() != file.before:
                 _write_beside(path, file.before).replace(path)
         if isinstance(error, OSError):
-            raise PortError(f"{error.filename}: {error.strerror}. Nothing was changed. Correct that.") from None
+            raise PortError(
+                f"{error.filename} cannot be written: {error.strerror}. No file was changed. Make room "
+                "or the file writable, and run the command again."
+            ) from None
         raise
     finally:
         for copy in copies.values():

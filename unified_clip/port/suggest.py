@@ -1,4 +1,4 @@
-"""Suggest code that the user can write in place of a flagged clip."""
+"""Suggest the code that the user can write instead of a flagged clip."""
 
 from __future__ import annotations
 

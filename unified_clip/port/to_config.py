@@ -80,7 +80,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     try:
         return Meaning(ClipConfig(rule=rule, **settings), unknown)
     except ConfigError as error:
-        raise UnsureError(f"unified_clip rejects its threshold: {error}") from None
+        raise UnsureError(f"unified_clip rejects the threshold of this clip: {error}") from None
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:

@@ -74,7 +74,7 @@ def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
 
 
 def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or a dict's entry."""
+    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0 or {"grad_clip": 1.0}."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
         yield FoundClip(entry.node, entry.name, why_not=setting.why_not, setting=setting)

@@ -195,7 +195,7 @@ class RecordedRun(Table):
     """Whether an incomplete last line was left out: the run ended while it was written."""
 
     name: str
-    """Its name in sentences."""
+    """The name of the run in printed sentences."""
 
     recorded: int
     """The number of calls in the file. `lines` has fewer if the calls of a loop were merged."""

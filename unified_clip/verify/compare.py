@@ -42,7 +42,7 @@ class StepComparison:
     """The distance of the clipped gradients."""
 
     update: MaxDistance | None
-    """The distance of the changes of the parameters."""
+    """The distance of the updates: how the step changed each parameter."""
 
     clips_alike: bool
     """Whether both steps clip by the same rules and thresholds, in the same number of calls."""

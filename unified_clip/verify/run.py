@@ -191,7 +191,9 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
     try:
         return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
     except OSError as error:
-        raise VerifyError(f"{script.python}: {error.strerror}. Pass another --python-{script.side}.") from None
+        raise VerifyError(
+            f"{script.python} cannot be started: {error.strerror}. Pass another --python-{script.side}."
+        ) from None
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:

@@ -126,7 +126,10 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int) -> float | None:
-        """Return the factor by which every new update is larger than the old one; None if there is no single factor."""
+        """Return the factor between the updates of the new step and those of the old one.
+
+        None if there is no single factor.
+        """
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):

@@ -41,7 +41,7 @@ def test_paddle_s_clip_by_value_has_bounds(bounds: dict[str, float], text: str) 
     ("text", "reason"),
     [
         ("import optax\nopt = optax.chain(", "line 2: this is not Python"),
-        ("from optax import *\nclip(1.0)", "line 1: cannot infer the names that this imports from optax"),
+        ("from optax import *\nclip(1.0)", "line 1: cannot infer the names that this line imports from optax"),
         ("import optax\ngetattr(optax, 'clip')(1.0)", "line 2: getattr(optax, 'clip') is only known at run time"),
         ("import optax\noptax.clip_by_global_norm()", "line 2: optax.clip_by_global_norm has no default"),
         ("import optax\noptax.clip_by_global_norm(None)", "line 2, max_norm: training fails with None"),

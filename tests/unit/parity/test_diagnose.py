@@ -159,13 +159,13 @@ SHOWN = {
         CallOutcome(dense(NAN), [dense([NAN, NAN]), dense([[NAN], [NAN]])]),
         TWO,
         "NaN",
-        "every element is NaN, and none should be",
+        "every element is NaN, but none should be",
     ),
     "NaN as the norm": (
         CallOutcome(dense(NAN), right(TWO).gradients),
         TWO,
         "NaN",
-        "the norm is NaN, and should not be",
+        "the norm is NaN, but should not be",
     ),
     "NaN not spread": (
         CallOutcome(dense(NAN), WITH_NAN),
@@ -201,7 +201,7 @@ SHOWN = {
         changed(BELOW, lambda t: t.__setitem__(0, oracle.scaled(t[0], 1 - 2.0**-24))),
         BELOW,
         "touched",
-        "'embedding' should be unchanged, and changed by up to",
+        "'embedding' should be unchanged, but changed by up to",
     ),
     "overflow": (
         CallOutcome(dense(INF)),

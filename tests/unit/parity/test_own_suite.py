@@ -94,7 +94,7 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
     for arguments in (["parity", "init", "--suite", "after"], ["parity", "--suite", "before", "init", "a.npz"]):
         assert cli.main(arguments) == 0
         assert cli.main(arguments) == 2
-        assert "exists. Change it, or pass another directory" in capfd.readouterr().err
+        assert "exists already. Edit it, or pass another directory" in capfd.readouterr().err
     both, one = suites.read(Path("after")), suites.read(Path("before"))
     assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz"}
     assert {case.gradients_name for case in one.cases} == {"a.npz"}

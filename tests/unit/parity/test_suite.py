@@ -268,7 +268,7 @@ def tensor(text: str) -> str:
             tensor("values = [1.0], rows = [3], shape = [2, 1]"),
             "rows needs a real dtype and a shape",
         ),
-        (ONE.replace("tensors", "file = 'x'\ntensors"), "give one of tensors, file and function"),
+        (ONE.replace("tensors", "file = 'x'\ntensors"), "give exactly one of tensors, file and function"),
         ("[[gradients]]\nname = 'a'\nfunction = 'x.py'", "function: it is 'x.py'. Give a file and its function, as in"),
         (
             tensor("values = [true]"),

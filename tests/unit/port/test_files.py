@@ -180,7 +180,7 @@ def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: py
         return beside(path, content)
 
     monkeypatch.setattr(source_files, "_write_beside", fail)
-    with pytest.raises(PortError, match=r"train.py: No space left on device. Nothing"):
+    with pytest.raises(PortError, match=r"train.py cannot be written: No space left on device. No file was changed"):
         source_files.write(ported)
     assert (project / "models/net.py").read_text() == CLIPS
     assert [path.name for path in (project / "models").iterdir()] == ["net.py"]
@@ -316,7 +316,7 @@ def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
     monkeypatch.chdir(project)
     (project / ".git").write_text("gitdir: absent\n")
     with pytest.raises(
-        PortError, match=r"^git cannot read the repository of train.py. Correct that, or add --force: fatal: .*absent"
+        PortError, match=r"^git cannot read the repository of train.py. Repair it, or add --force: fatal: .*absent"
     ):
         source_files.check_clean([Path("train.py")])
 

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         "Exit status: 0 success, even if they differ; 2 a file or the command is wrong.",
     )
     parser.add_argument("a", type=Path, metavar="A", help="a configuration")
-    parser.add_argument("b", type=Path, metavar="B", nargs="?", help="another one")
+    parser.add_argument("b", type=Path, metavar="B", nargs="?", help="a second configuration, to compare with A")
     form = "FORMAT[@VERSION]"
     parser.add_argument("--from", dest="from_a", metavar=form, help="the format of A (default: inferred from the file)")
     parser.add_argument("--from-b", metavar=form, help="the format of B (default: inferred from the file)")

@@ -93,7 +93,7 @@ class Format(ABC):
     """Paths of clip keys that are not supported. `read` has an error or a note for each."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """Of `clip_keys`, the last parts of those that choose a rule and have no threshold."""
+    """The last parts of those `clip_keys` that choose a rule, and so have no threshold."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
     """Other top-level keys of the trainer's files. Files of other trainers may have them, too."""
@@ -271,7 +271,7 @@ class OwnFormat(Format):
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """Return the data of `write` as text of the format's own kind."""
+        """Return the data that `write` returned as text in the format's own kind of file."""
 
 
 CHOOSE = "Set {}, or export to another format."

@@ -128,7 +128,9 @@ def _recognising(path: Path) -> list[Candidate]:
 
 
 def _with_clip_keys(path: Path) -> list[str]:
-    """Return the names of the formats of which a file has a clip key. Such a format may not recognise the file."""
+    """Return the names of the formats that have a clip key in common with a file, even if they do not recognise the
+    file.
+    """
     if (kind := KINDS.get(path.suffix.lower())) is None:
         return []
     document = documents.parse(documents.read_text(path), kind, path.name)

@@ -117,7 +117,10 @@ class Source:
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
                 if (node.module or "").partition(".")[0] == package:
-                    raise self.wrong(node, f"cannot infer the names that this imports from {package}. Import each one.")
+                    raise self.wrong(
+                        node,
+                        f"cannot infer the names that this line imports from {package}. Import each name by itself.",
+                    )
             elif isinstance(node, ast.Call) and self.dotted(node.func) == "getattr":
                 if node.args and self.dotted(node.args[0]).partition(".")[0] == package:
                     raise self.wrong(node, f"{ast.unparse(node)} is only known at run time. Write the name instead.")

@@ -31,10 +31,10 @@ NORM_ULPS, NORM_RELATIVE = 1, 1e-12
 VerdictKind = Literal[
     "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
 ]
-"""The verdicts on unified_clip."""
+"""The possible verdicts on a result of unified_clip."""
 
 NativeVerdict = Literal["equal", "close", "known", "different"]
-"""The verdicts on a framework's function."""
+"""The possible verdicts on a result of a framework's own function."""
 
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic; for a framework's function the same numbers",

@@ -53,7 +53,7 @@ class _Entry:
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Read an earlier report. SuiteError: the file is no report, or has none of these cases or frameworks."""
+    """Read an earlier report. SuiteError: the file is not a report, or has none of these cases or frameworks."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
@@ -65,9 +65,9 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         what = ".".join(map(str, first["loc"])) or "the file"
-        raise SuiteError(f"The baseline {path} is no parity.json: {what}: {first['msg']}. {ADVICE}") from None
+        raise SuiteError(f"The baseline {path} is not a parity.json: {what}: {first['msg']}. {ADVICE}") from None
     except (ValueError, RecursionError) as error:
-        raise SuiteError(f"The baseline {path} is no parity.json: {error}. {ADVICE}") from None
+        raise SuiteError(f"The baseline {path} is not a parity.json: {error}. {ADVICE}") from None
     if not set(cases) & {case.name for case in report.cases}:
         raise SuiteError(
             f"The baseline {path} has none of the cases of this suite. Pass an earlier report of this suite."

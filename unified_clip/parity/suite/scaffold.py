@@ -57,7 +57,7 @@ def write(suite: Path, paths: Sequence[Path]) -> Path:
     """
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
-        raise SuiteError(f"{path} exists. Change it, or pass another directory to --suite")
+        raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite")
     chosen = list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
     text = _text(chosen, path.parent)
     partial = path.with_suffix(".partial")

@@ -79,7 +79,7 @@ class TensorTable(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if sum(source is not None for source in (self.values, self.random, self.none)) != 1:
-            raise ValueError("give one of values, random and none")
+            raise ValueError("give exactly one of values, random and none")
         if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
             raise ValueError("none = true takes no shape, dtype, rows or exponents. Remove them")
         if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
@@ -109,7 +109,7 @@ class GradientsTable(Table):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
-            raise ValueError("give one of tensors, file and function")
+            raise ValueError("give exactly one of tensors, file and function")
         for key, source in (("only", "file"), ("framework", "function")):
             if getattr(self, key) and getattr(self, source) is None:
                 raise ValueError(f"{key} needs {source}. Remove {key}, or add {source}")

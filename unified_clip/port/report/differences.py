@@ -27,7 +27,8 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""Names, and the measured function that does the same. `catalog.toml` has their aliases."""
+"""(pattern of full names, measured function that computes the same as these). `catalog.toml` has aliases of
+the names."""
 
 
 def measured_as(name: str) -> str:

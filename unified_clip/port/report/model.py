@@ -86,10 +86,10 @@ class MeaningComparison(ReportModel):
     """The number by which clips refer to this entry, from 1."""
 
     before: int
-    """The number of the meaning of the clip."""
+    """The number of the entry in `meanings` for the clip."""
 
     after: int
-    """The number of the meaning of the replacement."""
+    """The number of the entry in `meanings` for the replacement."""
 
     differences: list[SettingDifference]
     compared: list[ComparedExample]

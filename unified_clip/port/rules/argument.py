@@ -1,5 +1,5 @@
-"""Rules for limits of optimizers and trainers that clip by themselves, such as `Adam(clipnorm=1.0)`, `max_grad_norm=`;
-and for `need_clip=False`, by which Paddle excludes parameters.
+"""Rules for arguments that make an optimizer or a trainer clip, such as `Adam(clipnorm=1.0)` and `max_grad_norm=`, and
+for `need_clip=False`, by which Paddle excludes a parameter.
 
 `tensorflow_tape` rewrites limits of Keras optimizers together with their training steps.
 """

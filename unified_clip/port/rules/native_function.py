@@ -117,7 +117,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
     UnsureError: PyTorch's function cannot do so.
     """
     if source.may_be_none or len(source.clips) != 1:
-        raise UnsureError(f"It may be None, or one of several clips. {WITHOUT}")
+        raise UnsureError(f"The clip may be None, or one of several. {WITHOUT}")
     (clip,) = source.clips
     binding = source.binding
     statement = module.small_statement(clip.node)
@@ -125,7 +125,9 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
         raise UnsureError("Other code is on the line of the clip. Give the clip a line of its own.")
     node = _limit(module, clip)
     if (number := module.number(node)) is None:
-        raise UnsureError(f"Its threshold is only known at run time, and not at the step. {WITHOUT}")
+        raise UnsureError(
+            f"The threshold is only known at run time, but the line at the step needs a number. {WITHOUT}"
+        )
     if binding is not None and any(module.parents[read] not in source.uses for read in binding.reads):
         raise UnsureError(f"The clip is also used elsewhere. {WITHOUT}")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(number)

@@ -123,7 +123,7 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return ["scaler.unscale_(optimizer)"] for a step by a loss scaler that lacks this line; else []."""
+    """Return ["scaler.unscale_(optimizer)"], if a loss scaler makes the step and the file lacks this line; else []."""
     if step.kind != "scaler":
         return []
     name = optimizer.binding.text

@@ -4,7 +4,7 @@ To add a rule, add a module here:
 
     @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
     def flag(file: FileRewrite, clip: FoundClip) -> None:
-        file.flag(clip, "It belongs to a static program of Paddle, ...")
+        file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
 Exactly one rule with the order CALLS may match a clip. For functions that are called in another way, add a `Kind` in
 `port/catalog.py`.

@@ -127,7 +127,9 @@ class PaddleOptimizers:
             return node, ClipSource([clip], None, [argument], may_be_none=node is not call)
         binding = self._module.binding(self._target(node))
         if binding.key is None:
-            raise UnsureError("It is not assigned to a variable or passed as grad_clip=. Assign it to a variable.")
+            raise UnsureError(
+                "The clip is not assigned to a variable or passed as grad_clip=. Assign it to a variable."
+            )
         return binding.key, self._source_in(binding)
 
     def _check(self, clip: FoundClip) -> None:
@@ -159,7 +161,7 @@ class PaddleOptimizers:
             self._check(clip)
             clips.append(clip)
         if self._module.uses_on_other_objects(binding):
-            raise UnsureError(f"{binding.text} may be read or set on another object. Rename that attribute.")
+            raise UnsureError(f"{binding.text} may be read or set on another object. Rename the attribute.")
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=. {BY_HAND}")
@@ -212,7 +214,9 @@ class PaddleOptimizers:
         target = self._target(call)
         binding = self._module.binding(target)
         if binding.key is None:
-            raise UnsureError("The optimizer has no variable to find its steps by. Assign it to one.")
+            raise UnsureError(
+                "The optimizer is not assigned to a variable, so its steps cannot be found. Assign it to one."
+            )
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("Other code is on the line of the optimizer. Give it a line of its own.")
@@ -264,9 +268,11 @@ class PaddleOptimizers:
         for node in self._module.uses_on_other_objects(binding):
             if isinstance(node, cst.Call) or self._step(binding, node) is not None:
                 line = self._module.position(node)[0]
-                raise UnsureError(f"Line {line} may step {binding.text} of another object of this class. {BY_HAND}")
+                raise UnsureError(
+                    f"Line {line} may call step() of {binding.text} on another object of this class. {BY_HAND}"
+                )
         if not steps:
-            raise UnsureError(f"No step of {binding.text} is in this file. {BY_HAND}")
+            raise UnsureError(f"This file does not call {binding.text}.step(). {BY_HAND}")
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
@@ -284,7 +290,7 @@ class PaddleOptimizers:
             case cst.Call(func=cst.Attribute(value=scaler, attr=cst.Name(value="step" | "unscale_" as name))) as call:
                 if isinstance(parent, cst.Arg) and "scaler" in self._module.code(scaler).lower():
                     return self._at(call, "scaler", line) if name == "step" else None
-        raise UnsureError(f"Line {line} passes {binding.text} on, to code that may step it. {BY_HAND}")
+        raise UnsureError(f"Line {line} passes {binding.text} to code that may call its step(). {BY_HAND}")
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]

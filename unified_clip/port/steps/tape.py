@@ -169,7 +169,7 @@ class TapeSteps:
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
         nodes = [bound.node for bound in self._module.binding(owner_of(apply)).bounds if bound.node is not None]
         if any(self._module.position(node)[0] in lines for node in nodes):
-            raise UnsureError("The optimizer is assigned after the gradient. Assign it before.")
+            raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before.")
 
     def _check_list(self, source: cst.Call) -> None:
         """Raise UnsureError if the gradient is of one variable instead of a list."""

@@ -18,10 +18,11 @@ from .evidence import NativeCall, ObservedTensors, fields, read, stored
 
 Recording = Any
 CallRecorder = Any
-"""Of `recorder`, which imports the hooks."""
+"""`Recording` and `CallRecorder` of `recorder`. They cannot be imported here, because `recorder` imports this
+package."""
 
 EPS = 1e-6
-"""Of `clip_grad_norm_` of PyTorch and Paddle."""
+"""The eps in the formula of PyTorch's and Paddle's `clip_grad_norm_`."""
 
 
 class Needs(NamedTuple):
@@ -40,7 +41,10 @@ class Observer:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Enter a call, and yield whether it is the outermost one: calls inside it are part of it."""
+        """Enter a call, and yield whether to record it.
+
+        False: it is inside another recorded call, or one of unified_clip.
+        """
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
             return
@@ -51,7 +55,10 @@ class Observer:
             self._thread.inside = False
 
     def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Return a decorator that replaces outermost calls by `watch(self, function, *args, **kwargs)`."""
+        """Return a decorator that calls `watch(self, function, *args, **kwargs)` instead of the decorated function.
+
+        Calls inside another recorded call run unchanged.
+        """
 
         def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
@@ -149,7 +156,7 @@ OBSERVER = Observer()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Return the lists without the entries at which `before` has None. An empty list stays empty."""
+    """Return all lists without the positions at which `before` has None. An empty list stays empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 

@@ -50,7 +50,7 @@ class ObservedTensors:
 
     before: Sequence[Dense]
     after: Sequence[Dense]
-    """Empty if no recording stores results."""
+    """The gradients after the call. Empty if no recording stores them."""
 
     weights: Sequence[Dense | None] = ()
     """The parameter of each gradient, if the call has it."""

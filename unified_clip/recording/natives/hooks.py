@@ -19,7 +19,7 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""From a module to the module of this folder, and its function, that add hooks."""
+"""By imported module, the module of this folder and its function that adds the hooks for it."""
 
 Home = tuple[Any, str]
 """A module or class, and the name of a function in it."""
@@ -75,7 +75,10 @@ class Hooks:
             (on if is_on else off)()
 
     def _prepare(self) -> None:
-        """Once, add the hooks of all imported frameworks, and those of others when they are imported."""
+        """Add the hooks of all imported frameworks, and of every other framework when it is imported.
+
+        Later calls do nothing.
+        """
         if self._is_prepared:
             return
         self._is_prepared, self._is_on = True, False

@@ -72,7 +72,9 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] = {},
 ) -> dict[str, Gradient]:
-    """Return the gradients in a file by name, in the file's order; those of TensorFlow and Keras are sorted.
+    """Return the gradients in a file by name, in the order of the file.
+
+    Those of TensorFlow and Keras are sorted by name.
 
     Their arrays are contiguous, read-only `np.memmap`s, and may not be aligned. Arrays without elements are plain.
 

@@ -165,7 +165,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
         _check_chunks(name, dataset)
     # a small file may claim to have huge data: reserve no memory for it
     elif dataset.id.get_storage_size() < dataset.nbytes:
-        raise UnreadableError(f"numbers of {name!r} are missing or in another file. Save all in this file")
+        raise UnreadableError(f"the numbers of {name!r} are missing or in another file. Save all numbers in this file")
     return from_numpy(dataset[()])
 
 

@@ -80,7 +80,9 @@ class Array:
 def _value(name: str, values: Mapping[str, Any]) -> Any:
     """Replaces `eval`, by which Paddle loads a dense tensor: return the value of a name in the dict `values`."""
     if not isinstance(name, str):
-        raise TypeError("it evaluates code, which paddle.save does not write. Save only tensors, with paddle.save")
+        raise TypeError(
+            "the pickle evaluates code, which paddle.save does not write. Save only tensors, with paddle.save"
+        )
     return values[name]
 
 

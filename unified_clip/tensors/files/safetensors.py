@@ -83,7 +83,7 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"it has {len(raw)} bytes, but its header should have {length}: it is not a safetensors file, "
+            f"it has {len(raw)} bytes, but its header should have {length} bytes: it is not a safetensors file, "
             "or it is cut short. Copy it again"
         )
     try:

@@ -52,13 +52,15 @@ class Detectron2(Format):
         if kind == "value":
             return Imported(self.settings("value", threshold), notes)
         if kind != "norm":
-            raise document.wrong([*TABLE, "CLIP_TYPE"], f"{kind!r:.60} is not a type of detectron2. Set value or norm.")
+            raise document.wrong(
+                [*TABLE, "CLIP_TYPE"], f"{kind!r:.60} is not a CLIP_TYPE of detectron2. Set value or norm."
+            )
         self._value(document, "NORM_TYPE", notes)
         notes.append("CLIP_TYPE norm is per tensor: each gradient is clipped by its own norm.")
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """Return whether ENABLED is true. detectron2 evaluates a string as Python."""
+        """Return whether ENABLED is true. A string such as "False" is evaluated as Python, as detectron2 does."""
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:

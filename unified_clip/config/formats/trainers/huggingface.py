@@ -54,10 +54,14 @@ class HuggingFace(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in PRIVATE:
             if document.get(name) is not None:
-                raise document.wrong([name], "opacus clips each example's gradient. This is not supported: keep it.")
+                raise document.wrong(
+                    [name], "opacus clips the gradient of each example, which is not supported. Keep its clip."
+                )
         max_norm = document.get("max_grad_norm", default=1.0)
         if max_norm is None and self.require_version(version, document) >= NULL_FAILS:
-            raise document.wrong(["max_grad_norm"], "training fails with null since 5. Set 0 to clip nothing.")
+            raise document.wrong(
+                ["max_grad_norm"], "training fails with null since transformers 5. Set 0 to clip nothing."
+            )
         notes = default_note(document, ["max_grad_norm"], "Trainer clips at 1.0")
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0)
         if deepspeed := document.get("deepspeed"):

@@ -15,8 +15,7 @@ KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "
 NAMES = tuple(KEYS.values())
 
 TF_KERAS = Version("2.4")
-"""From this version on, `clipnorm` is per tensor. Earlier Keras was a package of its own, and `clipnorm` the global
-norm."""
+"""From this version on, `clipnorm` limits the norm of each tensor. In earlier versions, it limits the global norm."""
 
 NO_ZERO = Version("2.11")
 """From this version on, 0 switches clipping off. Earlier, 0 made all gradients 0."""

@@ -112,7 +112,7 @@ class MMEngine(OwnFormat):
         notes = ["The _base_ files are not read. They may set more keys of clip_grad."] if is_partial else []
         kind = clip.get("type", "norm")
         if kind not in CLIP_ARGUMENTS:
-            raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of mmengine. Set norm or value.")
+            raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of clip in mmengine. Set norm or value.")
         if unknown := sorted(clip.keys() - CLIP_ARGUMENTS[kind] - {"type", "_delete_"}):
             raise document.wrong([*CLIP, unknown[0]], f"the type {kind!r} does not have this key. Remove it.")
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
@@ -146,7 +146,9 @@ class MMEngine(OwnFormat):
         threshold = self.export_threshold(settings)
         raises = {"error_if_nonfinite": True} if settings.nonfinite == "raise" else {}
         if raises and settings.rule == "value" and not is_off(settings):
-            raise self.not_exported('it does not support `nonfinite = "raise"` with values. Remove it.')
+            raise self.not_exported(
+                'it does not support `nonfinite = "raise"` with the rule value. Remove `nonfinite`.'
+            )
         if threshold is None:
             return {"max_norm": float("inf"), **raises} if raises else None
         if settings.rule == "value":

@@ -71,7 +71,9 @@ class PaddleDetection(Format):
             if document.get(BUILDER, "optimizer", name) is not None:
                 raise document.wrong([BUILDER, "optimizer", name], f"no optimizer has this key. Move it to {BUILDER}.")
         if len(names) > 1:
-            raise document.wrong([BUILDER, VALUE], f"PaddleDetection ignores it beside {NORM}. Remove one of them.")
+            raise document.wrong(
+                [BUILDER, VALUE], f"PaddleDetection ignores this key if {NORM} is set. Remove one of them."
+            )
         if not names:
             unset = [name for name in (NORM, VALUE) if not document.has(BUILDER, name)]
             if document.get("_BASE_") and unset:
@@ -121,7 +123,9 @@ class PaddleClas(Format):
         thresholds = [self._threshold(document, [*place, "clip_norm"]) for place in places]
         for place, threshold in zip(places, thresholds, strict=True):
             if threshold != thresholds[0]:
-                raise document.wrong(place, "its threshold differs from the first optimizer's. Import a file with one.")
+                raise document.wrong(
+                    place, "its threshold differs from the first optimizer's. Import a file with one threshold."
+                )
         unset = "The file does not set clip_norm. By default, PaddleClas clips nothing."
         return Imported(self.settings("norm", thresholds[0]), [unset if thresholds[0] is None else PER_TENSOR])
 
@@ -172,7 +176,9 @@ class PaddleOCR(Format):
         document.get("Optimizer", TENSOR)  # raises unless it is in a table
         names = [name for name in (TENSOR, GLOBAL) if document.has("Optimizer", name)]
         if len(names) > 1:
-            raise document.wrong(["Optimizer", GLOBAL], f"PaddleOCR ignores it beside {TENSOR}. Remove one of them.")
+            raise document.wrong(
+                ["Optimizer", GLOBAL], f"PaddleOCR ignores this key if {TENSOR} is set. Remove one of them."
+            )
         if not names:
             note = f"The file does not set {TENSOR} or {GLOBAL}. By default, PaddleOCR clips nothing."
             return Imported({"rule": "none"}, [note])
