@@ -96,9 +96,8 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
                 look(shards.values)
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
         raise RuntimeError(
-            f"mode {mode!r} tests the {TITLES[mode]}, but the backend took another path. Check how the "
-            "adapter makes its "
-            "tensors, and the conditions in Backend.path."
+            f"mode {mode!r} ({TITLES[mode]}): the backend took another path. Check how the adapter makes its tensors, "
+            "and the conditions in Backend.path."
         )
 
 
