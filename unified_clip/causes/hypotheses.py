@@ -143,7 +143,7 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm leaves out a gradient, or all gradients with one dtype or number of axes.
 
-    Also yield those that it includes gradients that do not count.
+    Also yield the hypothesis that the norm includes gradients that do not count.
     """
     due = call.norm_over(call.counted)
 

@@ -68,8 +68,9 @@ class Clipper:
             `named_parameters()`. None: the keys of dicts, the names in (name, gradient) tuples, or TensorFlow's and
             Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
-        across: The declared process group and ownership.
+        spec: The declared process group and ownership of the gradients.
         unmatched: The remedy in the error about a pattern that matches no name. "": warn instead.
+        resolve: Returns the backend for some tensors.
     """
 
     recorded_as = "ClipConfig"

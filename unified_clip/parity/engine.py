@@ -26,8 +26,8 @@ AT_ONCE = 2
 """Workers that run in parallel."""
 
 TOGETHER = ((COMPILED,), tuple(reversed(PROCESSES)), (HOST, DEVICE, GRAPH, NATIVE), (STATIC,))
-"""Each tuple has the modes that one worker runs, one after the other. The first tuples start first: the slowest mode,
-`compiled`, has its own worker, and so has Paddle's static mode.
+"""Each tuple has the modes that one worker runs, one after the other. The slowest mode, `compiled`, has its own worker,
+which starts first. So has Paddle's static mode.
 """
 
 Progress = Callable[[str, int], Any]

@@ -124,7 +124,7 @@ class UnifiedClipResult(Result):
     """The verdict on unified_clip in one mode."""
 
     ulps: Real
-    """The largest distance of a number from the exact one."""
+    """The largest distance of a number from the exact one, in ULP."""
 
     cause: str
     """The cause of a difference in a word or two. Empty if it is not known."""

@@ -177,7 +177,10 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return identifiers. A file with a clip has at least one of them, or a name like CLIP_NAME or in CLAMP_NAMES."""
+    """Return the identifiers that show that a file may clip.
+
+    A file without any of them, and without names like CLIP_NAME or in CLAMP_NAMES, has no clip.
+    """
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 

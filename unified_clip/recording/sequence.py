@@ -63,7 +63,9 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether SGD explains the weights: by unclipped gradients in the late run, by clipped ones in the other."""
+    """Return whether SGD explains the weights: by a step with unclipped gradients in the late run, and with clipped
+    gradients in the other.
+    """
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
     # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
     multiples = [(after**2 - now**2 - coef * (moved**2 - now**2)) / square for now, moved, after, square in moves]

@@ -20,7 +20,7 @@ MOST_TENSORS = 5
 
 
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp`; '' if none does.
+    """Return a text about the gradients that differ by more than `max_ulp`; '' if no gradient does.
 
     Sparse gradients are compared as dense ones. sides: The names of the two lists in the text.
     """

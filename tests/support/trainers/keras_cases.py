@@ -394,7 +394,9 @@ def test_what_is_no_optimizer_as_this_knows_them_is_refused(monkeypatch: pytest.
     with pytest.raises(TypeError, match=r"A Mean is not an optimizer"):
         keras_optimizers.attach(ClipConfig(rule="none"), keras.metrics.Mean())
     monkeypatch.delattr(keras.src.optimizers.base_optimizer.BaseOptimizer, "_clip_gradients")
-    message = rf"Keras {keras.__version__} is not supported: its optimizers have no _clip_gradients\. Install 3.15"
+    message = (
+        rf"Keras {keras.__version__} is not supported: its optimizers have no _clip_gradients\. Install Keras 3.15"
+    )
     with pytest.raises(TypeError, match=message):
         ClipConfig(rule="none").attach_to(keras.optimizers.SGD(1.0))
 

@@ -42,8 +42,9 @@ class Sharded(Framework):
         )  # for all_gather_text: not the group of the cases
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Return dense gradients as DTensors in several layouts, every PLAIN_EVERY-th one and sparse ones as plain
-        tensors.
+        """Return the gradients as DTensors in several layouts.
+
+        Sparse gradients, and every fourth one, stay plain tensors.
 
         The number of elements of the list decides which layout is first.
         """

@@ -19,8 +19,8 @@ from ..modes import Mode, OnRequest
 from .call_form import CONTAINERS, CallForm
 
 TOLERANCE = 1e-5
-"""A framework's function may differ from the exact result by this much, relatively: up to here, the difference counts
-as rounding. A suite can set its own `tolerance`."""
+"""A relative difference between a framework's function and the exact result counts as rounding up to this size. A suite
+can set its own `tolerance`."""
 
 
 class SuiteError(Exception):

@@ -46,7 +46,7 @@ MOST_WAITING = 1 << 30
 """The worker waits while its results that the parent process has not yet read have more bytes than this."""
 
 WIDE = {"float64", "complex128", "int64"}
-"""The dtypes with 64-bit numbers, which need a mode of their own in JAX."""
+"""The dtypes with 64-bit numbers. JAX supports them only in its 64-bit mode."""
 
 
 def main() -> None:

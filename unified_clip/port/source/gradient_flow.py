@@ -216,7 +216,7 @@ class Gradients:
         return ListOf(TupleOf(tuple(element(self.kind(argument), None) for argument in arguments)))
 
     def _is_tape(self, method: cst.BaseExpression) -> bool:
-        """Return whether the owner of a method is a gradient tape."""
+        """Return whether a method, such as `tape.gradient`, belongs to a gradient tape."""
         owner = method.value if isinstance(method, cst.Attribute) else method
         is_named = isinstance(owner, cst.Name | cst.Attribute)
         values = [bound.value for bound in self._module.binding(owner).bounds] if is_named else [owner]
