@@ -292,7 +292,10 @@ def test_what_a_function_does_wrong_is_refused(
             ["--batches", "ragged.npz"],
             "the first axis of every array must have one entry for each step: x has 2, y has 3",
         ),
-        (["--python-new", "nowhere"], "nowhere: No such file or directory. Pass another --python-new."),
+        (
+            ["--python-new", "nowhere"],
+            "nowhere cannot be started: No such file or directory. Pass another --python-new.",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_command_is_refused(
