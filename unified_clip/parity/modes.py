@@ -28,6 +28,9 @@ GRAPHS = {
 """By framework, the modes that its adapter's `run_in_graph` supports. This table is here, and not in the adapters,
 because they import their framework."""
 
+KERNELS_IN_GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH,), "jax": (COMPILED,)}
+"""By framework, the modes in whose graphs the compiled kernels, if installed, compute norms of order 1 and 2."""
+
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 """unified_clip on shards: the number of ranks, by mode. One rank is the host path."""
 

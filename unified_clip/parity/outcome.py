@@ -78,6 +78,9 @@ class CallOutcome(ClipTensors):
     fault: str = ""
     """A wrong side effect, such as "changed its input gradients"; '' if there is none."""
 
+    exact_norm: bool = False
+    """Whether the compiled kernels computed the norm inside a graph, so that it has to be exact."""
+
     same_objects: Sequence[bool] = ()
     """For a clip class: whether it returned each gradient as the same object."""
 

@@ -15,7 +15,7 @@ from unified_clip.parity.judge import judged_result, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, compare_with_exact
 from unified_clip.parity.known import match, measure
 from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
-from unified_clip.parity.modes import DEVICE, HOST
+from unified_clip.parity.modes import COMPILED, DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import CaseOptions, Framework
@@ -53,6 +53,8 @@ def test_on_the_device_path_a_norm_may_be_the_next_number() -> None:
     assert kind_of(one, outcome(5.0, [1.5, 2.0])) == "equal"
     assert kind_of(one, outcome(near, follows)) == "close"
     assert kind_of(one, outcome(near, follows), path=HOST) == "different"
+    by_kernels = dataclasses.replace(outcome(near, follows), exact_norm=True)
+    assert kind_of(one, by_kernels, path=COMPILED) == "different"
     assert kind_of(one, outcome(near, [1.5, 2.0])) == "different"
     assert kind_of(one, outcome(5.0, follows)) == "different"
     assert kind_of(one, outcome(far, above)) == "different"

@@ -30,9 +30,9 @@ from ..._core.backend import Backend
 from ..._core.distributed import INFERRED
 from ..._core.types import Leaf
 from ...tensors.files import memmap
-from ...tensors.types import STORAGE, Gradient, encode
+from ...tensors.types import STORAGE, Gradient, Sparse, encode
 from ..adapters.base import Adapter
-from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, PROCESSES, TITLES
+from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, KERNELS_IN_GRAPHS, NATIVE, PROCESSES, TITLES
 from . import invoke, ranks
 from .invoke import CallResult
 
@@ -130,9 +130,10 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
                 started = time.perf_counter()
                 results = run_cases(holding, namespace, mode, cases)
                 seconds = (time.perf_counter() - started) / len(batch)
-                for item, (result, tensors) in zip(batch, results if rank == 0 else (), strict=rank == 0):
+                for item, case, (result, tensors) in zip(batch, cases, results if rank == 0 else (), strict=rank == 0):
                     wait_for_room(out)
-                    write_result(out, item["number"], {**result, "seconds": seconds}, tensors)
+                    exact_norm = by_kernels_in_graph(backend, mode, *case)
+                    write_result(out, item["number"], {**result, "seconds": seconds, "exact_norm": exact_norm}, tensors)
 
 
 def wait_for_room(out: Path) -> None:
@@ -199,6 +200,19 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
         packed, tensors = pack(adapter, result)
         packed["fault"] = packed["fault"] or ranks.compare_ranks(adapter, packed, tensors)
         yield packed, tensors
+
+
+def by_kernels_in_graph(backend: Backend, mode: str, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> bool:
+    """Return whether the compiled kernels compute the norm of a case in a graph of this mode."""
+    arguments = case["arguments"]
+    return (
+        mode in KERNELS_IN_GRAPHS.get(backend.name, ())
+        and backend.kernels_in_graphs()
+        and arguments.get("norm_type", 2) in (1, 2)
+        and arguments.get("axes") is None
+        and not any(isinstance(gradient, Sparse) for gradient in gradients)
+        and not any(dtype.startswith("complex") for dtype in dtypes(gradients))
+    )
 
 
 def dtypes(gradients: Sequence[Gradient]) -> set[str]:
