@@ -83,7 +83,7 @@ class Scaling:
     dtype: str
     low: float
     high: float
-    """The bounds of the coefficient."""
+    """The smallest and the largest coefficient that explains the clipped gradient."""
 
     is_unchanged: bool
     is_expected: bool

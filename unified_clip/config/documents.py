@@ -31,7 +31,7 @@ class Document:
     """A parsed TOML, YAML or JSON file, or a trainer's file, with its text."""
 
     name: str
-    """The name in messages."""
+    """The name of the file in messages."""
 
     text: str
     kind: str

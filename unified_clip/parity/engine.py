@@ -23,7 +23,7 @@ from .workers import pool
 from .workers.pool import LOOK_EVERY, WorkerResults, WorkItem
 
 AT_ONCE = 2
-"""Workers that run in parallel."""
+"""How many workers run in parallel."""
 
 TOGETHER = ((COMPILED,), tuple(reversed(PROCESSES)), (HOST, DEVICE, GRAPH, NATIVE), (STATIC,))
 """Each tuple has the modes that one worker runs, one after the other. The slowest mode, `compiled`, has its own worker,

@@ -61,7 +61,8 @@ class CallOutcome(ClipTensors):
     """The result of a call on a framework, as dense tensors, with its exception and warning."""
 
     name: str = ""
-    """The framework's function; '' if it has none."""
+    """The name of the framework's function that was called; '' for a call of unified_clip, or if there is no
+    function."""
 
     structure: str = ""
     """The type of the container that the call returned, such as "list of tuple"; '' if it is not compared."""

@@ -274,7 +274,7 @@ class Change(ReportModel):
 
 
 Counts = dict[str, dict[str, int]]
-"""How often each verdict occurs, by framework."""
+"""By framework, how often each verdict occurs."""
 
 
 class _CaseCounts(ReportModel):

@@ -42,7 +42,7 @@ SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "req
 """Names that match GRADIENT_NAME, but are no gradients: they switch gradients on or off."""
 
 CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
-"""Functions and methods that clamp any tensor."""
+"""Names of functions and methods that clamp any tensor, not only gradients."""
 
 HOOK = "register_hook"
 """The method of tensors that calls a function with their gradient."""

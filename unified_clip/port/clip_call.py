@@ -22,7 +22,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
-    """The arguments of a call by parameter name."""
+    """The arguments of a call, by the names of the function's parameters."""
 
     def __init__(self, call: cst.Call | None, parameters: Sequence[str]) -> None:
         self.passed: dict[str, cst.Arg] = {}

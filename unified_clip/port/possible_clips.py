@@ -28,7 +28,7 @@ LAYER_NAMES = re.compile(
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Names of other things than clips."""
+"""Matches names that look like those of clips, but are names of something else."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:

@@ -34,7 +34,7 @@ VERDICTS = {
     "tensors": "tensors differ",
     "update": "update differs",
 }
-"""By the stage that differs first."""
+"""By the stage that differs first, the verdict to print."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 

@@ -44,7 +44,7 @@ class Script:
     file: Path
     name: str
     text: str
-    """File and function as the user passed them."""
+    """The argument with file and function, as the user typed it."""
 
     python: str = sys.executable
 

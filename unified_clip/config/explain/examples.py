@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 Gradients = Mapping[str, Array]
 
 NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
-"""Parameter names for configurations without patterns."""
+"""The names of example parameters, if the configurations have no patterns of names."""
 
 STANDINS = ("weight", "bias")
 """What replaces `*` in a pattern, to make an example name."""

@@ -200,7 +200,7 @@ class Invocation:
     call_form: CallForm
     arguments: Mapping[str, Any]
     gradients: Sequence[Any]
-    """Tensors of the framework, and None."""
+    """The gradients as tensors of the framework. Some may be None."""
 
     native: str = ""
     """The name of the framework's function that the adapter calls; '' if it calls none."""

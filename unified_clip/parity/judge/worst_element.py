@@ -50,7 +50,7 @@ class _Place(NamedTuple):
     element: int
     ulps: float
     apart: int
-    """How many numbers of the tensor differ."""
+    """How many elements of the tensor differ."""
 
 
 def _find(

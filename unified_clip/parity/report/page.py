@@ -97,7 +97,7 @@ class View:
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], str]:
-        """The reasons of known differences, by (framework, case)."""
+        """By (framework, case), the reason of the known difference that covers the result."""
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def result(self, problem: Problem) -> Result | None:

@@ -43,7 +43,7 @@ def measured_as(name: str) -> str:
 
 
 def framework_of(function: str) -> str:
-    """Return the framework of a measured function by its package."""
+    """Return the framework of a measured function, such as "tensorflow" for "tf.clip_by_norm"."""
     package = function.partition(".")[0]
     return FRAMEWORKS.get(package, package)
 

@@ -54,7 +54,7 @@ class ClipMeaning(ReportModel):
     """The expression of a threshold that is only known at run time; else empty. The examples use 1 for it."""
 
     config: dict[str, Any]
-    """The meaning as a clip configuration (clip_config.schema.json)."""
+    """A clip configuration that does the same. docs/clip_config.schema.json describes its keys."""
 
     worked: list[WorkedExample]
 
@@ -204,20 +204,20 @@ class UnreadFile(ReportModel):
 
 
 class Counts(ReportModel):
-    """Counts of files and of clips by verdict."""
+    """The number of files, and of clips with each verdict."""
 
     files: int
-    """Files that were read."""
+    """The number of files that were read."""
 
     changed: int
-    """Files with a rewritten clip."""
+    """The number of files with a rewritten clip."""
 
     clips: int
     rewritten: int
     flagged: int
     left: int
     unread: int
-    """Files that could not be read."""
+    """The number of files that could not be read."""
 
 
 class Report(ReportModel):

@@ -1,5 +1,5 @@
-"""Rules for TensorFlow's training steps with a gradient tape, and for limits of their Keras optimizers. PyTorch's step
-has backward(), the clips, and step()."""
+"""Rules for TensorFlow's training steps with a gradient tape, and for limits of their Keras optimizers. A step becomes
+backward(), the clips, and optimizer.step() of PyTorch."""
 
 from __future__ import annotations
 

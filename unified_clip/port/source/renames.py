@@ -31,12 +31,12 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Store the replacement of a name by `module.name`."""
+        """Replace a name by `module.name` in the edited file. `apply` records the edits."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 
     def apply(self) -> None:
-        """Record the edits for all stored replacements."""
+        """Record the edits for all replacements that `add` got."""
         by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
         for node in self._replacements:
             assignment = self._assignment(node)

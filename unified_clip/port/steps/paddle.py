@@ -60,7 +60,7 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer with a clip, and its steps."""
+    """A Paddle optimizer that takes a clip, and the statements in which it steps."""
 
     binding: Binding
     arguments: Sequence[cst.Arg]
@@ -74,7 +74,7 @@ class Optimizer:
 
 
 class PaddleOptimizers:
-    """The optimizers of a file that take clips."""
+    """Finds the optimizers of a file that take clips, and their steps."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
         self._module = module

@@ -28,6 +28,6 @@ class TensorConverter(Protocol):
 
 
 def converter(framework: str) -> TensorConverter:
-    """Import a framework, and return its converter."""
+    """Import a framework, and return the object that converts its tensors."""
     instance: TensorConverter = importlib.import_module(f"{__name__}.{framework}").Converter()
     return instance
