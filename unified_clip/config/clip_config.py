@@ -135,7 +135,7 @@ class ClipConfig(OutcomeProperties, Settings):
             from_: "name" or "name@version" of the format. None: infer it from the file.
 
         Raises:
-            ConfigError: The file cannot be read, its format is not supported, or it has settings that are not.
+            ConfigError: The file cannot be read, its format is not supported, or one of its settings is not.
         """
         return cls(**convert.read(path, from_))
 

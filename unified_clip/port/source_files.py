@@ -248,8 +248,8 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
                 _write_beside(path, file.before).replace(path)
         if isinstance(error, OSError):
             raise PortError(
-                f"{error.filename} cannot be written: {error.strerror}. No file was changed. Make room "
-                "or the file writable, and run the command again."
+                f"{error.filename} cannot be written: {error.strerror}. No file was changed. "
+                "Free disk space or make the file writable, and run the command again."
             ) from None
         raise
     finally:

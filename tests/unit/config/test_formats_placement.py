@@ -132,7 +132,7 @@ def test_no_default_is_assumed_for_a_file_without_any_key_of_the_trainer(
     name: str, file: str, text: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, file, text)
-    with pytest.raises(ConfigError, match=r"it has no key of .*, so its default cannot be assumed"):
+    with pytest.raises(ConfigError, match=r"it has no key of .*, so it may not be one of its files"):
         ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
 
 

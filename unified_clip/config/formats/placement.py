@@ -55,7 +55,7 @@ def check(document: Document, trainer: Format) -> list[str]:
     keys = document.data if isinstance(document.data, dict) else {}
     if not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         raise ConfigError(
-            f"{document.name}: it has no key of {trainer.title}, so its default cannot be assumed. "
+            f"{document.name}: it has no key of {trainer.title}, so it may not be one of its files. "
             f"Pass a whole configuration of {trainer.title}, or set {_format_place(places[0])}."
         )
     return []
