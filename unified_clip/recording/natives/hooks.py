@@ -40,7 +40,9 @@ class Hooks:
         self._hooks: list[Hook] = []
         self._switches: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._replaced: list[tuple[Home, Any]] = []
-        self._is_on = self._is_prepared = False
+        self._is_on = False
+        self._missing: dict[str, tuple[str, str]] | None = None
+        """The modules of `WATCHED` without hooks; None before the first recording."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by a wrapper, at each of `homes` that exists."""
@@ -74,18 +76,26 @@ class Hooks:
         for on, off in self._switches:
             (on if is_on else off)()
 
+    def add_imported(self, *ended: str) -> None:
+        """Add the hooks of all frameworks that are imported completely. `ended`: modules whose import ends now."""
+        if self._missing is None:
+            return
+        for name in list(self._missing):
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if spec is not None and (name in ended or not getattr(spec, "_initializing", False)):
+                _install(*self._missing.pop(name))
+
     def _prepare(self) -> None:
         """Add the hooks of all imported frameworks, and of every other framework when it is imported.
 
         Later calls do nothing.
         """
-        if self._is_prepared:
+        if self._missing is not None:
             return
-        self._is_prepared, self._is_on = True, False
-        actions = {module: partial(_install, *how) for module, how in WATCHED.items()}
-        for module in [name for name in actions if name in sys.modules]:
-            actions.pop(module)()
+        self._missing, self._is_on = dict(WATCHED), False
+        actions = {name: partial(self.add_imported, name) for name in WATCHED if name not in sys.modules}
         AfterImport(actions).install()
+        self.add_imported()
         self._is_on = True
 
     def _replace(self, hook: Hook, homes: Sequence[Home]) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import traceback
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -37,25 +38,27 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
     after_import = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(after_import)
 
-    def start() -> None:
-        if hook in sys.meta_path:  # else another of the modules has started it
-            sys.meta_path.remove(hook)
+    def after(module: str) -> None:
+        if settings:  # else it has started
             _start(settings)
+        if "unified_clip.recording.natives.hooks" in sys.modules:  # else it has failed
+            sys.modules["unified_clip.recording.natives.hooks"].HOOKS.add_imported(module)
 
-    hook = after_import.AfterImport(dict.fromkeys(MODULES, start))
-    hook.install()
+    after_import.AfterImport({module: partial(after, module) for module in MODULES}).install()
 
 
 def _start(settings: dict[str, object]) -> None:
     """Start the recording. An error does not end the script: it is written for `unified-clip record` to report."""
-    package = str(settings.pop("package"))
+    package, directory = str(settings.pop("package")), str(settings["directory"])
+    values = dict(settings)
+    settings.clear()
     sys.path.append(package)
     try:
         from unified_clip.recording.launch.process import Settings, start
 
-        start(Settings(**settings))  # type: ignore[arg-type]  # written by the command
+        start(Settings(**values))  # type: ignore[arg-type]  # written by the command
     except Exception:
-        failed = Path(str(settings["directory"]), f"{os.getpid()}.failed")
+        failed = Path(directory, f"{os.getpid()}.failed")
         failed.write_text(traceback.format_exc(), encoding="utf-8")
     finally:
         sys.path.remove(package)
