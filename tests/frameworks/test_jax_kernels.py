@@ -238,6 +238,16 @@ def test_derivatives_outside_of_jit_have_the_exact_value() -> None:
     assert all(each.dtype == jnp.float32 for each in derivative)
 
 
+def test_derivatives_and_batches_under_disable_jit() -> None:
+    grads = gradients()
+    with jax.disable_jit():
+        value, derivative = jax.value_and_grad(uc.global_norm)(grads)
+        batch = jax.vmap(lambda x: uc.global_norm([x]))(grads[0])
+    assert value == uc.global_norm(grads)
+    assert all(map(np.array_equal, derivative, jax.grad(uc.global_norm)(grads)))
+    assert batch.tolist() == [uc.global_norm([row]) for row in grads[0]]
+
+
 def test_the_primitive_and_the_operations_agree() -> None:
     """The fallback of other platforms: to the last bit for these numbers, whose sums are exact."""
     given_arrays = [jnp.ones(4, "float32"), jnp.full(9, 2.0, "float32")]
