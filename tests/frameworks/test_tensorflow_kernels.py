@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
@@ -174,7 +175,77 @@ def test_members_of_a_batch_have_norms_of_their_own(batch: int) -> None:
             np.testing.assert_array_equal(one[index], other)
 
 
+def row_clips() -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
+    """Return functions of a row of 4 numbers: of one norm, and of a norm per tensor."""
+    held = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
+
+    def per_tensor(row: tf.Tensor) -> tf.Tensor:
+        (one, _), (other, _) = uc.GradientClipByNorm(0.5)(list(zip([row, row * row], held, strict=True)))
+        return one + 3.0 * other
+
+    return {
+        "norm": lambda row: uc.global_norm([row]),
+        "order 1": lambda row: uc.get_total_norm([row], 1.0),
+        "clip": lambda row: uc.clip_by_global_norm([row, row * row], 1.0)[0][0],
+        "per tensor": per_tensor,
+    }
+
+
+@pytest.mark.parametrize("name", row_clips())
+def test_a_batch_of_batches(name: str) -> None:
+    clip = row_clips()[name]
+    rows = tf.random.normal([2, 3, 4], seed=4)
+
+    def clip_all(batches: tf.Tensor) -> tf.Tensor:
+        by_rows = functools.partial(tf.vectorized_map, clip, fallback_to_while_loop=False)
+        return tf.vectorized_map(by_rows, batches, fallback_to_while_loop=False)
+
+    expected = [[clip(rows[i, j]).numpy() for j in range(3)] for i in range(2)]
+    np.testing.assert_array_equal(tf.function(clip_all)(rows), expected)
+    of_any_shape = tf.function(clip_all, input_signature=[tf.TensorSpec(None)])
+    np.testing.assert_array_equal(of_any_shape(rows), expected)
+
+
+@pytest.mark.parametrize("name", row_clips())
+@pytest.mark.parametrize("batch", [1, 3])
+def test_derivatives_of_a_batch(name: str, batch: int) -> None:
+    clip = row_clips()[name]
+    rows = tf.random.normal([batch, 4], seed=5)
+
+    def derivative(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.sin(function(x)))
+        return tf.convert_to_tensor(tape.gradient(loss, x))  # of one row, TensorFlow returns IndexedSlices
+
+    got = tf.function(lambda x: derivative(lambda x: tf.vectorized_map(clip, x), x))(rows)
+    compiled = tf.function(lambda row: derivative(clip, row))
+    np.testing.assert_allclose(got, [compiled(row) for row in rows], rtol=1e-5, atol=1e-7)
+
+
 # -- saved programs
+
+
+def test_an_imported_graph_has_the_derivatives_per_tensor() -> None:
+    """TensorFlow infers no shape of the norms when it imports the graph."""
+
+    def derivatives(graph: tf.Graph) -> list[Any]:
+        with graph.as_default(), tf.compat.v1.Session() as session:
+            x, clipped = ([graph.get_tensor_by_name(f"{name}{k}:0") for k in (0, 1)] for name in ("x", "clipped"))
+            weighted = tf.reduce_sum(clipped[0] * [1.0, 2.0]) + tf.reduce_sum(clipped[1] * [3.0, 4.0])
+            found: list[Any] = session.run(tf.gradients(weighted, x))
+            return found
+
+    with tf.Graph().as_default() as graph:
+        x = [tf.constant([3.0, 4.0], name="x0"), tf.constant([6.0, 1.0], name="x1")]
+        held = [tf.compat.v1.get_variable(f"v{index}", [2]) for index in range(2)]
+        pairs = uc.GradientClipByNorm(1.0)(list(zip(x, held, strict=True)))
+        for index, (grad, _) in enumerate(pairs):
+            tf.identity(grad, name=f"clipped{index}")
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(graph.as_graph_def(), name="")
+    np.testing.assert_array_equal(derivatives(imported), derivatives(graph))
+    np.testing.assert_allclose(derivatives(graph)[0], [-0.064, 0.048], rtol=1e-6)
 
 
 SAVE = """
@@ -208,6 +279,49 @@ def test_a_saved_program_needs_unified_clip_and_names_it(tmp_path: Path) -> None
     failed = subprocess.run([sys.executable, "-c", LOAD.format(path=path)], capture_output=True, text=True, check=False)
     assert failed.returncode
     assert "Op type not registered 'UnifiedClipNorm'" in failed.stderr
+
+
+OTHER_COPY = """
+import shutil, tempfile
+from importlib.util import module_from_spec, spec_from_file_location
+import tensorflow as tf
+import unified_clip
+from unified_clip._native import KERNELS
+spec = spec_from_file_location("_kernels", shutil.copy(KERNELS.__file__, tempfile.mkdtemp()))
+copy = module_from_spec(spec)
+spec.loader.exec_module(copy)
+copy.register_tensorflow()
+import unified_clip.tensorflow as uc
+print(tf.function(uc.global_norm)([tf.constant([3.0, 4.0])]).numpy(), unified_clip.native_available("tensorflow"))
+"""
+
+
+def test_operations_that_another_copy_registered_are_not_registered_again() -> None:
+    assert in_a_new_process(OTHER_COPY).strip() == "5.0 False"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("lengths", [[60_000_000], [3, 60_000_000]])  # allocated by TensorFlow, or by the kernels
+def test_without_memory_for_the_results_the_error_is_resource_exhausted(lengths: list[int]) -> None:
+    assert in_a_new_process(NO_MEMORY.format(lengths=lengths)).strip() == "ResourceExhaustedError"
+
+
+NO_MEMORY = """
+import resource
+import tensorflow as tf
+import unified_clip.tensorflow as uc
+clip = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0))
+grads = [tf.ones(length) for length in {lengths}]
+clip([tf.ones(3)] * len(grads))
+clip.get_concrete_function(grads)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+try:
+    clip(grads)
+except tf.errors.OpError as error:
+    print(type(error).__name__)
+"""
 
 
 def test_a_graph_of_tensorflow_1_runs_them() -> None:

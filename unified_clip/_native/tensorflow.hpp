@@ -7,6 +7,7 @@
 #endif
 
 #include <exception>
+#include <memory>
 #include <new>
 
 #include "elementwise.hpp"
@@ -25,7 +26,7 @@ struct ShapeContext;
 struct ShapeHandle;
 
 enum Dtype { FLOAT32 = 1, FLOAT64 = 2, COMPLEX64 = 8, BFLOAT16 = 14, COMPLEX128 = 18, FLOAT16 = 19 };
-constexpr int INTERNAL = 13;  // the code of an error
+constexpr int RESOURCE_EXHAUSTED = 8, INTERNAL = 13;  // codes of errors
 
 using ShapeFunction = void (*)(ShapeContext*, Status*);
 
@@ -34,6 +35,7 @@ struct Api {
     Status* (*NewStatus)();
     void (*DeleteStatus)(Status*);
     int (*GetCode)(const Status*);
+    const char* (*Message)(const Status*);
     void (*SetStatus)(Status*, int, const char*);
 
     Tensor* (*NewTensor)(int, const std::int64_t*, int, void*, std::size_t, void (*)(void*, std::size_t, void*), void*);
@@ -75,7 +77,8 @@ struct Api {
     bool load() {
 #define CLIP_LOAD(name) found = found && (name = reinterpret_cast<decltype(name)>(find("TF_" #name)))
         bool found = true;
-        CLIP_LOAD(NewStatus), CLIP_LOAD(DeleteStatus), CLIP_LOAD(GetCode), CLIP_LOAD(SetStatus);
+        CLIP_LOAD(NewStatus), CLIP_LOAD(DeleteStatus), CLIP_LOAD(GetCode), CLIP_LOAD(Message);
+        CLIP_LOAD(SetStatus);
         CLIP_LOAD(NewTensor), CLIP_LOAD(DeleteTensor), CLIP_LOAD(TensorElementCount), CLIP_LOAD(TensorData);
         CLIP_LOAD(TensorType), CLIP_LOAD(NumDims), CLIP_LOAD(Dim);
         CLIP_LOAD(NumInputs), CLIP_LOAD(GetInput), CLIP_LOAD(SetOutput), CLIP_LOAD(AllocateOutput);
@@ -106,18 +109,37 @@ struct Api {
 
 inline Api api;
 
+// An error of TensorFlow.
+struct Failure : std::runtime_error {
+    Failure(int code, const char* message) : std::runtime_error(message), code(code) {}
+    int code;
+};
+
 class OwnStatus {
    public:
     ~OwnStatus() { api.DeleteStatus(status_); }
     operator Status*() const { return status_; }
 
     void check() const {
-        if (api.GetCode(status_)) throw std::runtime_error("TensorFlow rejects a call of its C interface");
+        if (const int code = api.GetCode(status_)) throw Failure(code, api.Message(status_));
     }
 
    private:
     Status* status_ = api.NewStatus();
 };
+
+struct DeleteTensor {
+    void operator()(Tensor* tensor) const { api.DeleteTensor(tensor); }
+};
+using OwnTensor = std::unique_ptr<Tensor, DeleteTensor>;
+
+inline OwnTensor get_input(Context* context, int i) {
+    const OwnStatus status;
+    Tensor* tensor = nullptr;
+    api.GetInput(context, i, &tensor, status);
+    status.check();
+    return OwnTensor(tensor);
+}
 
 // Inputs of one call, which it holds until `release`.
 class Inputs {
@@ -127,24 +149,14 @@ class Inputs {
     // The first `count` inputs.
     Inputs(Context* context, int count) {
         for (int i = 0; i < count; ++i) {
-            const OwnStatus status;
-            Tensor* tensor = nullptr;
-            api.GetInput(context, i, &tensor, status);
-            status.check();
-            tensors_.push_back(tensor);
-            spans.push_back(span(tensor));
+            tensors_.push_back(get_input(context, i));
+            spans.push_back(span(tensors_.back().get()));
         }
     }
-    ~Inputs() { release(); }
-    Inputs(const Inputs&) = delete;
-    Inputs& operator=(const Inputs&) = delete;
 
-    Tensor* operator[](std::size_t i) const { return tensors_[i]; }
+    Tensor* operator[](std::size_t i) const { return tensors_[i].get(); }
 
-    void release() {
-        for (Tensor* tensor : tensors_) api.DeleteTensor(tensor);
-        tensors_.clear();
-    }
+    void release() { tensors_.clear(); }
 
     // Return an input's numbers. A complex number is two real ones.
     static Span span(const Tensor* tensor) {
@@ -159,7 +171,7 @@ class Inputs {
     }
 
    private:
-    std::vector<Tensor*> tensors_;
+    std::vector<OwnTensor> tensors_;
 };
 
 struct Attributes {
@@ -184,12 +196,11 @@ inline void compute_norm(const Attributes& attributes, Context* context) {
     if (attributes.per_tensor) shape.push_back(count);
     const std::size_t norms = batches * static_cast<std::size_t>(attributes.per_tensor ? count : 1);
     const OwnStatus status;
-    Tensor* norm = api.AllocateOutput(context, 0, FLOAT64, shape.data(), static_cast<int>(shape.size()),
-                                      norms * sizeof(double), status);
+    const OwnTensor norm(api.AllocateOutput(context, 0, FLOAT64, shape.data(), static_cast<int>(shape.size()),
+                                            norms * sizeof(double), status));
     status.check();
     write_norms(inputs.spans, batches, static_cast<int>(attributes.p), attributes.per_tensor,
-                static_cast<std::size_t>(attributes.threads), static_cast<double*>(api.TensorData(norm)));
-    api.DeleteTensor(norm);
+                static_cast<std::size_t>(attributes.threads), static_cast<double*>(api.TensorData(norm.get())));
 }
 
 // Set result `i` to memory from the pool. TensorFlow's own memory is fresh in each call, which takes longer to write.
@@ -197,11 +208,10 @@ inline void set_from_pool(Context* context, int i, int dtype, const std::vector<
                           std::size_t bytes) {
     new (place.memory) Place(place);
     const auto release = [](void*, std::size_t, void* head) { Place(*static_cast<Place*>(head)).release(); };
-    Tensor* result = api.NewTensor(dtype, shape.data(), static_cast<int>(shape.size()), place.memory + LINE, bytes,
-                                   release, place.memory);
+    const OwnTensor result(api.NewTensor(dtype, shape.data(), static_cast<int>(shape.size()), place.memory + LINE, bytes,
+                                         release, place.memory));
     const OwnStatus status;
-    api.SetOutput(context, i, result, status);
-    api.DeleteTensor(result);
+    api.SetOutput(context, i, result.get(), status);
     status.check();
 }
 
@@ -209,17 +219,17 @@ inline void compute_products(const Attributes& attributes, Context* context) {
     const int count = api.NumInputs(context) - 1;  // the coefficients come last
     Inputs inputs(context, count);
     const OwnStatus status;
-    Tensor* last = nullptr;
-    api.GetInput(context, count, &last, status);
-    status.check();
-    const auto* numbers = static_cast<const double*>(api.TensorData(last));
-    const std::vector<double> coefs(numbers, numbers + api.TensorElementCount(last));
-    api.DeleteTensor(last);
+    const OwnTensor last = get_input(context, count);
+    const auto* numbers = static_cast<const double*>(api.TensorData(last.get()));
+    const std::vector<double> coefs(numbers, numbers + api.TensorElementCount(last.get()));
     if (coefs.size() != 1 && coefs.size() != static_cast<std::size_t>(count))
         throw std::invalid_argument("a coefficient is needed for each tensor");
     if (std::all_of(coefs.begin(), coefs.end(), [](double coef) { return coef == 1; })) {
-        for (int i = 0; i < count; ++i) api.SetOutput(context, i, inputs[static_cast<std::size_t>(i)], status);
-        return status.check();
+        for (int i = 0; i < count; ++i) {
+            api.SetOutput(context, i, inputs[static_cast<std::size_t>(i)], status);
+            status.check();
+        }
+        return;
     }
     std::vector<std::vector<std::int64_t>> shapes;
     std::vector<int> dtypes;
@@ -231,12 +241,11 @@ inline void compute_products(const Attributes& attributes, Context* context) {
     Spans to;
     int i = 0;
     for (int forwarded = 0; i < count && forwarded >= 0; ++i) {
-        Tensor* result = api.ForwardInputOrAllocateOutput(context, &i, 1, i, shapes[i].data(),
-                                                          static_cast<int>(shapes[i].size()), &forwarded, status);
+        const OwnTensor result(api.ForwardInputOrAllocateOutput(context, &i, 1, i, shapes[i].data(),
+                                                                static_cast<int>(shapes[i].size()), &forwarded, status));
         status.check();
         to.push_back(inputs.spans[i]);
-        to.back().data = static_cast<char*>(api.TensorData(result));
-        api.DeleteTensor(result);
+        to.back().data = static_cast<char*>(api.TensorData(result.get()));
     }
     std::vector<std::size_t> sizes;
     for (int rest = i; rest < count; ++rest) sizes.push_back(LINE + inputs.spans[rest].bytes());
@@ -272,6 +281,10 @@ void compute(void* attributes, Context* context) noexcept {
     const OwnStatus status;
     try {
         return COMPUTE(*static_cast<const Attributes*>(attributes), context);
+    } catch (const Failure& failure) {
+        api.SetStatus(status, failure.code, failure.what());
+    } catch (const std::bad_alloc&) {
+        api.SetStatus(status, RESOURCE_EXHAUSTED, "unified_clip has no memory for the results of a clip");
     } catch (const std::exception& error) {
         api.SetStatus(status, INTERNAL, error.what());
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import execute
-from tensorflow.python.framework import op_def_library
+from tensorflow.python.framework import op_def_library, op_def_registry
 from tensorflow.python.ops.parallel_for import pfor
 
 from ..._compute import host, kernels, processor
@@ -23,7 +23,13 @@ from .arithmetic import is_for_xla, product
 
 NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
-REGISTERED = KERNELS is not None and KERNELS.register_tensorflow()
+
+def _register() -> bool:
+    """Register both operations, unless another copy of unified_clip has: TensorFlow would end the process."""
+    return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
+
+
+REGISTERED = _register()
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
@@ -47,20 +53,23 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
     """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
-    n = _apply(NORM, tensors, p, per_tensor)
+    n = _apply(NORM, tensors, p=p, per_tensor=per_tensor)
     n.set_shape([len(tensors)] if per_tensor else [])
     return n
 
 
-def scale(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-    """Return the products, and the tensors themselves where the coefficient is 1. `coef`: for all, or one for each."""
-    return list(_apply(SCALE, tensors, coef=coef))
+def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
+    """Return the products, and the tensors themselves where the coefficient is 1.
+
+    `coef`: one for all tensors, or a vector with one per tensor.
+    """
+    return list(_apply(SCALE, tensors, per_tensor=per_tensor, coef=coef))
 
 
 def _apply(
-    name: str, tensors: Sequence[Tensor], p: float = 2, per_tensor: bool = False, is_batch: bool = False, **inputs: Any
+    name: str, tensors: Sequence[Tensor], *, per_tensor: bool, p: float = 2, is_batch: bool = False, **inputs: Any
 ) -> Any:
-    """Add an operation to the graph."""
+    """Add an operation to the graph. `is_batch`: the first axis of each tensor is one of members, with a norm each."""
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
     attributes = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
     result = op_def_library.apply_op(name, gradients=list(tensors), **inputs, **attributes)
@@ -78,19 +87,30 @@ def register(norm_by_operations: NormByOperations) -> None:
 
     def norm_gradient(op: Any, gradient: Tensor) -> list[Tensor]:
         p, per_tensor = float(op.get_attr("p")), op.get_attr("per_tensor")
-        return _derivatives(lambda *tensors: [norm_by_operations(tensors, p, per_tensor)], op.inputs, [gradient])
+
+        def compute(*tensors: Tensor) -> list[Tensor]:
+            if not op.get_attr("is_batch"):
+                return [norm_by_operations(tensors, p, per_tensor)]
+            return [tf.vectorized_map(lambda member: norm_by_operations(member, p, per_tensor), tensors)]
+
+        return _derivatives(compute, op.inputs, [gradient])
 
     def scale_gradient(op: Any, *gradients: Tensor) -> list[Tensor]:
-        return _derivatives(lambda *inputs: _products(inputs[:-1], inputs[-1]), op.inputs, gradients)
+        per_tensor = op.get_attr("per_tensor")
+        return _derivatives(lambda *inputs: _products(inputs[:-1], inputs[-1], per_tensor), op.inputs, gradients)
 
     def vectorized_norm(loop: Any) -> Any:
-        tensors = _stacked_inputs(loop)
-        n = _apply(NORM, tensors, loop.get_attr("p"), loop.get_attr("per_tensor"), is_batch=True)
-        return pfor.wrap(n, True)
+        tensors, settings = _stacked_inputs(loop), {name: loop.get_attr(name) for name in ("p", "per_tensor")}
+        if not loop.get_attr("is_batch"):
+            return pfor.wrap(_apply(NORM, tensors, is_batch=True, **settings), True)
+        batches = tf.shape(tensors[0])[:2]  # a `tf.vectorized_map` inside another one
+        flat = [_with_first_axes(tensor, tf.reduce_prod(batches, keepdims=True), replaced=2) for tensor in tensors]
+        return pfor.wrap(_with_first_axes(_apply(NORM, flat, is_batch=True, **settings), batches, replaced=1), True)
 
     def vectorized_scale(loop: Any) -> Any:
         *tensors, coef = _stacked_inputs(loop)
-        return [pfor.wrap(each, True) for each in _products(tensors, coef, is_batch=True)]
+        products = _products(tensors, coef, loop.get_attr("per_tensor"), is_batch=True)
+        return [pfor.wrap(product, True) for product in products]
 
     for name, derive, vectorize in (
         (NORM, norm_gradient, vectorized_norm),
@@ -108,6 +128,11 @@ def _stacked_inputs(loop: Any) -> list[Tensor]:
     return [loop.stacked_input(index) for index in range(loop.num_inputs)]
 
 
+def _with_first_axes(tensor: Tensor, lengths: Tensor, *, replaced: int) -> Tensor:
+    """Reshape a tensor: the first `replaced` axes become axes of these lengths."""
+    return tf.reshape(tensor, tf.concat([lengths, tf.shape(tensor)[replaced:]], axis=0))
+
+
 def _derivatives(
     function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> list[Tensor]:
@@ -116,12 +141,11 @@ def _derivatives(
     return derivatives
 
 
-def _products(tensors: Sequence[Tensor], coef: Scalar, *, is_batch: bool = False) -> list[Tensor]:
+def _products(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool, *, is_batch: bool = False) -> list[Tensor]:
     """Return what `UnifiedClipScale` does. `is_batch`: all inputs have a first axis for the members of a batch."""
-    is_vector = coef.shape.rank == 1 + is_batch
     results = []
     for index, tensor in enumerate(tensors):
-        factor = coef[..., index] if is_vector else coef
+        factor = coef[..., index] if per_tensor else coef
         if is_batch:
             factor = tf.reshape(factor, tf.concat([[-1], tf.ones([tf.rank(tensor) - 1], tf.int32)], axis=0))
         results.append(tf.where(factor >= 1.0, tensor, product(tensor, factor)))

@@ -46,5 +46,5 @@ class TensorflowPath(DevicePath):
     def scale(self, coef: Scalar) -> list[Tensor]:
         is_for_kernels = coef.shape.rank == (1 if self._is_per_tensor else 0)  # not one coefficient per slice
         if is_for_kernels and operations.supports(self._tensors):
-            return operations.scale(self._tensors, coef)
+            return operations.scale(self._tensors, coef, per_tensor=self._is_per_tensor)
         return super().scale(coef)
