@@ -12,10 +12,13 @@ import paddle
 import pytest
 
 import unified_clip
+from unified_clip.recording import runs
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    """The lines of clips."""
+    found = map(json.loads, path.read_text().splitlines()[1:])
+    return [line for line in found if "call" in line]
 
 
 def train(clip: Any, steps: int = 2) -> list[bytes]:
@@ -73,3 +76,21 @@ def test_a_function_is_an_event_with_the_norm_that_it_returns(tmp_path: Path) ->
         "paddle.nn.utils.clip_grad_value_",
     )
     assert by_value["threshold"] == [pytest.approx(-0.1), pytest.approx(0.1)]
+
+
+def test_steps_of_optimizers_are_recorded_with_what_ran_before_them(tmp_path: Path) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    optimizer = paddle.optimizer.Adam(0.1, parameters=layer.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for step in range(3):
+            layer(paddle.ones([4, 3])).mean().backward()
+            layer(paddle.ones([4, 3])).mean().backward()
+            optimizer.step()
+            if step != 1:
+                optimizer.clear_grad()
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [(each.calls, each.backward_calls, each.cleared) for each in steps] == [
+        (1, 2, None), (2, 2, True), (3, 2, False),
+    ]  # fmt: skip
+    assert {each.optimizer for each in steps} == {"paddle.optimizer.Adam"}
+    assert steps[0].settings == {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8}

@@ -11,7 +11,7 @@ from .._display import cell
 from .compare import RecordingComparison
 from .divergence import Divergence, StageAgreement
 from .optimizers import STAGES
-from .runs import RecordedRun
+from .runs import RecordedCall, RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
 RULED_OUT = (
@@ -76,7 +76,28 @@ def _about(run: RecordedRun) -> str:
     folded = (
         f" that clip one gradient each, compared as {_calls(len(run.lines))}" if run.recorded > len(run.lines) else ""
     )
-    return f"{run.path}: {_calls(run.recorded)}{folded}{', and an incomplete line' if run.torn else ''}."
+    text = f"{run.path}: {_calls(run.recorded)}{folded}{', and an incomplete line' if run.torn else ''}."
+    return f"{text}{_about_ranks(run)}" if run.others else text
+
+
+def _about_ranks(run: RecordedRun) -> str:
+    """Return a sentence about the other processes of a run: whether they recorded the same clips as the first."""
+    count = len(run.others) + 1
+    for other in run.others:
+        for own, line in zip(run.lines, other, strict=False):
+            if (own.call, own.threshold, own.norm, own.coef) != (line.call, line.threshold, line.norm, line.coef):
+                what = "norm" if own.norm != line.norm else "clip"
+                return (
+                    f" It has {count} processes. The first is compared. Process {line.process} differs from it at step "
+                    f"{own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
+                )
+        if len(run.lines) != len(other):
+            return f" It has {count} processes. The first is compared. One has {_calls(len(other))}."
+    return f" It has {count} processes, with the same norms and coefficients. The first is compared."
+
+
+def _clip_text(line: RecordedCall, what: str) -> str:
+    return f"{line.norm}" if what == "norm" else f"{line.call} with threshold {line.threshold}"
 
 
 def result(comparison: RecordingComparison) -> list[str]:

@@ -824,3 +824,24 @@ def test_runs_without_norms_say_how_to_see_more(tmp_path: Path, capsys: pytest.C
     printed = capsys.readouterr().out
     assert "Unexplained: no known cause fits these numbers." in printed
     assert "Record both runs with norms=True" in printed
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ([line(1, process=1), line(2, process=1)], "It has 2 processes, with the same norms and coefficients."),
+        (
+            [line(1, process=1), line(2, process=1, norm=5.0)],
+            "Process 1 differs from it at step 2: norm is 13.0 and 5.0.",
+        ),
+        ([line(1, process=1)], "One has 1 call."),
+    ],
+)
+def test_processes_of_one_run_are_compared_with_the_first(
+    tmp_path: Path, other: list[dict[str, Any]], sentence: str
+) -> None:
+    header = {**HEADER, "schema": 2, "processes": [{"rank": 0, "ranks": 2}, {"rank": 1, "ranks": 2}]}
+    path = written(tmp_path / "a.jsonl", [line(1), line(2), *other], header)
+    comparison = compare.compare(path, path)
+    assert comparison.first is None
+    assert sentence in report.lines(comparison)[0]
