@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _install
-from .recording.recorder import NO_CALLS, SCHEMA
+from .recording.lines import NO_CALLS, READABLE
 
 MIN_NORMS = 20
 """The fewest norms for a useful percentile."""
@@ -144,8 +144,9 @@ def _recorded(path: Path) -> Iterator[float]:
     by_step: dict[int, list[float]] = {}
     try:
         header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] or [{}]
-        if header.get("schema") != SCHEMA or "unified_clip" not in header:
-            raise ValueError(f"the first line is not a header of schema {SCHEMA}")
+        if header.get("schema") not in READABLE or "unified_clip" not in header:
+            raise ValueError(f"the first line is not a header of schema {' or '.join(map(str, READABLE))}")
+        lines = [line for line in lines if "call" in line and not line.get("process")]  # of the first process
         for line in lines:
             if line.get("norm") is not None:
                 by_step.setdefault(line["step"], []).extend(_flat(line["norm"]))

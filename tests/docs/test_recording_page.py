@@ -41,7 +41,9 @@ def test_the_comparison_prints_what_the_page_says(tmp_path: Path) -> None:
     assert run(tmp_path, "-m", "unified_clip", *command.split()) == printed
 
 
-@pytest.mark.parametrize("model", [runs.RecordedCall, runs.OptimizerStep, runs.Header, runs.Parameter])
+@pytest.mark.parametrize(
+    "model", [runs.RecordedCall, runs.OptimizerStep, runs.LoggedNumbers, runs.Header, runs.Parameter]
+)
 def test_every_field_is_on_the_page(model: type[runs.Table]) -> None:
     for name, field in model.model_fields.items():
         if (model, name) != (runs.OptimizerStep, "calls"):  # which the file does not have

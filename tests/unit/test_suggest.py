@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -136,3 +137,14 @@ def test_a_plot_names_the_extra_that_is_not_installed(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match="Install the extra `bench`: pip install"):
         suggest_threshold(NORMS).plot(tmp_path / "norms.svg")
+
+
+def test_steps_of_optimizers_and_other_processes_are_left_out(tmp_path: Path) -> None:
+    header = {"unified_clip": "1", "schema": 2, "started": "", "processes": [{"rank": 0}, {"rank": 1}]}
+    lines: list[dict[str, object]] = []
+    for step in range(1, 41):
+        lines += [{"step": step, "call": "clip", "norm": float(step), "process": process} for process in (0, 1)]
+        lines.append({"step": step, "optimizer": "SGD", "process": 0})
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, *lines)))
+    suggestion = suggest_threshold(tmp_path / "run.jsonl")
+    assert suggestion == suggest_threshold([float(step) for step in range(1, 41)])

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from .. import _json, _safetensors
+from .. import _safetensors
 from .._core import validation
 from .._core.observer import Clip
 from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
-
-SCHEMA = 2
-"""Of the lines. Schema 1 has no steps of optimizers."""
-
-NO_CALLS = (
-    "No clip calls were recorded, neither of unified_clip nor of the functions that docs/recording.md lists. "
-    "Calls inside torch.compile or jit_compile=True are not recorded: turn these off."
-)
-
-encode = json.JSONEncoder().encode
+from .lines import NO_CALLS, header, write_line
 
 
 def record(
@@ -155,7 +143,7 @@ class Recording:
     def _open(self, path: Path, more: dict[str, Any]) -> FileIO:
         """Create the file, and write its header."""
         file = path.open("xb", buffering=0)
-        _write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
+        write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
         return file
 
     def _opened(self) -> FileIO | None:
@@ -207,6 +195,19 @@ class Recording:
             with self._flushing:
                 self._flush(wait=True)
                 self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
+
+    def log(self, **numbers: float) -> None:
+        """Record numbers of the current step, such as `log(loss=loss.item())`. `unified-clip compare` compares them.
+
+        Raises:
+            TypeError: A value is not a number.
+        """
+        for name, value in numbers.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise TypeError(f"{name} is a {type(value).__name__}. Pass a number, as {name}.item() returns.")
+        with self._flushing:
+            self._flush(wait=True)
+            self._write({"step": max(self._step, 1)}, [], {"logged": numbers}, is_call=False)
 
     def on_failure(self, call: str, error: Exception) -> None:
         """Warn once that calls of a framework's function cannot be recorded."""
@@ -278,7 +279,7 @@ class Recording:
             try:
                 if (file := self._opened()) is not None:
                     for fields in merge_groups(groups) or [{}]:
-                        _write_line(file, {**head, **fields, **tail})
+                        write_line(file, {**head, **fields, **tail})
             except OSError as error:
                 self._has_ended = True
                 self._close()
@@ -301,27 +302,6 @@ class Recording:
         if message not in self._warned:
             self._warned.add(message)
             validation.warn_at_call(message)
-
-
-def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:
-    """Return the first line of a recording."""
-    return {
-        "unified_clip": sys.modules["unified_clip"].__version__,
-        "schema": SCHEMA,
-        "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "norms": norms,
-        "gradients_every": gradients_every,
-    }
-
-
-def _write_line(file: FileIO, line: dict[str, Any]) -> None:
-    """Write a line in one operation, so that a crash damages only the last one. After an OSError, write no more."""
-    text = encode(line)
-    if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
-        text = encode(_json.plain(line))
-    data = text.encode() + b"\n"
-    if file.write(data) < len(data):
-        raise OSError("only a part of a line was written. Free disk space.")
 
 
 class CallRecorder:

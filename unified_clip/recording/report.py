@@ -11,6 +11,7 @@ from .._display import cell
 from .compare import RecordingComparison
 from .divergence import Divergence, StageAgreement
 from .optimizers import STAGES
+from .rounding import distance
 from .runs import RecordedCall, RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
@@ -69,7 +70,12 @@ def show(comparison: RecordingComparison) -> None:
 
 def lines(comparison: RecordingComparison) -> list[str]:
     """Return a sentence about each run, followed by the sentences of `result`."""
-    return [*map(_about, (comparison.a, comparison.b)), *result(comparison), *_ruled_out(comparison)]
+    return [
+        *map(_about, (comparison.a, comparison.b)),
+        *result(comparison),
+        *_losses(comparison),
+        *_ruled_out(comparison),
+    ]
 
 
 def _about(run: RecordedRun) -> str:
@@ -113,6 +119,31 @@ def result(comparison: RecordingComparison) -> list[str]:
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         sentences.append("Record both runs with norms=True, or --norms, to see by which parameters they differ.")
     return [*sentences, *(_format_agreement(each, comparison) for each in comparison.agreements)]
+
+
+def _losses(comparison: RecordingComparison) -> list[str]:
+    """Return a sentence about each logged number, such as the loss."""
+    sides = [_logged(run) for run in (comparison.a, comparison.b)]
+    sentences = []
+    for name in sides[0].keys() & sides[1].keys():
+        pairs = list(zip(sides[0][name], sides[1][name], strict=False))
+        differing = [(a, b) for a, b in pairs if distance(a[1], b[1]).ulps > comparison.max_ulp]
+        if differing:
+            (step, a), (_, b) = differing[0]
+            greatest = max(distance(a[1], b[1]).relative for a, b in pairs)
+            sentences.append(f"{name} differs from step {step} on: {a} and {b}, by at most {greatest:.2g} relatively.")
+        else:
+            sentences.append(f"{name} is equal at all {len(pairs)} steps{_allowed(comparison)}.")
+    return sorted(sentences)
+
+
+def _logged(run: RecordedRun) -> dict[str, list[tuple[int, float]]]:
+    """Return (step, value) of each logged number, by name."""
+    numbers: dict[str, list[tuple[int, float]]] = {}
+    for line in run.logged:
+        for name, value in line.logged.items():
+            numbers.setdefault(name, []).append((line.step, value))
+    return numbers
 
 
 def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:

@@ -9,18 +9,15 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .._report_model import Real
-from .recorder import NO_CALLS, SCHEMA
-
-READABLE = (1, SCHEMA)
-"""The schemas that this version reads."""
+from .lines import NO_CALLS, READABLE
 
 
 class RunError(Exception):
     """A file is not a valid recording, or two recordings cannot be compared. The message says why, and what to do."""
 
 
-OPTIMIZER = '"optimizer": '
-"""Part of a line about a step of an optimizer."""
+OPTIMIZER, LOGGED = '"optimizer": ', '"logged": '
+"""Parts of lines about a step of an optimizer, and about logged numbers."""
 
 PASS = "Pass a file that unified_clip.record wrote."
 AGAIN = "Record the run again."
@@ -161,6 +158,14 @@ class OptimizerStep(Table):
     """The number of clip calls before it. `read` counts them."""
 
 
+class LoggedNumbers(Table):
+    """A line of a recording: the numbers of a call of `Recording.log`."""
+
+    step: Annotated[int, Field(ge=1, lt=2**63)]
+    logged: dict[str, Real]
+    process: Annotated[int, Field(ge=0)] = 0
+
+
 class RecordedProcess(Table):
     """A process of a command that `unified-clip record` ran."""
 
@@ -206,6 +211,8 @@ class RecordedRun(Table):
     optimizer_steps: tuple[OptimizerStep, ...] = ()
     """The steps of optimizers in the first process, in order."""
 
+    logged: tuple[LoggedNumbers, ...] = ()
+
 
 def read(path: str | Path, name: str | None = None) -> RecordedRun:
     """Read a recording. `name`: the run's name in sentences; None: the file's. RunError: no valid recording."""
@@ -226,7 +233,11 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
         raise RunError(f"{path} has schema {header.schema_}, and this version reads {readable}. {AGAIN}")
     by_process: dict[int, list[RecordedCall]] = {number: [] for number in range(max(1, len(header.processes)))}
     steps: list[OptimizerStep] = []
+    logged: list[LoggedNumbers] = []
     for number, line in enumerate(lines, start=2):
+        if LOGGED in line and "logged" in (data := _json(path, number, line)):
+            logged.append(_validated(path, number, data, LoggedNumbers))
+            continue
         if OPTIMIZER in line and "optimizer" in (data := _json(path, number, line)):
             step = _validated(path, number, data, OptimizerStep)
             calls = len(by_process.setdefault(step.process, []))
@@ -244,6 +255,7 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
         recorded=len(first),
         others=tuple(map(tuple, others)),
         optimizer_steps=tuple(steps),
+        logged=tuple(each for each in logged if each.process == 0),
     )
 
 

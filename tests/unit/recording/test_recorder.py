@@ -20,6 +20,7 @@ import unified_clip
 import unified_clip.numpy as uc
 from unified_clip import ClipWarning
 from unified_clip._core import observer
+from unified_clip.recording import compare, report
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
 """Of a process that imports what this one does."""
@@ -303,3 +304,26 @@ def test_a_call_has_clipped_if_any_gradient_was(path: Path, norms: bool) -> None
         for values in ([0.5], [5.0]), ([5.0], [0.5]), ([0.5], [0.5]):
             uc.GradientClipByNorm(1.0)([(str(index), np.array(each)) for index, each in enumerate(values)])
     assert [line["clipped"] for line in lines(path)[1:]] == [True, True, False]
+
+
+def test_logged_numbers_are_compared(path: Path) -> None:
+    other = path.with_name("other.jsonl")
+    for file, losses in ((path, (2.0, 1.5)), (other, (2.0, 1.25))):
+        with unified_clip.record(file) as run:
+            for loss in losses:
+                clip()
+                run.log(loss=loss, accuracy=1)
+    assert [line["logged"] for line in lines(path) if "logged" in line] == [
+        {"loss": 2.0, "accuracy": 1},
+        {"loss": 1.5, "accuracy": 1},
+    ]
+    sentences = report.lines(compare.compare(path, other))
+    assert "loss differs from step 2 on: 1.5 and 1.25, by at most 0.17 relatively." in sentences
+    assert "accuracy is equal at all 2 steps." in sentences
+
+
+def test_what_is_no_number_cannot_be_logged(path: Path) -> None:
+    with unified_clip.record(path) as run:
+        clip()
+        with pytest.raises(TypeError, match=r"loss is a ndarray. Pass a number, as loss.item\(\) returns"):
+            run.log(loss=np.ones(1))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from types import FrameType
 
 from ..._command import refuse
 from ..._display import complain
-from ..recorder import NO_CALLS, header
+from ..lines import NO_CALLS, header
 from ..startup import sitecustomize
 from . import merge
 from .process import Settings

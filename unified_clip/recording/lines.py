@@ -1,0 +1,45 @@
+"""Write the lines of a recording."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from io import FileIO
+from typing import Any
+
+from .. import _json
+
+SCHEMA = 2
+"""Of the lines. Schema 1 has no steps of optimizers."""
+
+READABLE = (1, SCHEMA)
+"""The schemas that this version reads."""
+
+NO_CALLS = (
+    "No clip calls were recorded, neither of unified_clip nor of the functions that docs/recording.md lists. "
+    "Calls inside torch.compile or jit_compile=True are not recorded: turn these off."
+)
+
+encode = json.JSONEncoder().encode
+
+
+def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:
+    """Return the first line of a recording."""
+    return {
+        "unified_clip": sys.modules["unified_clip"].__version__,
+        "schema": SCHEMA,
+        "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "norms": norms,
+        "gradients_every": gradients_every,
+    }
+
+
+def write_line(file: FileIO, line: dict[str, Any]) -> None:
+    """Write a line in one operation, so that a crash damages only the last one. After an OSError, write no more."""
+    text = encode(line)
+    if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
+        text = encode(_json.plain(line))
+    data = text.encode() + b"\n"
+    if file.write(data) < len(data):
+        raise OSError("only a part of a line was written. Free disk space.")
