@@ -6,6 +6,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -123,7 +124,8 @@ def test_a_release_of_xla_that_rejects_the_kernels_is_a_warning(monkeypatch: pyt
     def reject(*_: Any, **__: Any) -> None:
         raise RuntimeError("unsupported version")
 
-    monkeypatch.setattr(custom_call, "register", functools.cache(custom_call.register.__wrapped__))
+    for name in ("register", "_rejection"):
+        monkeypatch.setattr(custom_call, name, functools.cache(getattr(custom_call, name).__wrapped__))
     monkeypatch.setattr(jax.ffi, "register_ffi_target", reject)
     with pytest.warns(RuntimeWarning, match="rejects the compiled kernels of unified_clip .unsupported version"):
         norm = jax.jit(lambda grads: uc.global_norm(grads))(gradients())
@@ -135,6 +137,32 @@ def test_native_available_says_whether_programs_call_the_kernels(monkeypatch: py
     assert unified_clip.native_available("jax")
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     assert not unified_clip.native_available("jax")
+
+
+COMPILE = """
+import pickle
+import jax, jax.numpy as jnp
+from jax.experimental import serialize_executable
+import unified_clip.jax as uc
+compiled = jax.jit(uc.global_norm).lower([jnp.ones(2)]).compile()
+with open({path!r}, "wb") as file:
+    pickle.dump(serialize_executable.serialize(compiled), file)
+"""
+LOAD = """
+import pickle
+import jax, jax.numpy as jnp
+from jax.experimental import serialize_executable
+import unified_clip.jax
+with open({path!r}, "rb") as file:
+    compiled = serialize_executable.deserialize_and_load(*pickle.load(file), execution_devices=jax.devices()[:1])
+print(compiled([jnp.array([3.0, 4.0])]))
+"""
+
+
+def test_another_process_loads_a_compiled_program(tmp_path: Path) -> None:
+    path = str(tmp_path / "program")
+    in_a_new_process(COMPILE.format(path=path))
+    assert in_a_new_process(LOAD.format(path=path)).strip() == "5.0"
 
 
 # -- values

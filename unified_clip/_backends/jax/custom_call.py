@@ -127,12 +127,21 @@ def _is_for_one_device(module: Any) -> bool:
 
 
 @functools.cache
-def register() -> bool:
-    """Give XLA the function, once per process. Warn and return False if this release of XLA rejects it."""
+def _rejection() -> str:
+    """Give XLA the function, once per process. Return XLA's error, or an empty string."""
     assert KERNELS is not None
     try:
         jax.ffi.register_ffi_target(TARGET, KERNELS.xla_norm, platform="cpu")
     except Exception as error:  # XLA has no error class for it
+        return str(error) or type(error).__name__
+    return ""
+
+
+@functools.cache
+def register() -> bool:
+    """Return whether XLA has the function. If this release of XLA rejects it, warn once."""
+    error = _rejection()
+    if error:
         warnings.warn(
             f"JAX {jax.__version__} rejects the compiled kernels of unified_clip ({error}). Norms in compiled programs "
             "are computed by JAX's operations, whose last bit may differ. Set UNIFIED_CLIP_GRAPH=framework to use them "
@@ -140,5 +149,8 @@ def register() -> bool:
             RuntimeWarning,
             stacklevel=2,
         )
-        return False
-    return True
+    return not error
+
+
+if KERNELS is not None:
+    _rejection()  # when imported: compiled programs that this process loads need the function
