@@ -16,6 +16,8 @@ import pytest
 from unified_clip import cli
 from unified_clip.recording import runs
 from unified_clip.recording.compare import compare
+from unified_clip.recording.launch.merge import merge
+from unified_clip.recording.launch.process import ProcessRecording
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
 
@@ -77,7 +79,7 @@ def test_a_sitecustomize_of_the_user_still_runs(folder: Path) -> None:
     write(folder / "site" / "sitecustomize.py", "print('hidden', __name__)")
     environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(folder / "site"), ENVIRONMENT["PYTHONPATH"]])}
     done = record(folder, sys.executable, "train.py", "1", env=environment)
-    assert done.stdout.splitlines()[0] == "hidden sitecustomize"
+    assert done.stdout.splitlines()[:2] == ["hidden sitecustomize"] * 2  # of the command itself, and of the script
     assert steps(folder) == [1]
 
 
@@ -218,3 +220,12 @@ def test_an_invalid_command_is_an_error_before_anything_runs(
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["taken.jsonl"]
     assert Path("taken.jsonl").read_text() == "mine"
+
+
+def test_warnings_of_a_process_are_left_to_the_command(tmp_path: Path) -> None:
+    recording = ProcessRecording(tmp_path, norms=False)
+    for _ in range(2):
+        recording.on_failure("framework.clip", ValueError("no tensor"))  # which pytest would raise as a warning
+    merged = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""})
+    assert merged.notes == ["a call of framework.clip is not recorded: ValueError: no tensor"]
+    assert merged.events == 0
