@@ -65,7 +65,7 @@ class MlxBackend(Backend, DevicePrimitives):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         if host.forced_path() or _is_traced([*tensors, *extra_inputs]):
             return DevicePath(self, tensors, differentiable)
-        return AssigningPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+        return AssigningPath(self, tensors)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Inside mx.grad arrays have values, inside mx.compile and mx.vmap they do not."""
@@ -194,17 +194,8 @@ class AssigningPath(host.HostPath):
 
     _backend: MlxBackend
 
-    def prepare_scale(self, coef: Scalar) -> list[Write]:
-        return [] if self.is_one(coef) else self.prepare_write(self.scale(coef))
-
-    def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        return self.prepare_write(self.clamp(low, high))
-
-    def prepare_write(self, results: list[Tensor]) -> list[Write]:
-        return self._backend.prepare_write(self._tensors, results)
-
-    def prepare_zero(self, keep: Any) -> list[Write]:
-        return [] if keep else self.prepare_write(self.zeroed(self._tensors, keep))
+    def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
+        return self._backend.prepare_write(self._tensors, results())
 
     def unchanged(self) -> list[Tensor]:
         return list(map(self._backend.copy, self._tensors))

@@ -36,7 +36,7 @@ class NumpyBackend(Backend):
         return tuple(tensor.shape)
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+        return host.HostPath(self, tensors)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         return collected.path_over(self, COLLECTOR.of_tensors(tensors, False, in_place)) if COLLECTOR else None

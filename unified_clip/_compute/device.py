@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .._core.exact import FORMATS, nearest
-from .._core.path import DevicePrimitives, Path
+from .._core.path import Change, DevicePrimitives, Path
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
@@ -107,11 +107,8 @@ class DevicePath:
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         return self._backend.zeroed(results, keep)
 
-    def prepare_write(self, results: list[Tensor]) -> list[Write]:
-        return self._backend.prepare_write(self._tensors, results)
-
-    def prepare_zero(self, keep: Any) -> list[Write] | None:
-        return None
+    def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
+        return self._backend.prepare_write(self._tensors, self.zeroed(change.results(self), keep))
 
     def unchanged(self) -> list[Tensor]:
         return [self._backend.copy(tensor) for tensor in self._tensors]

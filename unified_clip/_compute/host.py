@@ -7,37 +7,59 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from .._core.backend import Backend
 from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
-from .._core.path import Path
+from .._core.path import Change, Path
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 from .._core.writers import nothing
-from . import checksums, kernels, processor
+from . import checksums, kernels, moduli, processor
 from .device import norm_dtype
 from .kernels import Array
 from .scalars import HOST
 
 
 class HostPath:
-    """`Path` over NumPy views of the tensors' memory."""
+    """`Path` over the memory of tensors of any layout."""
 
     on_host = True
     xp = HOST
 
-    def __init__(self, backend: Backend, tensors: Sequence[Tensor], views: Sequence[Array]) -> None:
+    def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend = backend
         self._tensors = list(tensors)
-        self._dtypes = [backend.dtype(tensor) for tensor in self._tensors]
-        self._views = list(views)
         self.norm_dtype = norm_dtype(self._dtypes)
-        self._threads = backend.threads() or processor.default_threads()
+
+    @cached_property
+    def _dtypes(self) -> list[str]:
+        return [self._backend.dtype(tensor) for tensor in self._tensors]
+
+    @cached_property
+    def _views(self) -> list[Array]:
+        return [self._backend.host_view(tensor) for tensor in self._tensors]
+
+    @cached_property
+    def _list(self) -> Any:
+        """The list of the kernels, or of NumPy."""
+        return kernels.array_list(self._parts)
+
+    @cached_property
+    def _threads(self) -> int:
+        return self._backend.threads() or processor.default_threads()
+
+    @property
+    def _parts(self) -> list[kernels.Part]:
+        return list(zip(self._views, self._dtypes, strict=True))
+
+    @cached_property
+    def _has_complex(self) -> bool:
+        return any(dtype.startswith("complex") for dtype in self._dtypes)
 
     @property
     def framework(self) -> str:
@@ -46,28 +68,42 @@ class HostPath:
     def norm(self, p: float) -> Scalar:
         if p in (1, 2):
             return rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype)
-        return kernels.general_norm(self._magnitudes(p), p, self.norm_dtype, self._threads)
+        if p == math.inf:
+            return self.max_abs(self.norm_dtype)
+        with processor.ieee_arithmetic():
+            return kernels.general_norm(self._parts, p, self.norm_dtype, self._threads)
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
-        return kernels.power_sum(self._magnitudes(p), p, self.norm_dtype, exactly=exactly, threads=self._threads)
+        if p == 2 or not self._has_complex:
+            return kernels.power_sum(self._list, p, self.norm_dtype, self._threads, exactly)
+        real, complex_views = self._real_and_complex()
+        method = kernels.sum_method(self.norm_dtype, exactly)
+        start = kernels.power_sum(real, p, self.norm_dtype, self._threads, exactly)
+        return sum((kernels.sum_of_moduli(view, method) for view in complex_views), start=start)
 
     def max_abs(self, dtype: str) -> float:
-        return kernels.max_abs(self._magnitudes(math.inf), dtype, self._threads)
+        if not self._has_complex:
+            return nearest(self._list.max_abs(self._threads), dtype)
+        real, complex_views = self._real_and_complex()
+        maxima = [nearest(real.max_abs(self._threads), dtype), *(moduli.max_abs(view, dtype) for view in complex_views)]
+        return max(maxima, key=kernels.nan_last)
+
+    def _real_and_complex(self) -> tuple[Any, list[Array]]:
+        """Return the list of the real arrays, and the complex ones."""
+        real = [part for part in self._parts if part[1] in FORMATS]
+        return kernels.array_list(real), [view for view, dtype in self._parts if dtype not in FORMATS]
 
     def checksum(self) -> int:
         return checksums.checksum(self._views)
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        return kernels.relative_sum(self._magnitudes(p), p, top)
+        return kernels.relative_sum(kernels.magnitudes(self._parts), p, top)
 
     def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
         return kernels.general_root(total, p, top, dtype)
 
-    def _magnitudes(self, p: float) -> list[tuple[Array, str]]:
-        return [part for view, dtype in self._buffers() for part in kernels.real_parts(view, dtype, p)]
-
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        view, dtype = self._views[0], self._dtypes[0]
+        view, dtype = self._parts[0]
         if groups is None:
             return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
         rows = self._backend.host_view(groups)
@@ -76,62 +112,69 @@ class HostPath:
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
             return self.unchanged()
-        return self._new(lambda results: kernels.scale(self._views, self._dtypes, coef, results, self._threads))
+        if np.ndim(coef):  # one for each slice
+            return self._new_arrays(partial(kernels.ArrayList(self._parts).scale, coef, self._threads))
+        return self._new(partial(self._list.scale, float(coef), self._threads))
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self.is_one(coef):
             return []
-        views, dtypes = self._to_be_written()
-        return self._writes(lambda: kernels.scale(views, dtypes, coef, views, self._threads))
+        return self._writes(partial(self._list.scale_, float(coef), self._threads), lambda: self.scale(coef))
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         dtype = self._dtypes[0]
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        return self._new(lambda results: self._clamping(self._views, self._dtypes, low, high, results)())
+        """Clamp integers, and by bounds that are tensors, without the list."""
+        if isinstance(low, int | float) and isinstance(high, int | float) and self._are_floats:
+            return self._new(partial(self._list.clamp, kernels.bounds(low), kernels.bounds(high), self._threads))
+        return self._new_arrays(partial(self._clamp_each, low, high))
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        views, dtypes = self._to_be_written()
-        return self._writes(self._clamping(views, dtypes, low, high, views))
+        write = partial(self._list.clamp_, kernels.bounds(low), kernels.bounds(high), self._threads)
+        return self._writes(write, lambda: self.clamp(low, high))
 
-    def _writes(self, write: Callable[[], object], tensors: Sequence[Tensor] | None = None) -> list[Write]:
-        """Return a write into raw memory, after one that bumps the versions of automatic differentiation."""
-        written = self._tensors if tensors is None else tensors
-        return [Write(lambda: self._backend.bump_versions(written), nothing), Write(write)]
+    @property
+    def _are_floats(self) -> bool:
+        return FORMATS.keys() >= set(self._dtypes)
 
-    def _to_be_written(self) -> tuple[list[Array], list[str]]:
-        """Return all views but empty ones, which may be read-only."""
-        writable = [(view, dtype) for view, dtype in self._buffers() if view.size]
-        return [view for view, _ in writable], [dtype for _, dtype in writable]
+    def _clamp_each(self, low: Any, high: Any, results: Sequence[Array]) -> None:
+        for (view, dtype), out in zip(self._parts, results, strict=True):
+            kernels.clamp(view, dtype, self._bound(low, dtype), self._bound(high, dtype), out)
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
-        return results if keep else self._new(_fill_with_zeros)
+        return results if keep else self._new_arrays(_fill_with_zeros)
 
-    def prepare_write(self, results: list[Tensor]) -> list[Write]:
-        sources = [self._backend.host_view(result) for result in results]
-        return self._writes(lambda: _copy_all(self._views, sources))
+    def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
+        if keep:
+            return change.writes(self)
+        views = [view for view in self._views if view.size]  # an empty array may be read-only
+        return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
-    def prepare_zero(self, keep: Any) -> list[Write]:
-        views = self._to_be_written()[0]
-        return [] if keep else self._writes(lambda: _fill_with_zeros(views))
+    def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
+        """Return a write into memory, after one that bumps the versions of automatic differentiation.
+
+        `results`: returns the same values in new tensors, for frameworks that assign.
+        """
+        return [Write(partial(self._backend.bump_versions, self._tensors), nothing), Write(write)]
 
     def unchanged(self) -> list[Tensor]:
         if not (self._backend.writable or self._backend.donates):
             return list(self._tensors)
-        return self._new(lambda results: list(map(np.copyto, results, self._views)))
+        return self._new(partial(self._list.scale, 1.0, self._threads))
 
     def as_norm(self, n: Scalar) -> Tensor:
         return self._backend.placed([self._backend.norm_from_host(float(n), self.norm_dtype)], [self._tensors])[0]
 
     def is_one(self, coef: Scalar) -> bool:
-        return bool(np.all(coef == 1.0))
+        return coef == 1.0 if isinstance(coef, float) else bool(np.all(coef == 1.0))
 
     def is_finite(self, n: Scalar) -> bool | None:
         return bool(np.isfinite(n))
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
-        decoded = [kernels.decode(view, dtype) for view, dtype in self._buffers()]
+        decoded = [kernels.decode(*part) for part in self._parts]
         return [(int(np.isnan(values).sum()), int(np.isinf(values).sum())) for values in decoded]
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
@@ -155,40 +198,22 @@ class HostPath:
     def scope(self) -> AbstractContextManager[Any]:
         return processor.ieee_arithmetic()
 
-    def _clamping(
-        self, views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any, results: Sequence[Array]
-    ) -> Callable[[], None]:
-        """Return a function that writes clamped values. The bounds are read first, since that may fail."""
-        if kernels.clamps_list([*views, *results], dtypes, low, high):
-            return lambda: kernels.clamp_all(views, dtypes, low, high, results, self._threads)
-        bounds = [(self._bound(low, dtype), self._bound(high, dtype)) for dtype in dtypes]
-
-        def clamp() -> None:
-            for view, dtype, (least, most), out in zip(views, dtypes, bounds, results, strict=True):
-                kernels.clamp(view, dtype, least, most, out)
-
-        return clamp
-
     def _bound(self, bound: Any, dtype: str) -> Array:
         """Return a number or a tensor rounded once to the dtype; bfloat16 as float32."""
         if self._backend.is_tensor(bound):
             return kernels.round_to(kernels.decode(self._backend.host_view(bound), self._backend.dtype(bound)), dtype)
         return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)
 
-    def _buffers(self) -> Iterable[tuple[Array, str]]:
-        return zip(self._views, self._dtypes, strict=True)
+    def _new(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
+        """Return new tensors. `compute`: a change of the list, which writes results into arrays."""
+        return self._new_arrays(compute)
 
-    def _new(self, compute: Callable[[list[Array]], Any]) -> list[Tensor]:
+    def _new_arrays(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
+        """Return new tensors over arrays that `compute` writes."""
         new = np.empty_like if self._backend.writable else kernels.shareable_empty_like
         results = [new(view) for view in self._views]
         compute(results)
         return self._backend.placed(self._backend.list_from_host(results, self._dtypes), zip(self._tensors))
-
-
-def _copy_all(views: Sequence[Array], results: Sequence[Array]) -> None:
-    for view, result in zip(views, results, strict=True):
-        if view.size:
-            np.copyto(view, result)
 
 
 def _fill_with_zeros(arrays: Sequence[Array]) -> None:

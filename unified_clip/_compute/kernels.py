@@ -1,20 +1,20 @@
-"""The arithmetic of the host path, on NumPy arrays: exact norms, scaling and clamping.
+"""The arithmetic of the host path, on lists of arrays: exact norms, scaling and clamping.
 
-The compiled kernels compute it if they are built, else NumPy, with the same bits. NumPy lacks bfloat16, which is stored
-as uint16.
+A list is the compiled kernels' `TensorList`, or `ArrayList`, which has its methods in NumPy, with the same bits. NumPy
+lacks bfloat16, which is stored as uint16.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._core.exact import BLOCK, FORMATS, Accumulator, nearest, rounded_norm
+from .._core.exact import BLOCK, FORMATS, LIMBS, Accumulator, nearest, rounded_norm
 from .._core.types import Scalar
 from .._native import KERNELS
 from . import moduli
@@ -25,83 +25,107 @@ Array = npt.NDArray[Any]
 CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
 """The compiled kernels' codes of dtypes."""
 
+FORMAT_NAMES = tuple(FORMATS)
+
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
 """The alignment of memory that frameworks share, and the size in bytes from which aligning is faster than a copy."""
+
+
+Part = tuple[Array, str]
+"""An array and the name of its dtype."""
+
+
+# -- lists
+
+
+class ArrayList:
+    """The compiled kernels' `TensorList` in NumPy, with the same bits. It takes any dtype, byte order and array."""
+
+    is_short = True  # it uses one thread
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def power_sum(self, p: int, method: str, threads: int) -> tuple[bytes, bool, bool]:
+        real = [part for view, dtype in self._parts for part in _real_and_imaginary(view, dtype)]
+        total = _block_sums(real, p) if method == "blocks" else _exact_sum(real, p)
+        return total.total.to_bytes(4 * LIMBS, "little"), total.nan, total.infinite
+
+    def max_abs(self, threads: int) -> float:
+        magnitudes = (float(np.max(np.abs(decode(view, dtype)))) for view, dtype in self._parts if view.size)
+        return max(magnitudes, default=0.0, key=nan_last)
+
+    def slice_sums(self, kept: list[bool], sums: npt.NDArray[np.float64], threads: int) -> None:
+        ((view, dtype),) = self._parts
+        sums[...] = _slice_sums(view, dtype, kept, np.float64).reshape(sums.shape)
+
+    def scale(self, coef: Scalar, threads: int, results: Sequence[Array]) -> None:
+        """Write view * coef into results. 16-bit numbers are multiplied in float32, and a coefficient of 1 copies.
+
+        `coef`: also one for each slice, as an array that broadcasts.
+        """
+        for (view, dtype), out in zip(self._parts, results, strict=True):
+            if np.ndim(coef) == 0 and coef == 1.0:
+                np.copyto(out, view)
+            elif view.size:  # an empty array may be read-only
+                _scale(view, dtype, coef, out)
+
+    def scale_(self, coef: Scalar, threads: int) -> None:
+        self.scale(coef, threads, [view for view, _ in self._parts])
+
+    def clamp(self, low: Sequence[float], high: Sequence[float], threads: int, results: Sequence[Array]) -> None:
+        for (view, dtype), out in zip(self._parts, results, strict=True):
+            if view.size:
+                format_index = FORMAT_NAMES.index(dtype)
+                clamp(view, dtype, np.asarray(low[format_index]), np.asarray(high[format_index]), out)
+
+    def clamp_(self, low: Sequence[float], high: Sequence[float], threads: int) -> None:
+        self.clamp(low, high, threads, [view for view, _ in self._parts])
+
+
+def array_list(parts: Sequence[Part]) -> Any:
+    """Return a list of the compiled kernels, if they are built and support the dtypes and byte orders, else NumPy's."""
+    if KERNELS is None or not all(dtype in CODES and view.dtype.isnative for view, dtype in parts):
+        return ArrayList(parts)
+    return KERNELS.TensorList.of_arrays([view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts))
 
 
 # -- norms
 
 
-def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
-    """Return arrays with the same sum of |g|**p. Complex arrays become float64 moduli if those are precise enough."""
-    if p in (1, 2, math.inf) or not dtype.startswith("complex"):
-        return [(view, dtype)]
-    return [(moduli.rounded(view), "float64")]
+def exact_norm(parts: Sequence[Part], p: int, dtype: str, threads: int = 1) -> float:
+    """Return the norm of real arrays; for p = 2 also of complex ones."""
+    return rounded_norm(partial(power_sum, array_list(parts), p, dtype, threads), p, dtype)
 
 
-def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
-    return rounded_norm(lambda exactly: power_sum(parts, p, dtype, exactly=exactly, threads=threads), p, dtype)
+def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
+    """Return the sum of |g|**p over a list for a norm of `dtype`: exactly, or as fast as that norm allows."""
+    method = sum_method(dtype, exactly)
+    limbs, nan, infinite = arrays.power_sum(p, method, threads)
+    sums = SUMS[method](int.from_bytes(limbs, "little"))
+    return sums + Accumulator(nan=nan, infinite=infinite) if nan or infinite else sums
 
 
-def power_sum(
-    parts: Sequence[tuple[Array, str]], p: int, dtype: str, *, exactly: bool, threads: int = 1
-) -> Accumulator:
-    """Return the sum of |g|**p for a norm of `dtype`: exactly, or as fast as that norm allows."""
-    # The power of a float64 has more bits than a block sum keeps, and a float64 norm needs more precision than 2**-40.
-    blocks = dtype == "float32" and all(part_dtype not in ("float64", "complex128") for _, part_dtype in parts)
-    method = sum_method(exactly, blocks=blocks)
-    if p == 1 and any(map(_is_complex, parts)):
-        real = [part for part in parts if not _is_complex(part)]
-        start = power_sum(real, 1, dtype, exactly=exactly, threads=threads)
-        return sum((_sum_of_moduli(view, method) for view, _ in filter(_is_complex, parts)), start=start)
-    if compiled := _kernels_for([view for view, _ in parts]):
-        buffers, codes = _buffers(parts)
-        return native_sum(compiled.power_sum(buffers, codes, p, method, threads), method)
-    real = [part for view, dtype in parts for part in _real_and_imaginary(view, dtype)]
-    return _block_sums(real, p) if method == "blocks" else _exact_sum(real, p)
-
-
-def _is_complex(part: tuple[Array, str]) -> bool:
-    return part[1].startswith("complex")
-
-
-def _sum_of_moduli(view: Array, method: str) -> Accumulator:
+def sum_of_moduli(view: Array, method: str) -> Accumulator:
     if method == "blocks":  # a float64 modulus of complex64 has an error of at most 2**-51, far below a block's bound
         return _block_sums([(moduli.rounded(view), "float64")], 1)
     return moduli.exact_sum(view) if method == "exact" else moduli.compensated_sum(view)
 
 
-def sum_method(exactly: bool, *, blocks: bool) -> str:
-    """Return the compiled kernels' name of a summation. `blocks`: a fast sum over blocks is precise enough."""
+def sum_method(dtype: str, exactly: bool) -> str:
+    """Return the name of a list's summation. Block sums are too coarse for float64 norms, and for float64 numbers."""
     if exactly:
         return "exact"
-    return "blocks" if blocks else "compensated"
+    return "blocks" if dtype == "float32" else "compensated"
 
 
 SUMS = {"blocks": Accumulator.from_block_sums, "compensated": Accumulator.from_compensated_sums, "exact": Accumulator}
 
 
-def native_sum(result: tuple[bytes, bool, bool], method: str) -> Accumulator:
-    """Return a sum of the compiled kernels as an accumulator."""
-    limbs, nan, infinite = result
-    sums = SUMS[method](int.from_bytes(limbs, "little"))
-    return sums + Accumulator(nan=nan, infinite=infinite) if nan or infinite else sums
-
-
-def _kernels_for(views: Sequence[Array]) -> Any | None:
-    """Return the compiled kernels for arrays in the machine's byte order, else None."""
-    return KERNELS if KERNELS is not None and all(view.dtype.isnative for view in views) else None
-
-
-def _real_and_imaginary(view: Array, dtype: str) -> list[tuple[Array, str]]:
+def _real_and_imaginary(view: Array, dtype: str) -> list[Part]:
     if not dtype.startswith("complex"):
         return [(view, dtype)]
     return [(view.real, part_dtype(dtype)), (view.imag, part_dtype(dtype))]
-
-
-def _buffers(parts: Sequence[tuple[Array, str]]) -> tuple[list[Array], str]:
-    """Return the arrays, and the codes of their dtypes, for the compiled kernels."""
-    return [view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts)
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
@@ -147,23 +171,20 @@ def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float
         yield buffer[:end]
 
 
-def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threads: int = 1) -> float:
-    """Return the norm for any p > 0 or inf, relative to the largest magnitude, in NumPy's extended precision."""
-    if p == math.inf:
-        return max_abs(parts, dtype, threads)
-    top = max_abs(parts, "float64", threads)
+def general_norm(parts: Sequence[Part], p: float, dtype: str, threads: int = 1) -> float:
+    """Return the norm for any p, relative to the largest magnitude, in NumPy's extended precision."""
+    parts = magnitudes(parts)
+    top = array_list(parts).max_abs(threads)
     if top == 0 or not math.isfinite(top):
-        return top
+        return float(top)
     return general_root(relative_sum(parts, p, top), p, top, dtype)
 
 
-def max_abs(parts: Sequence[tuple[Array, str]], dtype: str, threads: int = 1) -> float:
-    """Return the largest magnitude, rounded once to a dtype; NaN if there is a NaN, 0 for no elements."""
-    real = [part for part in parts if not _is_complex(part)]
-    compiled = _kernels_for([view for view, _ in real])
-    top = float(compiled.max_abs(*_buffers(real), threads) if compiled else _max_abs(real))
-    maxima = [nearest(top, dtype), *(moduli.max_abs(view, dtype) for view, _ in filter(_is_complex, parts))]
-    return max(maxima, key=_nan_last)
+def magnitudes(parts: Sequence[Part]) -> list[Part]:
+    """Replace complex arrays by float64 moduli."""
+    return [
+        (moduli.rounded(view), "float64") if dtype.startswith("complex") else (view, dtype) for view, dtype in parts
+    ]
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
@@ -181,12 +202,7 @@ def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -
         return float(np.float64(root) if dtype == "float64" else np.float32(root))
 
 
-def _max_abs(parts: Sequence[tuple[Array, str]]) -> float:
-    magnitudes = (float(np.max(np.abs(decode(view, name)))) for view, name in parts if view.size)
-    return max(magnitudes, default=0.0, key=_nan_last)
-
-
-def _nan_last(value: float) -> tuple[bool, float]:
+def nan_last(value: float) -> tuple[bool, float]:
     return (value != value, value)
 
 
@@ -195,23 +211,22 @@ def slice_norms(
 ) -> npt.NDArray[np.float64]:
     """Return the correctly rounded 2-norm of each slice, from a fast sum, and from an exact sum where in doubt."""
     kept = [axis not in axes for axis in range(view.ndim)]
-    slices = np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))  # kept axes come first
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
     wide = wider_than(norm_name)
     if wide is None:
         norms, doubt = np.empty(math.prod(shape)), np.arange(math.prod(shape))
     else:
-        compiled = _kernels_for([view]) if norm_name == "float32" else None
-        if compiled:
+        if norm_name == "float32":
             sums = np.zeros(shape)
-            compiled.slice_sums(view, CODES[dtype], kept, sums, threads)
+            array_list([(view, dtype)]).slice_sums(kept, sums, threads)
         else:
-            sums = _slice_sums(slices, dtype, wide, sum(kept))
+            sums = _slice_sums(view, dtype, kept, wide)
         length = view.size // max(sums.size, 1)
         norms, doubt = certified_roots(sums.ravel(), (2 * length + 4) * np.finfo(wide).eps, norm_name)
+    slices = _slices(view, kept)
     for index in doubt:
         part = slices[np.unravel_index(index, slices.shape[: sum(kept)])]
-        norms[index] = exact_norm(real_parts(part, dtype, 2), 2, norm_name)
+        norms[index] = exact_norm([(part, dtype)], 2, norm_name)
     return norms.reshape(shape)
 
 
@@ -228,10 +243,15 @@ def grouped_slice_norms(
     return norms
 
 
-def _slice_sums(slices: Array, dtype: str, wide: type[np.floating[Any]], kept: int) -> npt.NDArray[Any]:
-    parts = [slices.real, slices.imag] if dtype.startswith("complex") else [decode(slices, dtype)]
+def _slices(view: Array, kept: list[bool]) -> Array:
+    """Return a view whose kept axes come first."""
+    return np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))
+
+
+def _slice_sums(view: Array, dtype: str, kept: list[bool], wide: type[np.floating[Any]]) -> npt.NDArray[Any]:
+    parts = [_slices(decode(*part), kept) for part in _real_and_imaginary(view, dtype)]
     squares = (np.square(part.astype(wide)) for part in parts)
-    sums: npt.NDArray[Any] = sum(square.sum(axis=tuple(range(kept, slices.ndim))) for square in squares)
+    sums: npt.NDArray[Any] = sum(square.sum(axis=tuple(range(sum(kept), view.ndim))) for square in squares)
     return sums
 
 
@@ -252,19 +272,6 @@ def wider_than(dtype: str) -> type[np.floating[Any]] | None:
 # -- scaling and clamping
 
 
-def scale(
-    views: Sequence[Array], dtypes: Sequence[str], coef: Scalar, results: Sequence[Array], threads: int = 1
-) -> None:
-    """Write view * coef into results, which may be the views. 16-bit numbers are multiplied in float32."""
-    compiled = None if np.ndim(coef) else _kernels_for([*views, *results])
-    if compiled:
-        codes = "".join(CODES[dtype] for dtype in dtypes)
-        compiled.scale(list(views), list(results), codes, float(coef), threads)
-        return
-    for view, dtype, out in zip(views, dtypes, results, strict=True):
-        _scale(view, dtype, coef, out)
-
-
 def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
     """Scale one array in NumPy, with a coefficient for each slice."""
     if dtype.startswith("complex"):
@@ -279,28 +286,9 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
         out[...] = encode(decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32), dtype)
 
 
-def clamps_list(views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any) -> bool:
-    """Return whether the compiled kernels can clamp the arrays: real ones, with numbers as bounds."""
-    return (
-        _kernels_for(views) is not None
-        and isinstance(low, int | float)
-        and isinstance(high, int | float)
-        and all(dtype in FORMATS for dtype in dtypes)
-    )
-
-
-def clamp_all(
-    views: Sequence[Array], dtypes: Sequence[str], low: float, high: float, results: Sequence[Array], threads: int
-) -> None:
-    """Clamp a list by the compiled kernels."""
-    assert KERNELS is not None
-    codes = "".join(CODES[dtype] for dtype in dtypes)
-    KERNELS.clamp(list(views), list(results), codes, bounds(low), bounds(high), threads)
-
-
 def bounds(value: float) -> list[float]:
-    """Return a bound rounded to each format, for the compiled kernels."""
-    return [nearest(value, dtype) for dtype in FORMATS]
+    """Return a bound rounded to each format, for a list."""
+    return [nearest(value, dtype) for dtype in FORMAT_NAMES]
 
 
 def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:

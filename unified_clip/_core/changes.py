@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from .path import Path
+from .path import Change, Path
 from .types import Scalar, Tensor, Write
-
-
-class Change(Protocol):
-    def is_identity(self, path: Path) -> bool:
-        """Return whether no value changes; False if that is unknown without waiting for a device."""
-
-    def results(self, path: Path) -> list[Tensor]:
-        """Return new tensors."""
-
-    def writes(self, path: Path) -> list[Write]:
-        """Prepare the same changes in place."""
 
 
 class Unchanged(NamedTuple):
@@ -76,7 +65,4 @@ class OrZero(NamedTuple):
         return path.zeroed(self.change.results(path), self.condition)
 
     def writes(self, path: Path) -> list[Write]:
-        zeros = path.prepare_zero(self.condition)
-        if zeros is None:
-            return path.prepare_write(self.results(path))
-        return [*self.change.writes(path), *zeros]
+        return path.prepare_zeroed(self.change, self.condition)

@@ -7,9 +7,8 @@ from typing import Any
 
 from . import observer, validation
 from .backend import Backend
-from .changes import Change
 from .distributed import AWAITED, INFERRED, DistributedSpec, Measure, Shards
-from .path import CollectedPath, Path
+from .path import Change, CollectedPath, Path
 from .types import Leaf, Scalar, Slices, Tensor
 from .writers import Writer
 

@@ -24,6 +24,19 @@ class Scalars(Protocol):
         """Round to float32."""
 
 
+class Change(Protocol):
+    """A change of all tensors of a path."""
+
+    def is_identity(self, path: Path) -> bool:
+        """Return whether no value changes; False if that is unknown without waiting for a device."""
+
+    def results(self, path: Path) -> list[Tensor]:
+        """Return new tensors."""
+
+    def writes(self, path: Path) -> list[Write]:
+        """Prepare the same changes in place."""
+
+
 class Path(Protocol):
     """Arithmetic on one list of dense tensors: `HostPath` on their raw memory, `DevicePath` by the framework."""
 
@@ -66,11 +79,8 @@ class Path(Protocol):
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         """Return the results, or zeros where `keep` is false."""
 
-    def prepare_write(self, results: list[Tensor]) -> list[Write]:
-        """Prepare the writes of results into the tensors."""
-
-    def prepare_zero(self, keep: Any) -> list[Write] | None:
-        """Prepare zeros where `keep` is false, after other writes, without new tensors; None to use `zeroed`."""
+    def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
+        """Prepare the writes of a change, with zeros where `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
         """Return the values as a functional name returns unchanged gradients."""

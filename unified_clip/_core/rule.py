@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from . import observer, validation
-from .changes import Change, Clamped, OrZero, Scaled, Unchanged
+from .changes import Clamped, OrZero, Scaled, Unchanged
 from .gradients import GradientList
-from .path import Path, Scalars
+from .path import Change, Path, Scalars
 from .types import Scalar, Tensor
 
 

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from ..errors import PartlyClippedError
 from . import containers
 from .backend import Backend
-from .changes import Change
-from .path import Path
+from .path import Change, Path
 from .types import Leaf, Tensor, Write
 
 

@@ -96,15 +96,17 @@ inline Accumulator power_sum(const Spans& spans, int p, Method method, std::size
     return partial[0].total();
 }
 
-// Return the sum of squares of each contiguous span, and the relative error that it may have. Throw for float64.
+// Return the sum of squares of each span, and the relative error that it may have. Throw for float64.
 inline std::pair<std::vector<double>, std::vector<double>> square_sums(const Spans& spans, std::size_t threads) {
     reject_float64(spans);
     threads = threads_for(total_count(spans), threads);
     std::vector<std::vector<double>> partial(threads, std::vector<double>(spans.size()));
     for_parts(spans, threads, false, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t thread) {
-        double sums[PIECE / BLOCK];
-        spans[i].kernels->square_sums(spans[i].at(begin), end - begin, sums);
-        for (std::size_t block = 0; block * BLOCK < end - begin; ++block) partial[thread][i] += sums[block];
+        for_numbers(spans[i], begin, end, [&](const char* x, std::size_t count) {
+            double sums[PIECE / BLOCK];
+            spans[i].kernels->square_sums(x, count, sums);
+            for (std::size_t block = 0; block * BLOCK < count; ++block) partial[thread][i] += sums[block];
+        });
     });
     std::vector<double> rel_error;
     for (std::size_t i = 0; i < spans.size(); ++i) {

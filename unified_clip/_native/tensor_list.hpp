@@ -33,6 +33,7 @@ class BufferGuard {
     }
 
     const Py_buffer& operator[](std::size_t i) const { return views_[i]; }
+    std::size_t size() const { return views_.size(); }
 
    private:
     std::deque<Py_buffer> views_;  // which stay where they are: one may point into itself
@@ -51,6 +52,24 @@ inline const Kernels* kernels_of(const Py_buffer& view) {
     const char* format = view.format ? view.format : "B";
     if (*format == '=' || *format == '@') ++format;
     return format[0] && !format[1] && *format != 'B' ? find_kernels(*format) : nullptr;
+}
+
+// 'F' and 'D' are complex numbers of two float32 and two float64.
+inline bool is_complex(char code) { return code == 'F' || code == 'D'; }
+
+// Return the kernels of a code, for complex numbers those of their parts.
+inline const Kernels* kernels_of(char code) { return find_kernels(code == 'F' ? 'f' : code == 'D' ? 'd' : code); }
+
+// Return the numbers of an array in the order of its axes. A complex number is two real ones along a last axis.
+inline Span ordered_span(const Py_buffer& view, char code) {
+    const Kernels* kernels = kernels_of(code);
+    Span span{static_cast<char*>(view.buf), static_cast<std::size_t>(view.len) / kernels->size, kernels};
+    if (!PyBuffer_IsContiguous(&view, 'C')) {
+        span.shape.assign(view.shape, view.shape + view.ndim);
+        span.steps.assign(view.strides, view.strides + view.ndim);
+        if (is_complex(code)) span.shape.push_back(2), span.steps.push_back(static_cast<std::int64_t>(kernels->size));
+    }
+    return span;
 }
 
 // Clear the error of a failed check, so that the caller takes the slower path. An interruption stays an error.
@@ -122,7 +141,7 @@ inline nb::object to_capsule(Head* head) {
     return capsule;
 }
 
-// Dense real tensors in CPU memory. None is empty.
+// Tensors in CPU memory. A collector adds dense real ones, and none that is empty. Arrays may have gaps.
 class TensorList {
    public:
     nb::list tensors;
@@ -133,12 +152,17 @@ class TensorList {
     TensorList(const TensorList&) = delete;
     TensorList& operator=(const TensorList&) = delete;
 
+    // Return a list of arrays, with a code for the dtype of each.
+    static std::unique_ptr<TensorList> of_arrays(const nb::list& arrays, const std::string& codes, bool writable) {
+        if (nb::len(arrays) != codes.size()) throw nb::value_error("a code is needed for each array");
+        auto list = std::make_unique<TensorList>(nullptr);
+        for (std::size_t i = 0; i < codes.size(); ++i) list->add_array(nb::object(arrays[i]), codes[i], writable);
+        return list;
+    }
+
     // Return false if the tensor does not belong here, or is `writable` and rejects writing.
     bool add(PyObject* tensor, bool writable) {
-        if (!(api_ ? add_described(tensor) : add_buffer(tensor, writable))) return false;
-        tensors.append(nb::handle(tensor));
-        has_float64 |= spans_.back().kernels->code == 'd';
-        return true;
+        return api_ ? add_described(tensor) : add_buffer(tensor, writable);
     }
 
     bool overlaps() const {
@@ -161,13 +185,45 @@ class TensorList {
     }
 
     // Return the code of each tensor's dtype.
-    std::string codes() const {
-        std::string codes;
-        for (const Span& span : spans_) codes += span.kernels->code;
-        return codes;
-    }
+    const std::string& codes() const { return codes_; }
 
     const Spans& spans() const { return spans_; }
+
+    // Return the spans of a list without complex numbers.
+    const Spans& real_spans() const {
+        for (char code : codes_)
+            if (is_complex(code)) throw nb::value_error("complex numbers have only sums of squares, and products");
+        return spans_;
+    }
+
+    // Return the only array.
+    const Py_buffer& array() const {
+        if (buffers_.size() != 1) throw nb::value_error("slices are those of one array");
+        return buffers_[0];
+    }
+
+    // Throw if an array is read-only, unless it is empty.
+    void check_writable() const {
+        for (std::size_t i = 0; i < buffers_.size(); ++i)
+            if (buffers_[i].readonly && buffers_[i].len) throw nb::value_error("an array is read-only");
+    }
+
+    // Write changed numbers into arrays of the same shapes: in the order of the memory where both arrays have the same.
+    template <class Change>
+    void write(const nb::list& arrays, const Change& change) const {
+        const auto results = of_arrays(arrays, codes_, true);
+        if (api_) throw nb::value_error("results of these tensors are tensors, not arrays");
+        Spans from, to;
+        for (std::size_t i = 0; i < codes_.size(); ++i) {
+            Span x = ordered_span(buffers_[i], codes_[i]), out = ordered_span(results->buffers_[i], codes_[i]);
+            if (x.count != out.count) throw nb::value_error("a result has another length than its array");
+            if (x.steps == out.steps && x.shape == out.shape) flatten(x), flatten(out);
+            from.push_back(std::move(x));
+            to.push_back(std::move(out));
+        }
+        change(from, to);
+    }
+
     bool is_short() const { return threads_for(total_count(spans_), 2) == 1; }
     bool makes_tensors() const { return api_; }
 
@@ -226,7 +282,9 @@ class TensorList {
         if (!is_dense(static_cast<std::size_t>(found.ndim), found.shape, found.strides, 1)) return false;
         std::size_t count = 1;
         for (std::int32_t axis = 0; axis < found.ndim; ++axis) count *= static_cast<std::size_t>(found.shape[axis]);
-        return add_span(static_cast<char*>(found.data) + found.byte_offset, count, kernels);
+        if (!count) return false;
+        append(tensor, kernels->code, {static_cast<char*>(found.data) + found.byte_offset, count, kernels});
+        return true;
     }
 
     bool add_buffer(PyObject* tensor, bool writable) {
@@ -237,14 +295,31 @@ class TensorList {
             return false;
         }
         const Kernels* kernels = kernels_of(*view);
-        if (!kernels || view->ndim >= static_cast<int>(MAX_AXES)) return false;
+        if (!kernels || !view->len || view->ndim >= static_cast<int>(MAX_AXES)) return false;
         if (!is_dense(static_cast<std::size_t>(view->ndim), view->shape, view->strides, view->itemsize)) return false;
-        return add_span(static_cast<char*>(view->buf), static_cast<std::size_t>(view->len / view->itemsize), kernels);
+        append(tensor, kernels->code,
+               {static_cast<char*>(view->buf), static_cast<std::size_t>(view->len / view->itemsize), kernels});
+        return true;
     }
 
-    bool add_span(char* data, std::size_t count, const Kernels* kernels) {
-        if (count) spans_.push_back({data, count, kernels});
-        return count;
+    void add_array(nb::handle array, char code, bool writable) {
+        const Kernels* kernels = kernels_of(code);
+        if (!kernels) throw nb::value_error("a code is one of eBfdFD");
+        const Py_buffer* view = buffers_.acquire(array.ptr(), PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0));
+        if (!view) throw nb::python_error();
+        if (static_cast<std::size_t>(view->itemsize) != (is_complex(code) ? 2 : 1) * kernels->size)
+            throw nb::value_error("an array's items do not have the size of its code");
+        if (view->ndim >= static_cast<int>(MAX_AXES)) throw nb::value_error("an array has too many axes");
+        Span span = ordered_span(*view, code);
+        flatten(span);
+        append(array, code, std::move(span));
+    }
+
+    void append(nb::handle tensor, char code, Span span) {
+        tensors.append(tensor);
+        codes_ += code;
+        has_float64 |= span.kernels->code == 'd';
+        spans_.push_back(std::move(span));
     }
 
     // Return the description of a result like tensor `i`. A buffer's shape is copied to `shape`.
@@ -265,8 +340,9 @@ class TensorList {
     }
 
     const dlpack::ExchangeApi* api_;
-    BufferGuard buffers_;
-    Spans spans_;
+    BufferGuard buffers_;  // none for described tensors
+    Spans spans_;          // in the order of the memory
+    std::string codes_;    // as in `CODES` of unified_clip/_compute/kernels.py
 };
 
 }  // namespace clip

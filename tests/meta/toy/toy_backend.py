@@ -50,7 +50,7 @@ class ToyBackend(Backend, DevicePrimitives):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         if host.forced_path():
             return DevicePath(self, tensors, differentiable)
-        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+        return host.HostPath(self, tensors)
 
     def read(self, scalar: Tensor) -> float | int | None:
         number: float | int = scalar.item()

@@ -12,8 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import reference
 
+from unified_clip._backends import numpy
 from unified_clip._compute import kernels, moduli, processor
 from unified_clip._compute.exact_sums import CHUNK
+from unified_clip._compute.host import HostPath
 from unified_clip._core.exact import UNIT, Accumulator
 
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
@@ -37,10 +39,9 @@ def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def norm(arrays: list[np.ndarray], p: float) -> float:
-    parts = [kernels.storage(array) for array in arrays]
-    dtype = reference.norm_dtype(name for _, name in parts)
-    with processor.ieee_arithmetic():
-        return kernels.general_norm(parts, p, dtype) if p == math.inf else kernels.exact_norm(parts, int(p), dtype)
+    path = HostPath(numpy.BACKEND, arrays)
+    with path.scope():
+        return float(path.norm(p))
 
 
 @pytest.mark.usefixtures("_kernels")

@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import reference
 
+from unified_clip._backends import numpy
 from unified_clip._compute import checksums, kernels
+from unified_clip._compute.host import HostPath
 from unified_clip._compute.scalars import HOST
 from unified_clip._core import entry
 from unified_clip._core.distributed import AWAITED, DistributedSpec
-from unified_clip._core.exact import Accumulator
 from unified_clip._core.gradients import GradientList
 from unified_clip._core.types import Leaf
 from unified_clip._distributed import consensus
@@ -64,26 +65,11 @@ class Member:
         return found
 
 
-class Sums:
+class Sums(HostPath):
     """`PartialSums` of arrays."""
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
-        self._parts = [(array, array.dtype.name) for array in arrays]
-        self.norm_dtype = reference.norm_dtype(dtype for _, dtype in self._parts)
-
-    def power_sum(self, p: int, exactly: bool) -> Accumulator:
-        return kernels.power_sum(self._parts, p, self.norm_dtype, exactly=exactly)
-
-    def max_abs(self, dtype: str) -> float:
-        return kernels.max_abs(self._parts, dtype)
-
-    def checksum(self) -> int:
-        return checksums.checksum([array for array, _ in self._parts])
-
-    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        return kernels.relative_sum(self._parts, p, top)
-
-    general_root = staticmethod(kernels.general_root)
+        super().__init__(numpy.BACKEND, arrays)
 
 
 def leaf(position: int) -> Leaf:
@@ -451,7 +437,7 @@ def test_copies_that_agree_need_one_checksum_for_all(p: float, monkeypatch: pyte
     checksum = Sums.checksum
 
     def counting(sums: Sums) -> int:
-        computed.append(len(sums._parts))
+        computed.append(len(sums._tensors))
         return checksum(sums)
 
     monkeypatch.setattr(Sums, "checksum", counting)

@@ -46,8 +46,12 @@ def fractions(array: Any, code: str) -> list[Fraction]:
     return [Fraction(float(value)) for value in kernels.decode(array, NAMES[code])]
 
 
+def listed(arrays: list[Any], codes: str) -> Any:
+    return NATIVE.TensorList.of_arrays(arrays, codes)
+
+
 def total(arrays: list[Any], codes: str, p: int, how: str = "exact", threads: int = 1) -> Fraction:
-    text, nan, infinite = NATIVE.power_sum(arrays, codes, p, how, threads)
+    text, nan, infinite = listed(arrays, codes).power_sum(p, how, threads)
     assert not nan
     assert not infinite
     return Fraction(int.from_bytes(text, "little"), 2**UNIT)
@@ -127,14 +131,14 @@ def test_a_list_is_one_sum_over_dtypes_and_lengths() -> None:
 def test_threads_do_not_show(threads: int) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (1, 300_000, 5, 4096, 150_001)]
-    text = NATIVE.power_sum(arrays, "fffff", 2, "exact", threads)
-    assert text == NATIVE.power_sum(arrays, "fffff", 2, "exact", 1)
+    text = listed(arrays, "fffff").power_sum(2, "exact", threads)
+    assert text == listed(arrays, "fffff").power_sum(2, "exact", 1)
     assert kernels.exact_norm([(a, "float32") for a in arrays], 2, "float32", threads) == kernels.exact_norm(
         [(a, "float32") for a in arrays], 2, "float32", 1
     )
-    assert NATIVE.max_abs(arrays, "fffff", threads) == max(float(np.abs(a).max()) for a in arrays)
+    assert listed(arrays, "fffff").max_abs(threads) == max(float(np.abs(a).max()) for a in arrays)
     results = [np.empty_like(a) for a in arrays]
-    NATIVE.scale(arrays, results, "fffff", 0.3, threads)
+    listed(arrays, "fffff").scale(0.3, threads, results)
     for array, result in zip(arrays, results, strict=True):
         assert np.array_equal(result, array * np.float32(0.3))
 
@@ -147,9 +151,9 @@ def test_memory_need_not_be_aligned(code: str, offset: int) -> None:
     moved = held[offset : offset + array.nbytes].view(array.dtype)
     moved[:] = array
     assert total([moved], code, 2) == total([array], code, 2)
-    assert NATIVE.max_abs([moved], code, 1) == NATIVE.max_abs([array], code, 1)
-    NATIVE.scale([moved], [moved], code, 0.7, 1)
-    NATIVE.scale([array], [array], code, 0.7, 1)
+    assert listed([moved], code).max_abs(1) == listed([array], code).max_abs(1)
+    listed([moved], code).scale(0.7, 1, [moved])
+    listed([array], code).scale(0.7, 1, [array])
     assert moved.tobytes() == array.tobytes()
     assert not held[:offset].any()
     assert not held[offset + array.nbytes :].any()
@@ -165,8 +169,8 @@ def test_what_is_not_finite_is_told(code: str) -> None:
         else:
             array[:] = values
         for how in ("exact", "compensated", "blocks") if code != "d" else ("exact", "compensated"):
-            assert NATIVE.power_sum([array], code, 2, how, 1)[1:] == (nan, infinite)
-        got = NATIVE.max_abs([array, np.ones(3, np.float32)], code + "f", 1)
+            assert listed([array], code).power_sum(2, how, 1)[1:] == (nan, infinite)
+        got = listed([array, np.ones(3, np.float32)], code + "f").max_abs(1)
         assert math.isnan(got) if nan else got == math.inf
 
 
@@ -176,9 +180,9 @@ def test_what_is_not_finite_is_told_by_every_thread(place: int) -> None:
         array = np.ones(300_000, np.float32)
         array[place] = value
         for how in ("exact", "compensated", "blocks"):
-            told = NATIVE.power_sum([array], "f", 2, how, 3)[1:]
+            told = listed([array], "f").power_sum(2, how, 3)[1:]
             assert told == (math.isnan(value), math.isinf(value))
-        got = NATIVE.max_abs([array], "f", 3)
+        got = listed([array], "f").max_abs(3)
         assert math.isnan(got) if math.isnan(value) else got == value
 
 
@@ -187,15 +191,15 @@ def test_what_is_not_finite_is_told_by_every_thread(place: int) -> None:
 def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) -> None:
     array, result = np.full(200_000, 1.0, np.float32), np.empty(200_000, np.float32)
     tiny = np.full(200_000, 1e-40, np.float32)
-    expected = NATIVE.power_sum([tiny], "f", 2, "exact", 1)
+    expected = listed([tiny], "f").power_sum(2, "exact", 1)
     saved, flushing = ctypes.create_string_buffer(32), ctypes.create_string_buffer(32)
     processor.LIBM.fegetenv(saved)
     control = int.from_bytes(saved.raw[28:32], "little") | 0x8040  # flush results, take subnormal numbers for zero
     flushing.raw = saved.raw[:28] + control.to_bytes(4, "little")
     processor.LIBM.fesetenv(flushing)
     try:
-        NATIVE.scale([array], [result], "f", 1e-40, threads)
-        found = NATIVE.power_sum([tiny], "f", 2, "exact", threads)
+        listed([array], "f").scale(1e-40, threads, [result])
+        found = listed([tiny], "f").power_sum(2, "exact", threads)
     finally:
         processor.LIBM.fesetenv(saved)
     assert found == expected
@@ -209,7 +213,7 @@ def test_every_16_bit_number_is_scaled_as_numpy_does(name: str, coef: float) -> 
     wanted, got = np.empty_like(every), np.empty_like(every)
     with processor.ieee_arithmetic():
         kernels._scale(every, name, coef, wanted)
-    NATIVE.scale([every], [got], kernels.CODES[name], coef, 2)
+    listed([every], kernels.CODES[name]).scale(coef, 2, [got])
     same_numbers(got, wanted, name)
 
 
@@ -224,7 +228,8 @@ def test_numbers_are_scaled_as_numpy_does(name: str, coef: float) -> None:
         in_place = np.array(view, copy=True, order="K")
         with processor.ieee_arithmetic():
             kernels._scale(view, name, coef, wanted)
-            kernels.scale([view, in_place], [name, name], coef, [got, in_place])
+            parts = [(view, name), (in_place, name)]
+            kernels.array_list(parts).scale(coef, 1, [got, in_place])
         same_numbers(got, wanted, name)
         same_numbers(in_place, wanted, name)
 
@@ -243,27 +248,32 @@ def test_views_with_gaps_are_measured_and_written_where_they_are() -> None:
     view = base[::2, 1:4]
     norm = kernels.exact_norm([(view, "float32")], 2, "float32")
     assert norm == nearest(math.sqrt(float((view.astype(np.float64) ** 2).sum())), "float32")
-    kernels.scale([view], ["float32"], 2.0, [view])
+    kernels.array_list([(view, "float32")]).scale_(2.0, 1)
     assert base[0].tolist() == [0.0, 2.0, 4.0, 6.0, 4.0, 5.0]
     assert base[1].tolist() == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
 
 
 def test_bad_buffers_are_refused() -> None:
     good = np.ones(3, np.float32)
-    with pytest.raises(ValueError, match="a code is needed for each buffer"):
-        NATIVE.power_sum([good], "ff", 2, "exact", 1)
+    with pytest.raises(ValueError, match="a code is needed for each array"):
+        listed([good], "ff").power_sum(2, "exact", 1)
     with pytest.raises(ValueError, match="a code is one of eBfdFD"):
-        NATIVE.power_sum([good], "x", 2, "exact", 1)
+        listed([good], "x").power_sum(2, "exact", 1)
     with pytest.raises(ValueError, match="float64 has no block sums"):
-        NATIVE.power_sum([np.ones(3)], "d", 2, "blocks", 1)
+        listed([np.ones(3)], "d").power_sum(2, "blocks", 1)
     with pytest.raises(ValueError, match="do not have the size of its code"):
-        NATIVE.power_sum([good, np.ones(3)], "ff", 2, "exact", 1)
+        listed([good, np.ones(3)], "ff").power_sum(2, "exact", 1)
     with pytest.raises(TypeError):
-        NATIVE.power_sum([1.0], "f", 2, "exact", 1)
+        listed([1.0], "f").power_sum(2, "exact", 1)
     read_only = good.copy()
     read_only.flags.writeable = False
     with pytest.raises((ValueError, BufferError), match="read-only"):
-        NATIVE.scale([good], [read_only], "f", 1.0, 1)
+        listed([good], "f").scale(1.0, 1, [read_only])
+    with pytest.raises(ValueError, match="an array is read-only"):
+        listed([good, read_only], "ff").scale_(0.5, 1)
+    with pytest.raises(ValueError, match="an array is read-only"):
+        listed([good, read_only], "ff").clamp_([0.0] * 4, [0.5] * 4, 1)
+    assert good.tolist() == [1.0] * 3
 
 
 # -- threads that a training job can live with
@@ -280,7 +290,7 @@ def test_the_lock_is_released() -> None:
 
     thread = threading.Thread(target=tick)
     thread.start()
-    NATIVE.power_sum([array], "f", 2, "exact", 1)
+    listed([array], "f").power_sum(2, "exact", 1)
     done.set()
     thread.join()
     assert len(ticks) > 10
@@ -288,27 +298,27 @@ def test_the_lock_is_released() -> None:
 
 def test_several_threads_may_call_at_once() -> None:
     arrays = [np.random.default_rng(seed).standard_normal(200_000).astype(np.float32) for seed in range(8)]
-    alone = [NATIVE.power_sum([array], "f", 2, "exact", 2) for array in arrays]
+    alone = [listed([array], "f").power_sum(2, "exact", 2) for array in arrays]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda array: NATIVE.power_sum([array], "f", 2, "exact", 2), arrays)) == alone
+        assert list(pool.map(lambda array: listed([array], "f").power_sum(2, "exact", 2), arrays)) == alone
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_of_fork_may_call_after_its_parent_has() -> None:
     array = np.ones(500_000, np.float32)
-    before = NATIVE.power_sum([array], "f", 2, "exact", 2)
+    before = listed([array], "f").power_sum(2, "exact", 2)
     child = os.fork()
     if not child:
-        os._exit(0 if NATIVE.power_sum([array], "f", 2, "exact", 2) == before else 1)
+        os._exit(0 if listed([array], "f").power_sum(2, "exact", 2) == before else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_no_thread_is_left_behind() -> None:
-    NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, "exact", 4)
+    listed([np.ones(500_000, np.float32)], "f").power_sum(2, "exact", 4)
     if os.path.isdir("/proc/self/task"):  # noqa: PTH112
         before = len(os.listdir("/proc/self/task"))  # noqa: PTH208
-        NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, "exact", 4)
+        listed([np.ones(500_000, np.float32)], "f").power_sum(2, "exact", 4)
         assert len(os.listdir("/proc/self/task")) <= before  # noqa: PTH208
 
 

@@ -71,10 +71,15 @@ def arrays(draw: st.DrawFn, names: list[str]) -> Any:
     return moved(reference.array(shuffled, name), draw(st.integers(0, 15)))
 
 
+def listed(given: list[Any]) -> Any:
+    tensor_list = kernels.array_list([kernels.storage(array) for array in given])
+    assert isinstance(tensor_list, NATIVE.TensorList)
+    return tensor_list
+
+
 def power_sum(given: list[Any], p: int, how: str, threads: int = 1) -> Accumulator:
-    parts = [kernels.storage(array) for array in given]
-    codes = "".join(kernels.CODES[name] for _, name in parts)
-    return kernels.native_sum(NATIVE.power_sum([array for array, _ in parts], codes, p, how, threads), how)
+    limbs, nan, infinite = listed(given).power_sum(p, how, threads)
+    return kernels.SUMS[how](int.from_bytes(limbs, "little")) + Accumulator(nan=nan, infinite=infinite)
 
 
 def ways_to_sum(given: list[Any]) -> list[str]:
@@ -98,13 +103,10 @@ def check_norms(given: list[Any], p: int, total: Fraction, threads: int = 1) -> 
     for how in ways_to_sum(given):
         found = power_sum(given, p, how, threads)
         assert abs(Fraction(found.total, 2**UNIT) - total) <= Fraction(found.slack, 2**UNIT)
-    for dtype in ("float32", "float64"):
-        parts = [kernels.storage(array) for array in given]
+    for dtype in ("float32", "float64") if "blocks" in ways_to_sum(given) else ("float64",):
         wanted = rational_norm(total, p, dtype)
-        assert kernels.exact_norm(parts, p, dtype, threads) == wanted
-        if dtype == "float64" or all(name != "float64" for _, name in parts):
-            codes = "".join(kernels.CODES[name] for _, name in parts)
-            assert NATIVE.norm([array for array, _ in parts], codes, p, dtype == "float64", threads) == wanted
+        assert kernels.exact_norm([kernels.storage(array) for array in given], p, dtype, threads) == wanted
+        assert listed(given).norm(p, dtype == "float64", threads) == wanted
 
 
 # -- sums and norms
@@ -117,8 +119,7 @@ def test_lists(names: list[str], p: int, data: st.DataObject) -> None:
     given = data.draw(st.lists(arrays(names), max_size=5))
     check_norms(given, p, rational_sum(given, p))
     greatest = max((float(np.abs(array.astype(np.float64)).max()) for array in given if array.size), default=0.0)
-    parts = [kernels.storage(array) for array in given]
-    assert kernels.general_norm(parts, math.inf, "float64") == greatest
+    assert listed(given).max_abs(1) == greatest
 
 
 def terms(total: int, p: int, bits: int) -> list[int]:
@@ -193,9 +194,8 @@ def test_lists_are_scaled(given: list[Any], coef: float, offset: int) -> None:
     given = [array for array in given if array.dtype == np.float64 or math.isfinite(narrow)]
     wanted = [all_scaled(array, coef if array.dtype == np.float64 else narrow).tobytes() for array in given]
     elsewhere = [moved(np.zeros_like(array), offset) for array in given]
-    names = [array.dtype.name for array in given]
     for results in (elsewhere, given):
-        kernels.scale([storage(array) for array in given], names, coef, [storage(array) for array in results])
+        listed(given).scale(coef, 1, [storage(array) for array in results])
         assert [array.tobytes() for array in results] == wanted
         assert all(untouched(array) for array in results)
 
@@ -225,10 +225,10 @@ def test_views_are_measured(given: tuple[Any, Callable[[Any], Any]], times: int)
     ):
         stored, name = kernels.storage(each)
         dtype = reference.norm_dtype([name])
-        assert kernels.exact_norm(kernels.real_parts(stored, name, 2), 2, dtype) == reference.norm([each])
+        assert kernels.exact_norm([(stored, name)], 2, dtype) == reference.norm([each])
         if name in REAL:
             assert kernels.exact_norm([(stored, name)], 1, dtype) == reference.norm([each], 1)
-            assert kernels.general_norm([(stored, name)], math.inf, dtype) == reference.norm([each], math.inf)
+            assert listed([each]).max_abs(1) == reference.norm([each], math.inf)
 
 
 @given(views(), st.sampled_from([0.3, -2.0, 1e-40]), st.booleans())
@@ -238,14 +238,15 @@ def test_views_are_written(given: tuple[Any, Callable[[Any], Any]], factor: floa
     view, wanted = take(stored), base.copy()
     if clamp and name in REAL:
         take(wanted)[...] = reference.clamped(take(base), -abs(factor), abs(factor))
-        write = partial(kernels.clamp_all, [view], [name], -abs(factor), abs(factor), threads=1)
+        low, high = kernels.bounds(-abs(factor)), kernels.bounds(abs(factor))
+        write = partial(kernels.array_list([(view, name)]).clamp, low, high, 1)
     else:
         take(wanted)[...] = reference.scaled(take(base), factor)
-        write = partial(kernels.scale, [view], [name], factor)
+        write = partial(kernels.array_list([(view, name)]).scale, factor, 1)
     result = np.empty_like(view)
-    write(results=[result])
+    write([result])
     assert result.tobytes() == take(wanted).tobytes()
-    write(results=[view])
+    write([view])
     assert base.tobytes() == wanted.tobytes()
     assert untouched(base)
 
@@ -279,8 +280,7 @@ def test_nothing_outside_is_touched(name: str, gaps: int, pages: Any) -> None:
             for p in (1, 2):
                 for how in ways_to_sum([array]):
                     assert power_sum([view], p, how) == power_sum([array], p, how)
-            stored = storage(view)
-            assert NATIVE.max_abs([stored], kernels.CODES[name], 1) == float(np.abs(array).max())
-            kernels.scale([stored], [name], 0.5, [stored])
-            kernels.clamp_all([stored], [name], -0.25, 0.25, [stored], 1)
+            assert listed([view]).max_abs(1) == float(np.abs(array).max())
+            listed([view]).scale_(0.5, 1)
+            listed([view]).clamp_(kernels.bounds(-0.25), kernels.bounds(0.25), 1)
             assert view.tobytes() == reference.clamped(reference.scaled(array, 0.5), -0.25, 0.25).tobytes()

@@ -26,9 +26,9 @@ from unified_clip._compute import kernels
 array = np.ones({LONG}, np.float32)
 
 def clip():
-    norm = kernels.power_sum([(array, "float32")], 2, "float32", exactly=False, threads=4).root(2, "float32")
+    norm = kernels.exact_norm([(array, "float32")], 2, "float32", 4)
     out = np.empty_like(array)
-    kernels.scale([array], ["float32"], 0.5, [out], 4)
+    kernels.array_list([(array, "float32")]).scale(0.5, 4, [out])
     return norm, float(out[-1])
 
 before = clip()
@@ -41,8 +41,8 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def measured(array: np.ndarray, threads: int) -> float | None:
-    return kernels.power_sum([(array, "float32")], 2, "float32", exactly=False, threads=threads).root(2, "float32")
+def measured(array: np.ndarray, threads: int) -> float:
+    return kernels.exact_norm([(array, "float32")], 2, "float32", threads)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork()")

@@ -295,7 +295,7 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
     [
         (
             GLOBAL,
-            "kernels.scale = lambda v, d, c, out, t: (scale(v, d, c, out, t), scale(v, d, c, v, t))",
+            "HostPath.scale = lambda self, coef: (scale(self, coef), self._list.scale_(coef, 1))[0]",
             "changed its input gradients",
         ),
         (BELOW, "HostPath.unchanged = lambda self: self._tensors", "shares memory with an input"),
@@ -314,8 +314,8 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
 )
 def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: str) -> None:
     """And share no memory with it; classes return the given object, or a new one."""
-    lines = "from unified_clip._compute import kernels\nfrom unified_clip._compute.host import HostPath\n"
-    lines += "from unified_clip._core.changes import Scaled\nscale = kernels.scale\n"
+    lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
+    lines += "from unified_clip._core.changes import Scaled\n"
     outcome = pool.run(worker(lines + code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
     verdict = compare_with_exact(one, oracle.expect(one), outcome, HOST)
     assert verdict.kind == "different"

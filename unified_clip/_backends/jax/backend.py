@@ -103,7 +103,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             return None
         if gradient.n_batch or not gradient.n_sparse:
             raise TypeError("BCOO with batch dimensions, or without sparse ones, is not supported. Pass todense()")
-        if self.host_views([gradient.indices, gradient.data]) is None:
+        if not self.takes_host([gradient.indices, gradient.data]):
             indices, data = merged_rows(gradient)
         else:
             rows = np.asarray(gradient.indices)
@@ -120,19 +120,18 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         columns = indices[:, list(axes)]
-        if self.host_views([indices]) is None:
+        if not self.takes_host([indices]):
             return jnp.unique(columns, axis=0, size=len(indices), return_inverse=True)[1].reshape(-1)
         return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # without compilation
 
     # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        views = self.host_views([*tensors, *extra_inputs])
-        if views is None:
-            if self._are_multi_device(tensors, extra_inputs):
-                return sharded.MultiDevicePath(self, tensors)
-            return JaxPath(self, tensors, differentiable)
-        return host.HostPath(self, tensors, views[: len(tensors)])
+        if self.takes_host([*tensors, *extra_inputs]):
+            return host.HostPath(self, tensors)
+        if self._are_multi_device(tensors, extra_inputs):
+            return sharded.MultiDevicePath(self, tensors)
+        return JaxPath(self, tensors, differentiable)
 
     def _are_multi_device(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any]) -> bool:
         if host.forced_path() or not all(map(is_concrete, extra_inputs)):
@@ -182,11 +181,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             return None  # with one device of this process, an array has a buffer too
         return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
-    def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
-        """Return views of all arrays; None if any is traced, on several devices or not on the CPU."""
-        if host.forced_path() or not all(is_concrete(tensor) for tensor in tensors):
-            return None
-        return [self.host_view(tensor) for tensor in tensors]
+    def takes_host(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether all arrays support the host path: none is traced, on several devices or not on the CPU."""
+        return not host.forced_path() and all(map(is_concrete, tensors))
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
         return kernels.storage(np.asarray(tensor))[0]

@@ -38,7 +38,7 @@ class MultiDevicePath(host.HostPath):
             mesh_axes.reject_unreduced(tensor)
         self._shards_of = [_local_shards(tensor) for tensor in self._arrays]
         shards = [shard for shards in self._shards_of for shard in shards.values()]
-        super().__init__(backend, shards, [backend.host_view(shard) for shard in shards])
+        super().__init__(backend, shards)
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         return self._gathered().slice_norms(axes, groups)
@@ -60,9 +60,9 @@ class MultiDevicePath(host.HostPath):
         by_array = [[next(counts) for _ in shards] for shards in self._shards_of]
         return [(sum(nan for nan, _ in counts), sum(inf for _, inf in counts)) for counts in by_array]
 
-    def _new(self, compute: Callable[[list[kernels.Array]], Any]) -> list[Tensor]:
+    def _new_arrays(self, compute: Callable[[list[kernels.Array]], object]) -> list[Tensor]:
         """Return arrays of new shards, with the shardings of the given arrays."""
-        results = iter(super()._new(compute))
+        results = iter(super()._new_arrays(compute))
         both = zip(self._arrays, self._shards_of, strict=True)
         return [_join(array, {key: next(results) for key in shards}) for array, shards in both]
 
@@ -71,7 +71,7 @@ class MultiDevicePath(host.HostPath):
 
         Slices of arrays of several processes, and tensors as their bounds, are rejected before.
         """
-        return host.HostPath(self._backend, self._arrays, [self._backend.host_view(array) for array in self._arrays])
+        return host.HostPath(self._backend, self._arrays)
 
 
 def _key(index: Sequence[slice]) -> Any:

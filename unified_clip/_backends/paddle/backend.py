@@ -152,10 +152,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
     def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         """Return the unique columns of `indices`, and the sums of values with equal columns."""
-        views = self.host_views([indices, values], differentiable=differentiable)
-        if views is not None:
+        if self.takes_host([indices, values], differentiable=differentiable):
             dtype = self.dtype(values)
-            rows, array = sparse_rows.merge_rows(views[0], views[1], dtype)
+            rows, array = sparse_rows.merge_rows(self.host_view(indices), self.host_view(values), dtype)
             return self.from_host(rows, "int64"), self.from_host(array, dtype)
         with self.scope(differentiable):
             dense = Dense(values)
@@ -181,16 +180,15 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
         on_cpu = [tensor if is_plain(tensor) else tensor.detach().cpu() for tensor in tensors]
-        return host.HostPath(self, on_cpu, [self.host_view(tensor) for tensor in on_cpu])
+        return host.HostPath(self, on_cpu)
 
     # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        views = self.host_views([*tensors, *extra_inputs], differentiable=differentiable)
-        if views is None:
-            check_mode([*tensors, *extra_inputs])
-            return DevicePath(self, [Dense(tensor) for tensor in tensors], differentiable)
-        return host.HostPath(self, tensors, views[: len(tensors)])
+        if self.takes_host([*tensors, *extra_inputs], differentiable=differentiable):
+            return host.HostPath(self, tensors)
+        check_mode([*tensors, *extra_inputs])
+        return DevicePath(self, [Dense(tensor) for tensor in tensors], differentiable)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         collector = _collector()
@@ -210,19 +208,15 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
         return sharded.any_dist(parameters)
 
-    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
-        """Return views of all tensors; None if any does not support the host path.
-
-        Keep no view: `p.grad = None` clears its memory, even while the tensor is alive.
-        """
+    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
+        """Return whether all tensors support the host path."""
         if host.forced_path() or not paddle.in_dynamic_mode():
-            return None
+            return False
         recording = records(differentiable)
-        if any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors):
-            return None
-        return [self.host_view(tensor) for tensor in tensors]
+        return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
+        """Keep no view: `p.grad = None` clears its memory, even while the tensor is alive."""
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
@@ -354,7 +348,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     # -- for a recording
 
     def to_numpy(self, tensor: Tensor) -> kernels.Array:
-        return self.host_view(tensor.cpu())
+        array: kernels.Array = tensor.numpy()  # a copy: the memory of `tensor.cpu()` would be freed
+        return array
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         tensors = (value.tensor if isinstance(value, Dense) else value for value in values)

@@ -143,7 +143,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         # Only functional names have a derivative. A threshold is read only if no tape watches it.
         if not self._takes_host(inputs, watched=inputs if differentiable else extra_inputs):
             return TensorflowPath(self, tensors, differentiable)
-        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+        return host.HostPath(self, tensors)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         present = [tensor for tensor in tensors if tensor is not None]

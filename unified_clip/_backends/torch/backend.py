@@ -93,7 +93,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if gradient.sparse_dim() == 0:
             raise TypeError("a sparse tensor without sparse dimensions cannot be clipped. Convert it with to_dense()")
         recorded = differentiable and self.wants_derivative(gradient)
-        if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
+        if recorded or not self.takes_host([gradient._indices(), gradient._values()], differentiable=False):
             merged = arithmetic.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
             indices, values = indices.to(gradient.device), values.to(gradient.device)
@@ -137,13 +137,12 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         path = _collected(self, tensors, recording=False, in_place=False)
         if path is not None:
             return cast(PartialSums, path)
-        views = self.host_views(tensors, differentiable=False)
-        return block_sums.TorchSums(tensors) if views is None else host.HostPath(self, tensors, views)
+        takes_host = self.takes_host(tensors, differentiable=False)
+        return host.HostPath(self, tensors) if takes_host else block_sums.TorchSums(self, tensors)
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        views = self.host_views([*tensors, *extra_inputs], differentiable=differentiable)
-        if views is not None:
-            return host.HostPath(self, tensors, views[: len(tensors)])
+        if self.takes_host([*tensors, *extra_inputs], differentiable=differentiable):
+            return host.HostPath(self, tensors)
         if needs_double_float32(tensors, extra_inputs):
             return DoubleFloat32Path(tensors, differentiable)
         return TorchPath(
@@ -193,14 +192,12 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return None
         return _collect_in_graph(self, [gradient for _, gradient in param_grads], differentiable=False)
 
-    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
-        """Return views of all tensors; None if any does not support the host path."""
+    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
+        """Return whether all tensors support the host path."""
         if conditions.is_watched() or host.forced_path("pairs"):
-            return None
+            return False
         recording = records_derivatives(differentiable)
-        if any(not conditions.is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
-            return None
-        return [self.host_view(tensor) for tensor in tensors]
+        return not any(not conditions.is_plain(t) or (recording and t.requires_grad) for t in tensors)
 
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..._compute import checksums, kernels
-from ..._compute.device import norm_dtype
+from ..._compute import checksums, host, kernels
+from ..._core.backend import Backend
 from ..._core.exact import BLOCK, Accumulator
 from ..._core.types import Tensor
 from . import arithmetic
@@ -18,32 +19,28 @@ CHUNK = 1024 * BLOCK
 ROWS = 32
 """Chunks of a checksum per conversion to int64."""
 
-NAMES = {
-    torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64",
-    torch.complex64: "complex64", torch.complex128: "complex128",
-}  # fmt: skip
 
+class TorchSums(host.HostPath):
+    """`PartialSums` of tensors on devices, and of traced ones: the host path over copies, except for fast sums."""
 
-class TorchSums:
-    """`PartialSums` of tensors on devices, and of traced ones."""
+    def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
+        super().__init__(backend, [tensor.detach() for tensor in tensors])
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = [tensor.detach() for tensor in tensors]
-        self.norm_dtype = norm_dtype([NAMES[tensor.dtype] for tensor in tensors])
+    @functools.cached_property
+    def _views(self) -> list[kernels.Array]:
+        return [self._backend.to_numpy(tensor) for tensor in self._tensors]
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         if exactly or self.norm_dtype == "float64" or any(map(_is_hard, self._tensors)):
-            return kernels.power_sum(self._magnitudes(p), p, self.norm_dtype, exactly=True)
+            return super().power_sum(p, exactly)
         sums = [total for tensor in self._tensors for total in _block_sums(tensor, p)]
         if not sums:
             return Accumulator()
-        joined = torch.cat([total.to(sums[0].device) for total in sums])
-        total = kernels.power_sum([(joined.cpu().numpy(), "float64")], 1, "float64", exactly=True)
-        flags = Accumulator(nan=total.nan, infinite=total.infinite)
-        return Accumulator.from_block_sums(total.total) + flags
-
-    def max_abs(self, dtype: str) -> float:
-        return kernels.max_abs(self._magnitudes(float("inf")), dtype)
+        joined = kernels.array_list(
+            [(torch.cat([total.to(sums[0].device) for total in sums]).cpu().numpy(), "float64")]
+        )
+        total = kernels.power_sum(joined, 1, "float64", self._threads, exactly=True)
+        return Accumulator.from_block_sums(total.total) + Accumulator(nan=total.nan, infinite=total.infinite)
 
     def checksum(self) -> int:
         """Return the result of `checksums.checksum`, computed on the tensors' devices."""
@@ -52,22 +49,6 @@ class TorchSums:
         sums = [total for tensor in self._tensors for total in _weighted_sums(tensor, weights[tensor.device])]
         totals = torch.cat([total.to(sums[0].device) for total in sums]).tolist() if sums else []  # waits once
         return checksums.combined(total % 2**64 for total in totals)
-
-    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        return kernels.relative_sum(self._magnitudes(p), p, top)
-
-    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-        return kernels.general_root(total, p, top, dtype)
-
-    def _magnitudes(self, p: float) -> list[tuple[kernels.Array, str]]:
-        """Return copies on the host."""
-        parts = []
-        for tensor in self._tensors:
-            copy = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-            dtype = NAMES[copy.dtype]
-            view = copy.view(torch.uint16).numpy() if dtype == "bfloat16" else copy.numpy()
-            parts += kernels.real_parts(view, dtype, p)
-        return parts
 
 
 def _is_hard(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse
-from ..._core.path import DevicePrimitives, Path
+from ..._core.path import Change, DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
 from . import arithmetic, conditions, lists, operators, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
@@ -144,7 +144,10 @@ class TorchPrimitives(DevicePrimitives):
         return nullcontext() if differentiable else torch.no_grad()
 
     def to_numpy(self, tensor: Tensor) -> kernels.Array:
-        return self.host_view(tensor.detach().cpu().resolve_conj().resolve_neg())
+        on_host = tensor.detach().cpu().resolve_conj().resolve_neg()
+        bits = on_host.view(torch.uint16) if on_host.dtype == torch.bfloat16 else on_host
+        array: kernels.Array = bits.numpy()  # unlike `host_view`, it keeps a copy's memory alive
+        return array
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         return conditions.is_watched() or any(type(value) not in PLAIN for value in values)
@@ -264,11 +267,12 @@ class TorchPath(DevicePath):
                 bounds[key] = self._bounds(tensor, low, high)
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
-    def prepare_zero(self, keep: Any) -> list[Write] | None:
+    def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
+        """Write zeros after the change where operations write in place, without new tensors."""
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
-            return None
+            return super().prepare_zeroed(change, keep)
         drop = ~keep
-        return [Write(functools.partial(_zero_where, tensor, drop)) for tensor in self._tensors]
+        return [*change.writes(self), *(Write(functools.partial(_zero_where, t, drop)) for t in self._tensors)]
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:
