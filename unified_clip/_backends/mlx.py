@@ -19,7 +19,7 @@ import mlx.core as mx
 import numpy as np
 
 from .._compute import host, kernels, memory
-from .._compute.device import DevicePath, inverse, odd_bits
+from .._compute.device import DevicePath, inverse, relative_powers, round_once
 from .._core.backend import Backend
 from .._core.path import DevicePrimitives, Path
 from .._core.types import Scalar, Tensor, Write
@@ -137,11 +137,11 @@ class MlxBackend(Backend, DevicePrimitives):
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return mx.stop_gradient(scalar)
 
-    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        return scalar.astype(DTYPES[dtype]).astype(mx.float64)
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tensor.astype(DTYPES[dtype])
 
-    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return scalar.astype(DTYPES[dtype])
+    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
         """Return the cosine of 0 to pi / 2 by its series: MLX computes that of float64 in float32 on a CPU."""
@@ -152,7 +152,11 @@ class MlxBackend(Backend, DevicePrimitives):
         return [mx.where(coef != 1.0, _product(tensor, coef), tensor) for tensor in map(_as_mlx, tensors)]
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        return _narrowed(value, DTYPES[self.dtype(tensor)])
+        dtype = DTYPES[self.dtype(tensor)]
+        if isinstance(value, mx.array | np.ndarray):
+            return round_once(self, _as_mlx(value), self.dtype(tensor))
+        is_minus_zero = value == 0 and math.copysign(1, value) < 0
+        return -mx.array(0.0, dtype) if is_minus_zero else mx.array(value, dtype)  # mx.compile merges equal constants
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         inverted = mx.any(mx.logical_not(low <= high))
@@ -260,10 +264,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
     if p == 1:
         return magnitudes if divisor is None else magnitudes / divisor
     assert divisor is not None  # as every order but 1 and 2 has one
-    zero = magnitudes == 0
-    below = mx.log(mx.where(zero, divisor, magnitudes)) - mx.log(divisor)
-    below = mx.where((below > 0) & (magnitudes < math.inf), 0.0, below)  # at most 0, but for rounding
-    return mx.where(zero, 0.0, _exp(p * below))
+    return relative_powers(magnitudes, p, divisor, where=mx.where, log=mx.log, exp=_exp)
 
 
 def _exp(numbers: mx.array) -> mx.array:
@@ -287,22 +288,6 @@ def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
 
 _complex = mx.custom_function(_as_complex)  # `view` has no derivative
 _complex.vjp(lambda _, cotangent, __: (mx.real(cotangent), mx.imag(cotangent)))
-
-
-def _narrowed(value: Any, dtype: mx.Dtype) -> mx.array:
-    """Return a bound rounded to a dtype. MLX casts float64 to 16 bits by way of float32, which rounds others twice."""
-    if not isinstance(value, mx.array | np.ndarray):
-        is_minus_zero = value == 0 and math.copysign(1, value) < 0
-        return -mx.array(0.0, dtype) if is_minus_zero else mx.array(value, dtype)  # mx.compile merges equal constants
-    bound = _as_mlx(value)
-    twice = bound.astype(dtype)
-    if bound.dtype != mx.float64 or dtype not in (mx.float16, mx.bfloat16):
-        return twice
-    wide = mx.stop_gradient(bound)
-    near = wide.astype(mx.float32)
-    bits = odd_bits(wide, near.astype(mx.float64), near.view(mx.int32), mx.where)
-    once = bits.view(mx.float32).astype(dtype)
-    return mx.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
 
 
 SERIES = [(2 * n - 1) * 2 * n for n in range(12, 0, -1)]

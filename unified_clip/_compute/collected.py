@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +30,14 @@ class TensorListPath(HostPath):
         self._backend, self._list, self._tensors = backend, tensor_list, tensor_list.tensors
         self.norm_dtype = "float64" if tensor_list.has_float64 else "float32"
         self._threads = 1 if tensor_list.is_short else backend.threads() or processor.default_threads()
+
+    @cached_property
+    def _dtypes(self) -> list[str]:  # type: ignore[override]  # few calls need dtypes or views
+        return [self._backend.dtype(tensor) for tensor in self._tensors]
+
+    @cached_property
+    def _views(self) -> list[Array]:  # type: ignore[override]
+        return [self._backend.host_view(tensor) for tensor in self._tensors]
 
     @property
     def tensors(self) -> list[Tensor]:

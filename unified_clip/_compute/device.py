@@ -15,6 +15,8 @@ from .._core.exact import FORMATS, nearest
 from .._core.path import Change, DevicePrimitives, Path
 from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
 
+HALF = ("float16", "bfloat16")
+
 
 def norm_dtype(dtypes: Sequence[str]) -> str:
     """Return the dtype of a norm: float64 if any gradient is float64 or complex128, else float32."""
@@ -30,6 +32,35 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
     inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
     bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
     return where(inexact, bits - bits % 2 + 1, bits)
+
+
+def round_once(primitives: DevicePrimitives, bound: Tensor, dtype: str) -> Tensor:
+    """Return a bound rounded once to a dtype. Frameworks cast float64 to 16 bits through float32: they round twice."""
+    twice = primitives.cast(bound, dtype)
+    if dtype not in HALF or primitives.dtype(bound) in (*HALF, "float32"):
+        return twice
+    wide = primitives.stop_gradient(primitives.cast(bound, "float64"))
+    near = primitives.cast(wide, "float32")
+    bits = odd_bits(wide, primitives.cast(near, "float64"), primitives.bitcast(near, "int32"), primitives.where)
+    once = primitives.cast(primitives.bitcast(bits, "float32"), dtype)
+    is_same = (once <= twice) & (once >= twice)  # not ==, which compares objects in TensorFlow 1 graphs
+    return primitives.where(is_same, twice, once)  # only `twice` has a derivative
+
+
+def relative_powers(
+    numbers: Tensor,
+    p: float,
+    divisor: Scalar,
+    *,
+    where: Callable[[Any, Any, Any], Tensor],
+    log: Callable[[Tensor], Tensor],
+    exp: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. `numbers`: from 0 to the divisor."""
+    zero = numbers == 0
+    below = log(where(zero, divisor, numbers)) - log(divisor)
+    below = where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
+    return where(zero, 0.0, exp(p * below))
 
 
 def inverse(p: float) -> float:

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,34 +32,17 @@ class HostPath:
     xp = HOST
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
-        self._backend = backend
-        self._tensors = list(tensors)
+        self._backend, self._tensors = backend, list(tensors)
+        self._dtypes = [backend.dtype(tensor) for tensor in self._tensors]
+        self._views = [backend.host_view(tensor) for tensor in self._tensors]
+        self._list = kernels.array_list(self._parts)
         self.norm_dtype = norm_dtype(self._dtypes)
-
-    @cached_property
-    def _dtypes(self) -> list[str]:
-        return [self._backend.dtype(tensor) for tensor in self._tensors]
-
-    @cached_property
-    def _views(self) -> list[Array]:
-        return [self._backend.host_view(tensor) for tensor in self._tensors]
-
-    @cached_property
-    def _list(self) -> Any:
-        """The list of the kernels, or of NumPy."""
-        return kernels.array_list(self._parts)
-
-    @cached_property
-    def _threads(self) -> int:
-        return self._backend.threads() or processor.default_threads()
+        self._threads = 1 if self._list.is_short else backend.threads() or processor.default_threads()
+        self._has_complex = any(dtype.startswith("complex") for dtype in self._dtypes)
 
     @property
     def _parts(self) -> list[kernels.Part]:
         return list(zip(self._views, self._dtypes, strict=True))
-
-    @cached_property
-    def _has_complex(self) -> bool:
-        return any(dtype.startswith("complex") for dtype in self._dtypes)
 
     @property
     def framework(self) -> str:
@@ -112,14 +95,14 @@ class HostPath:
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
             return self.unchanged()
-        if np.ndim(coef):  # one for each slice
+        if isinstance(coef, np.ndarray):  # one for each slice
             return self._new_arrays(partial(kernels.ArrayList(self._parts).scale, coef, self._threads))
-        return self._new(partial(self._list.scale, float(coef), self._threads))
+        return self._new(partial(self._list.scale, coef, self._threads))
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self.is_one(coef):
             return []
-        return self._writes(partial(self._list.scale_, float(coef), self._threads), lambda: self.scale(coef))
+        return self._writes(partial(self._list.scale_, coef, self._threads), lambda: self.scale(coef))
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         dtype = self._dtypes[0]

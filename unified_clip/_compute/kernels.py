@@ -18,6 +18,7 @@ from .._core.exact import BLOCK, FORMATS, LIMBS, Accumulator, nearest, rounded_n
 from .._core.types import Scalar
 from .._native import KERNELS
 from . import moduli
+from .device import odd_bits
 from .exact_sums import CHUNK, sum_exactly
 
 Array = npt.NDArray[Any]
@@ -65,7 +66,7 @@ class ArrayList:
         `coef`: also one for each slice, as an array that broadcasts.
         """
         for (view, dtype), out in zip(self._parts, results, strict=True):
-            if np.ndim(coef) == 0 and coef == 1.0:
+            if isinstance(coef, float) and coef == 1.0:
                 np.copyto(out, view)
             elif view.size:  # an empty array may be read-only
                 _scale(view, dtype, coef, out)
@@ -361,8 +362,6 @@ def round_to(values: Array, dtype: str) -> Array:
     """Round float64 once to a format, bfloat16 as float32; convert to an integer dtype."""
     if dtype != "bfloat16":
         return values.astype(dtype)
-    # Round to float32 with the last bit set if inexact ("round to odd"), so that the second rounding is correct.
     near = values.astype(np.float32)
-    bits = near.view(np.uint32) - (np.abs(near.astype(np.float64)) > np.abs(values)).astype(np.uint32)
-    odd = np.where(np.isfinite(values), bits | (near != values).astype(np.uint32), near.view(np.uint32))
-    return decode(encode(odd.astype(np.uint32).view(np.float32), dtype), dtype)
+    bits = odd_bits(values, near.astype(np.float64), near.view(np.int32), np.where)
+    return decode(encode(bits.view(np.float32), dtype), dtype)

@@ -171,10 +171,19 @@ class DevicePrimitives(Protocol):
 
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        """Convert to a dtype by the framework's operation, which may round float64 twice on the way to 16 bits."""
+
+    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
+        """Return the bits of float32 numbers as int32, or the reverse: for `round_once` of `_compute/device.py`."""
+        raise TypeError(f"{self.name} does not round bounds by their bits")
+
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
         """Return a scalar rounded to `dtype`, as float64."""
+        return self.cast(self.cast(scalar, dtype), "float64")
 
-    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor: ...
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return self.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         """Return g * coef, with coef in float32 for gradients of up to 32 bits, and g where coef is 1."""

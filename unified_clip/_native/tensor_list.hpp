@@ -330,7 +330,8 @@ class TensorList {
             return like;
         }
         const Py_buffer& view = buffers_[i];
-        if (!PyBuffer_IsContiguous(&view, 'C')) throw nb::value_error("a capsule needs an array in C order");
+        if (!PyBuffer_IsContiguous(&view, 'C') || !std::strchr("efd", codes_[i]))
+            throw nb::value_error("a capsule needs a real array of NumPy's formats in C order");
         like.device.type = dlpack::CPU;
         like.ndim = view.ndim;
         like.dtype = {dlpack::FLOAT, static_cast<std::uint8_t>(8 * view.itemsize), 1};

@@ -11,10 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
 
-from ..._compute.device import odd_bits
+from ..._compute.device import relative_powers
 from ..._core.types import Scalar, Tensor
-
-HALF = (jnp.float16, jnp.bfloat16)
 
 SMALL = 4096
 """Maximum elements of a tensor that `stack_small` stacks."""
@@ -102,10 +100,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     if p == 1:
         return numbers
     assert divisor is not None  # orders other than 1 and 2 have one
-    zero = numbers == 0
-    below = jnp.log(jnp.where(zero, divisor, numbers)) - jnp.log(divisor)
-    below = jnp.where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
-    return jnp.where(zero, 0.0, jnp.exp(p * below))
+    return relative_powers(numbers, p, divisor, where=jnp.where, log=jnp.log, exp=jnp.exp)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -133,17 +128,6 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
 
         zero = jnp.where(jnp.isfinite(fixed), values - fixed, 0.0)  # with the derivative of the values
         return largest + mean(zero), mean(tangent)
-
-
-def narrowed(value: Tensor, dtype: Any) -> Tensor:
-    """Return a bound rounded once to a dtype. XLA casts to 16 bits through float32, which rounds twice."""
-    if dtype not in HALF or value.dtype in (*HALF, jnp.float32):
-        return value.astype(dtype)
-    wide = jax.lax.stop_gradient(value.astype(jnp.float64))
-    near = wide.astype(jnp.float32)
-    bits = odd_bits(wide, near.astype(jnp.float64), jax.lax.bitcast_convert_type(near, jnp.int32), jnp.where)
-    once, twice = jax.lax.bitcast_convert_type(bits, jnp.float32).astype(dtype), value.astype(dtype)
-    return jnp.where(once == twice, twice, once)  # only `twice` has a derivative
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:

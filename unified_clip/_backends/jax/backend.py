@@ -15,14 +15,14 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 
 from ..._compute import collected, host, kernels, sparse_rows
-from ..._compute.device import inverse
+from ..._compute.device import inverse, round_once
 from ..._core import validation
 from ..._core.backend import Backend, Distributed, Pytree, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
 from . import custom_call, mesh_axes, sharded
-from .arithmetic import magnitudes, maximum, merged_rows, narrowed, powers, product, select, stack_small
+from .arithmetic import magnitudes, maximum, merged_rows, powers, product, select, stack_small
 from .block_sums import computed_once
 from .exchange import Exporter, beside, is_concrete, put
 from .path import JaxPath
@@ -257,11 +257,11 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return jax.lax.stop_gradient(scalar)
 
-    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        return scalar.astype(dtype).astype(jnp.float64)
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tensor.astype(dtype)
 
-    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return scalar.astype(dtype)
+    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return jax.lax.bitcast_convert_type(tensor, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = computed_once(coef)
@@ -273,7 +273,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return None if bounds_inverted is None else bool(bounds_inverted)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        return narrowed(jnp.asarray(value), tensor.dtype)
+        return round_once(self, jnp.asarray(value), self.dtype(tensor))
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [select(keep, tensor, jnp.zeros_like(tensor)) for tensor in tensors]

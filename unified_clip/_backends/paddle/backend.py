@@ -291,11 +291,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return scalar.detach()
 
-    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        return scalar.astype(dtype).astype("float64")
-
-    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return scalar.astype(dtype)
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tensor.astype(dtype)
 
     def scale(self, tensors: Sequence[Dense], coef: Scalar) -> list[Tensor]:
         return list(scaled(tensors, coef))

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from ..._compute.device import odd_bits
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
@@ -182,20 +181,6 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
         return tf.complex(product(tf.math.real(tensor), coef), product(tf.math.imag(tensor), coef))
     wide = tf.float32 if is_half(tensor) else tensor.dtype
     return tf.cast(tf.cast(tensor, wide) * tf.cast(coef, wide), tensor.dtype)
-
-
-def rounded_bound(bound: Any, dtype: Any) -> Tensor:
-    if not isinstance(bound, tf.Tensor):
-        return constant(bound, dtype)
-    if dtype not in (tf.float16, tf.bfloat16):
-        return tf.cast(bound, dtype)
-    once, twice = tf.cast(rounded_to_odd(tf.cast(bound, tf.float64)), dtype), tf.cast(bound, dtype)
-    return tf.where(tf.equal(once, twice), twice, once)  # only `twice` has a derivative
-
-
-def rounded_to_odd(wide: Tensor) -> Tensor:
-    near = tf.cast(wide, tf.float32)
-    return tf.bitcast(odd_bits(wide, tf.cast(near, tf.float64), tf.bitcast(near, tf.int32), tf.where), tf.float32)
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:

@@ -17,7 +17,7 @@ from tensorflow.python.eager.context import ensure_initialized
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
 from ..._compute import collected, host, kernels, processor, sparse_rows
-from ..._compute.device import inverse
+from ..._compute.device import inverse, round_once
 from ..._core import entry
 from ..._core.backend import Backend, Sparse, Variables
 from ..._core.path import CollectedPath, DevicePrimitives, Path
@@ -40,7 +40,6 @@ from .arithmetic import (
     powers,
     product,
     real_parts,
-    rounded_bound,
     split_long,
 )
 from .path import TensorflowPath
@@ -233,11 +232,11 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return tf.stop_gradient(scalar)
 
-    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        return tf.cast(tf.cast(scalar, dtype), tf.float64)
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tf.cast(tensor, dtype)
 
-    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return tf.cast(scalar, dtype)
+    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tf.bitcast(tensor, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = computed_once(coef)
@@ -256,7 +255,8 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return not bool(ordered) if type(ordered) is EAGER else None
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        return rounded_bound(value, tensor.dtype)
+        is_tensor = isinstance(value, tf.Tensor)
+        return round_once(self, value, self.dtype(tensor)) if is_tensor else constant(value, tensor.dtype)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [tf.where(keep, tensor, tf.zeros_like(tensor)) for tensor in tensors]

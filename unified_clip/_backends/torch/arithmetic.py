@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ..._compute.device import odd_bits
+from ..._compute.device import relative_powers
 from ..._core.types import Scalar, Tensor
 
 HALF = (torch.float16, torch.bfloat16)
@@ -44,23 +44,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     if p == 1:
         return numbers
     assert divisor is not None  # orders other than 1 and 2 have one
-    zero = numbers == 0
-    below = torch.where(zero, divisor, numbers).log() - divisor.log()
-    below = torch.where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
-    return torch.where(zero, 0.0, (p * below).exp())
-
-
-def narrowed(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a bound rounded once to a dtype. PyTorch casts to 16 bits through float32, which rounds twice."""
-    if dtype not in HALF or value.dtype in (*HALF, torch.float32):
-        return value.to(dtype)
-    once, twice = _rounded_to_odd(value.detach().to(torch.float64)).to(dtype), value.to(dtype)
-    return torch.where(once == twice, twice, once)  # only `twice` has a derivative
-
-
-def _rounded_to_odd(wide: Tensor) -> Tensor:
-    near = wide.to(torch.float32)
-    return odd_bits(wide, near.to(torch.float64), near.view(torch.int32), torch.where).view(torch.float32)
+    return relative_powers(numbers, p, divisor, where=torch.where, log=torch.log, exp=torch.exp)
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:

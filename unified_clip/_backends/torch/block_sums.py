@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..._compute import checksums, host, kernels
+from ..._compute.device import norm_dtype
 from ..._core.backend import Backend
 from ..._core.exact import BLOCK, Accumulator
 from ..._core.types import Tensor
@@ -20,26 +21,28 @@ ROWS = 32
 """Chunks of a checksum per conversion to int64."""
 
 
-class TorchSums(host.HostPath):
-    """`PartialSums` of tensors on devices, and of traced ones: the host path over copies, except for fast sums."""
+class TorchSums:
+    """`PartialSums` of tensors on devices, and of traced ones: fast sums there, others over copies on the host."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
-        super().__init__(backend, [tensor.detach() for tensor in tensors])
+        self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]
+        self.norm_dtype = norm_dtype([backend.dtype(tensor) for tensor in tensors])
 
     @functools.cached_property
-    def _views(self) -> list[kernels.Array]:
-        return [self._backend.to_numpy(tensor) for tensor in self._tensors]
+    def _on_host(self) -> host.HostPath:
+        copies = [tensor.cpu().resolve_conj().resolve_neg() for tensor in self._tensors]
+        return host.HostPath(self._backend, copies)
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         if exactly or self.norm_dtype == "float64" or any(map(_is_hard, self._tensors)):
-            return super().power_sum(p, exactly)
+            return self._on_host.power_sum(p, exactly)
         sums = [total for tensor in self._tensors for total in _block_sums(tensor, p)]
         if not sums:
             return Accumulator()
         joined = kernels.array_list(
             [(torch.cat([total.to(sums[0].device) for total in sums]).cpu().numpy(), "float64")]
         )
-        total = kernels.power_sum(joined, 1, "float64", self._threads, exactly=True)
+        total = kernels.power_sum(joined, 1, "float64", threads=1, exactly=True)
         return Accumulator.from_block_sums(total.total) + Accumulator(nan=total.nan, infinite=total.infinite)
 
     def checksum(self) -> int:
@@ -49,6 +52,15 @@ class TorchSums(host.HostPath):
         sums = [total for tensor in self._tensors for total in _weighted_sums(tensor, weights[tensor.device])]
         totals = torch.cat([total.to(sums[0].device) for total in sums]).tolist() if sums else []  # waits once
         return checksums.combined(total % 2**64 for total in totals)
+
+    def max_abs(self, dtype: str) -> float:
+        return self._on_host.max_abs(dtype)
+
+    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
+        return self._on_host.relative_sum(p, top)
+
+    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
+        return self._on_host.general_root(total, p, top, dtype)
 
 
 def _is_hard(tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..._compute import host, kernels, memory
-from ..._compute.device import DevicePath, inverse
+from ..._compute.device import DevicePath, inverse, round_once
 from ..._core.path import Change, DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
 from . import arithmetic, conditions, lists, operators, sharded
@@ -79,8 +79,11 @@ class TorchPrimitives(DevicePrimitives):
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return scalar.detach()
 
-    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        return scalar.to(DTYPES[dtype]).to(torch.float64)
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tensor.to(DTYPES[dtype])
+
+    def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tensor.view(DTYPES[dtype])
 
     def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
         return (scalar if type(scalar) in PLAIN else sharded.full_tensor(scalar)).to(DTYPES[dtype])
@@ -107,9 +110,9 @@ class TorchPrimitives(DevicePrimitives):
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor):
-            return arithmetic.narrowed(value.to(tensor.device), tensor.dtype)
+            return round_once(self, value.to(tensor.device), NAMES[tensor.dtype])
         if tensor.dtype in REAL and torch.compiler.is_compiling():
-            return arithmetic.narrowed(self.constant(value, [tensor]), tensor.dtype)
+            return round_once(self, self.constant(value, [tensor]), NAMES[tensor.dtype])
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
