@@ -184,12 +184,8 @@ class MlxBackend(Backend, DevicePrimitives):
     def is_finite(self, scalar: Scalar) -> bool | None:
         return None if self.in_graph([scalar]) else math.isfinite(scalar.item())
 
-    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        arrays = list(map(_as_mlx, tensors))
-        nan, inf = (
-            reduce(mx.add, (mx.sum(test(array).astype(mx.float64)) for array in arrays), mx.array(0.0, mx.float64))
-            for test in (mx.isnan, mx.isinf)
-        )
+    def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        nan, inf = (mx.sum(test(_as_mlx(tensor)).astype(mx.float64)) for test in (mx.isnan, mx.isinf))
         return nan, inf
 
 

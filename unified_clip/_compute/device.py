@@ -5,7 +5,9 @@ Compiled graphs, GPUs and derivatives use it. It moves no value to the host.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -154,12 +156,16 @@ class DevicePath:
         return self._backend.is_finite(n)
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
-        counts = [self._backend.count_nonfinite([tensor]) for tensor in self._tensors]
-        values = map(int, self.read_later([scalar for both in counts for scalar in both]).values())
+        values = map(int, self.read_later([count for both in self._nonfinite_counts() for count in both]).values())
         return list(zip(values, values, strict=True))
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
-        return self._backend.count_nonfinite(self._tensors)
+        zero = self.xp.asarray(0.0)
+        nan, inf = zip((zero, zero), *self._nonfinite_counts(), strict=True)
+        return functools.reduce(operator.add, nan), functools.reduce(operator.add, inf)
+
+    def _nonfinite_counts(self) -> list[list[Scalar]]:
+        return [list(map(self.xp.asarray, self._backend.count_nonfinite(tensor))) for tensor in self._tensors]
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
         return self._backend.in_graph([*self._tensors, *scalars])

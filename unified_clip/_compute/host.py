@@ -82,9 +82,6 @@ class HostPath:
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(kernels.magnitudes(self._parts), p, top)
 
-    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-        return kernels.general_root(total, p, top, dtype)
-
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         view, dtype = self._parts[0]
         if groups is None:

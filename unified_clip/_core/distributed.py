@@ -83,9 +83,6 @@ class PartialSums(Protocol):
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         """Return the sum of (|g| / top)**p as two numbers, whose sum it is."""
 
-    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-        """Return the norm, from such a sum over all ranks."""
-
 
 Measure = Callable[[Sequence[Tensor]], PartialSums]
 

@@ -222,8 +222,8 @@ class DevicePrimitives(Protocol):
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Wait for a scalar's device, and return whether it is finite; None in a graph."""
 
-    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        """Return the numbers of NaN and inf in all tensors, as scalars on the device."""
+    def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers of NaN and inf in a tensor, as 0-d tensors on its device."""
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Return whether any of these tensors and scalars is traced, so that it has no value yet."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Protocol
 
-from .._core.distributed import AWAITED
+from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
 from .._core.types import Leaf
 from . import differences
@@ -63,15 +63,6 @@ class Group(Protocol):
 
     def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each int64 over the ranks."""
-
-
-class Magnitudes(Protocol):
-    """The local gradients of a rank, for a maximum over ranks."""
-
-    norm_dtype: str
-
-    def max_abs(self, dtype: str) -> float:
-        """Return the largest magnitude, rounded to a dtype; NaN if there is a NaN."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +135,7 @@ class Consensus:
         self._all_reduce_sum([0] * (WORDS + 2) + [ADDS, 1] + [0] * COMPARED)
         self._texts(rejects=True)
 
-    def max_abs(self, own: Magnitudes, p: float) -> tuple[float, str]:
+    def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
         """Return the largest magnitude over all ranks, NaN if there is a NaN. The bits of float64 have that order.
 
         For p = inf it is rounded to the norm's dtype, which no rank knows before; else to float64.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from .._compute.kernels import general_root
 from .._core.distributed import DistributedSpec, Measure, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
@@ -30,18 +31,37 @@ class NormGroup(NamedTuple):
     """Name and shape, equal on the ranks of its groups. None if unknown on this rank."""
 
 
-class SingleProcess:
-    """A group of one process."""
+class ProcessGroup(ABC):
+    """A `Group` by its global ranks. A subclass has the framework's all-reduce."""
 
-    rank, size = 0, 1
-
-    def __init__(self) -> None:
-        self.ranks, self.key = [0], self
+    def __init__(self, key: Any, ranks: Sequence[int], here: int) -> None:
+        """`here`: the global rank of this process."""
+        if here not in ranks:
+            raise ValueError(
+                f"rank {here} is not in process_group, which has the ranks {list(ranks)}. Pass a group with this rank, "
+                "or call on the other ranks only"
+            )
+        self.key, self.ranks, self.rank, self.size = key, list(ranks), ranks.index(here), len(ranks)
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        return list(numbers)
+        return self.all_reduce(numbers, "SUM")
 
-    all_reduce_max = all_reduce_sum
+    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
+        return self.all_reduce(numbers, "MAX")
+
+    @abstractmethod
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        """Reduce each int64 over the ranks. `op`: the name in the framework's `ReduceOp`."""
+
+
+class SingleProcess(ProcessGroup):
+    """A group of one process."""
+
+    def __init__(self) -> None:
+        super().__init__(self, [0], here=0)
+
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        return list(numbers)
 
 
 class LocalShards(ABC):
@@ -259,7 +279,7 @@ def _norm(own: PartialSums, consensus: Consensus, p: float) -> tuple[float, str]
     top, dtype = consensus.max_abs(own, p)
     if p == math.inf or top == 0 or not math.isfinite(top):
         return top, dtype
-    return own.general_root(consensus.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
+    return general_root(consensus.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
 
 
 def _power_norm(own: PartialSums, consensus: Consensus, p: int, *, exactly: bool) -> tuple[float | None, str]:

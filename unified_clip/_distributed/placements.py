@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec
 from .._core.types import Leaf, Tensor
 from .consensus import Group, undeclared
 from .differences import REMEDY
-from .norm import LocalShards, NormGroup, SingleProcess, label
-
-
-class RankedGroup(Group, Protocol):
-    """A group with the global ranks of its processes."""
-
-    ranks: list[int]
+from .norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
@@ -76,7 +70,7 @@ class DistributedGradients(LocalShards):
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self._gradients = [leaf.tensor for leaf in gradients]
-        self._groups: dict[Any, Any] = {}
+        self._groups: dict[Any, ProcessGroup] = {}
         self._assumed_copies: list[int] = []
         self._checked_meshes: set[frozenset[int]] = set()
 
@@ -111,21 +105,21 @@ class DistributedGradients(LocalShards):
         """Return the placements of a tensor as text: `Shard(dim=0) over dp=4`."""
 
     @abstractmethod
-    def world(self) -> RankedGroup: ...
+    def world(self) -> ProcessGroup: ...
 
     @abstractmethod
-    def group_from(self, process_group: Any) -> RankedGroup:
+    def group_from(self, process_group: Any) -> ProcessGroup:
         """Return the group that the caller passes as process_group."""
 
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
         """Return the groups over which a gradient is sharded, one after the other; None if unknown."""
 
-    def inferred_group(self) -> RankedGroup | None:
+    def inferred_group(self) -> ProcessGroup | None:
         """Return the group that the framework has set up, if neither the caller nor a mesh determines it."""
         return None
 
-    def inferred_owner(self, leaf: Leaf, group: RankedGroup) -> bool | None:
+    def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
         """Return whether this rank counts a plain tensor, if the framework's attributes determine it."""
         return None
 
@@ -180,7 +174,7 @@ class DistributedGradients(LocalShards):
     def layouts(self) -> Iterable[str]:
         return map(self.layout, self._gradients)
 
-    def group(self) -> SingleProcess | RankedGroup:
+    def group(self) -> ProcessGroup:
         return SingleProcess() if self._spec.process_group is None else self._group
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
@@ -206,8 +200,13 @@ class DistributedGradients(LocalShards):
 
     # -- the group
 
+    def cached_group(self, key: Hashable, make: Callable[[], ProcessGroup]) -> ProcessGroup:
+        if key not in self._groups:
+            self._groups[key] = make()
+        return self._groups[key]
+
     @functools.cached_property
-    def _group(self) -> RankedGroup:
+    def _group(self) -> ProcessGroup:
         group, mesh_name = self._find_group(), self.terminology.mesh
         mesh = getattr(self._spec.ownership, "mesh_ranks", None)
         if mesh is not None and mesh != set(group.ranks):
@@ -217,7 +216,7 @@ class DistributedGradients(LocalShards):
             )
         return group
 
-    def _find_group(self) -> RankedGroup:
+    def _find_group(self) -> ProcessGroup:
         process_group, world = self._spec.process_group, self.world()
         if process_group != "auto":
             return self.group_from(process_group)
@@ -242,7 +241,7 @@ class DistributedGradients(LocalShards):
 
     # -- ownership
 
-    def _counts(self, index: int, group: RankedGroup) -> bool:
+    def _counts(self, index: int, group: ProcessGroup) -> bool:
         """Return whether this rank counts its local tensor of a gradient."""
         gradient = self._gradients[index]
         if not self.is_sharded(gradient):
@@ -252,7 +251,7 @@ class DistributedGradients(LocalShards):
         is_owner = len(ranks) == group.size or self._is_owner(index, group, ranks)  # it may raise, so it comes first
         return is_owner and self.is_first(gradient)
 
-    def _check_within(self, leaf: Leaf, ranks: frozenset[int], group: RankedGroup) -> None:
+    def _check_within(self, leaf: Leaf, ranks: frozenset[int], group: ProcessGroup) -> None:
         if ranks not in self._checked_meshes and not ranks <= set(group.ranks):
             raise ValueError(
                 f"the gradient at {leaf.place} is on a {self.terminology.mesh} with the ranks {sorted(ranks)}, but "
@@ -260,7 +259,7 @@ class DistributedGradients(LocalShards):
             )
         self._checked_meshes.add(ranks)
 
-    def _is_owner(self, index: int, group: RankedGroup, ranks: frozenset[int]) -> bool:
+    def _is_owner(self, index: int, group: ProcessGroup, ranks: frozenset[int]) -> bool:
         """Return whether the elements on `ranks`, which are only some of the group, are counted."""
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])

@@ -106,11 +106,8 @@ class ToyBackend(Backend, DevicePrimitives):
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return scalar
 
-    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
-        return scalar.cast(dtype).cast("float64")
-
-    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return scalar.cast(dtype)
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
+        return tensor.cast(dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         results = [tensor.copy() for tensor in tensors]
@@ -137,12 +134,9 @@ class ToyBackend(Backend, DevicePrimitives):
     def cos(self, scalar: Scalar) -> Scalar:
         return np.cos(scalar)
 
-    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
-            counts = (test(tensor).cast("float64").sum(_all_axes(tensor)).reshape(()) for tensor in tensors)
-            return sum(counts, start=self.constant(0.0, tensors))
-
-        return count(np.isnan), count(np.isinf)
+    def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        nan, inf = (test(tensor).cast("float64").sum(_all_axes(tensor)).reshape(()) for test in (np.isnan, np.isinf))
+        return nan, inf
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.copy()

@@ -287,13 +287,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def is_finite(self, scalar: Scalar) -> bool | None:
         return None if isinstance(scalar, jax.core.Tracer) else bool(jnp.isfinite(scalar))
 
-    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
-            return sum(
-                (jnp.sum(test(tensor), dtype=jnp.float64) for tensor in tensors), start=jnp.zeros((), jnp.float64)
-            )
-
-        return count(jnp.isnan), count(jnp.isinf)
+    def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        return jnp.sum(jnp.isnan(tensor), dtype=jnp.float64), jnp.sum(jnp.isinf(tensor), dtype=jnp.float64)
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = jax.enable_x64(True)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..._compute import host, kernels
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
-from ..._distributed.norm import LocalShards, NormGroup, SingleProcess, label
+from ..._distributed.norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
 from ..._distributed.placements import declared_owner, ownership_unknown
 from . import mesh_axes
 
@@ -116,18 +116,14 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
     return JaxShards(gradients, parameters, spec)
 
 
-class JaxGroup:
+class JaxGroup(ProcessGroup):
     """Processes of `jax.distributed`, this one among them."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
-        self._ranks, self.key = ranks, self
-        self.rank, self.size = ranks.index(jax.process_index()), len(ranks)
+        super().__init__(self, ranks, here=jax.process_index())
 
-    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        return _all_reduce(self._ranks, numbers, jnp.sum)
-
-    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
-        return _all_reduce(self._ranks, numbers, jnp.max)
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        return _all_reduce(tuple(self.ranks), numbers, jnp.sum if op == "SUM" else jnp.max)
 
 
 @functools.cache
@@ -178,7 +174,7 @@ class JaxShards(LocalShards):
     def world(self) -> JaxGroup:
         return self._world
 
-    def group(self) -> SingleProcess | JaxGroup:
+    def group(self) -> ProcessGroup:
         if self._spec.process_group is not None:
             return self._world
         for leaf, value in zip(self._leaves, self.values, strict=True):

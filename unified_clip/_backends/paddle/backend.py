@@ -327,15 +327,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     def is_finite(self, scalar: Scalar) -> bool | None:
         return bool(paddle.isfinite(scalar)) if isinstance(scalar, paddle.Tensor) else None
 
-    def count_nonfinite(self, tensors: Sequence[Dense]) -> tuple[Scalar, Scalar]:
-        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
-            total = self.constant(0.0, tensors)
-            for tensor in tensors:
-                flags = test(tensor.wide).any(axis=-1) if tensor.is_complex else test(tensor.wide)
-                total = total + flags.astype("float64").sum()
-            return total
-
-        return count(paddle.isnan), count(paddle.isinf)
+    def count_nonfinite(self, tensor: Dense) -> tuple[Tensor, Tensor]:
+        nan, inf = paddle.isnan(tensor.wide), paddle.isinf(tensor.wide)
+        if tensor.is_complex:
+            nan, inf = nan.any(axis=-1), inf.any(axis=-1)
+        return nan.astype("float64").sum(), inf.astype("float64").sum()
 
     @contextmanager
     def scope(self, differentiable: bool) -> Iterator[None]:

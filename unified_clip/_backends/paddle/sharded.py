@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,8 +12,8 @@ import paddle
 
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
-from ..._distributed.norm import NormGroup
-from ..._distributed.placements import DistributedGradients, RankedGroup, Terminology
+from ..._distributed.norm import NormGroup, ProcessGroup
+from ..._distributed.placements import DistributedGradients, Terminology
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -61,35 +62,20 @@ def _with_placements(leaf: Leaf) -> Leaf:
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
-class PaddleGroup:
+class PaddleGroup(ProcessGroup):
     """A group of `paddle.distributed`. None is the world group."""
 
     def __init__(self, group: Any) -> None:
         if group is None and paddle.distributed.is_initialized():
             group = paddle.distributed.get_group(0)
-        self._group = self.key = group
-        self.ranks: list[int] = [0] if group is None else list(group.ranks)
-        self.size = len(self.ranks)
-        here = paddle.distributed.get_rank()
-        if here not in self.ranks:
-            raise ValueError(
-                f"rank {here} is not in process_group, which has the ranks {self.ranks}. Pass a group with this rank, "
-                "or call on the other ranks only"
-            )
-        self.rank = self.ranks.index(here)
+        super().__init__(group, [0] if group is None else group.ranks, here=paddle.distributed.get_rank())
 
-    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        return self._all_reduce(numbers, paddle.distributed.ReduceOp.SUM)
-
-    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
-        return self._all_reduce(numbers, paddle.distributed.ReduceOp.MAX)
-
-    def _all_reduce(self, numbers: Sequence[int], op: Any) -> list[int]:
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:
             return list(numbers)
-        place = paddle.CPUPlace() if self._group.backend == "GLOO" else None
+        place = paddle.CPUPlace() if self.key.backend == "GLOO" else None
         tensor = paddle.to_tensor(np.array(numbers, np.int64), place=place)
-        paddle.distributed.all_reduce(tensor, op, self._group)
+        paddle.distributed.all_reduce(tensor, getattr(paddle.distributed.ReduceOp, op), self.key)
         reduced: list[int] = tensor.tolist()
         return reduced
 
@@ -216,10 +202,10 @@ class PaddleShards(DistributedGradients):
 
     # -- groups
 
-    def world(self) -> PaddleGroup:
+    def world(self) -> ProcessGroup:
         return self._group_of(None)
 
-    def group_from(self, process_group: Any) -> PaddleGroup:
+    def group_from(self, process_group: Any) -> ProcessGroup:
         if isinstance(process_group, paddle.distributed.ProcessMesh):
             return self._group_of(_existing_group(process_group.process_ids))
         if not isinstance(process_group, paddle.distributed.communication.group.Group):
@@ -229,13 +215,13 @@ class PaddleShards(DistributedGradients):
             )
         return self._group_of(process_group)
 
-    def inferred_group(self) -> PaddleGroup | None:
+    def inferred_group(self) -> ProcessGroup | None:
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return None
         self._check_all_reduced()
         return self._group_of(self._hcg.get_check_parallel_group())
 
-    def shard_groups(self, leaf: Leaf, tensor: Any) -> list[PaddleGroup] | None:
+    def shard_groups(self, leaf: Leaf, tensor: Any) -> list[ProcessGroup] | None:
         if is_dist(tensor):
             here = self._rank in tensor.process_mesh.process_ids
             is_sharded = here and any(placement.is_shard() for placement in tensor.placements)
@@ -248,12 +234,8 @@ class PaddleShards(DistributedGradients):
         is_complete = self._uses_attributes() and not _is_shard(parameter)
         return is_complete or super().is_complete(parameter, tensor)
 
-    def _group_of(self, group: Any) -> PaddleGroup:
-        key = None if group is None else group.id
-        if key not in self._groups:
-            self._groups[key] = PaddleGroup(group)
-        paddle_group: PaddleGroup = self._groups[key]
-        return paddle_group
+    def _group_of(self, group: Any) -> ProcessGroup:
+        return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
         """Reject a user's parameters with fleet's sharding: only inside of the step are gradients complete."""
@@ -269,7 +251,7 @@ class PaddleShards(DistributedGradients):
 
     # -- attributes of plain parameters
 
-    def inferred_owner(self, leaf: Leaf, group: RankedGroup) -> bool | None:
+    def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
         if isinstance(leaf.parameter, PARAMETER) and self._uses_attributes():
             return self._is_first(leaf.parameter, group)
         return None
@@ -280,14 +262,14 @@ class PaddleShards(DistributedGradients):
             return False
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
 
-    def _is_first(self, parameter: Any, group: RankedGroup) -> bool:
+    def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
         """Return whether this is the first rank of the group with these elements of a plain parameter."""
         is_shard = _is_shard(parameter)
         if is_shard not in self._first:
             self._first[is_shard] = self._ranks_with_copies(group, is_shard)[0] == self._rank
         return self._first[is_shard] and getattr(parameter, "is_firstly_shared", True) is not False
 
-    def _ranks_with_copies(self, group: RankedGroup, is_shard: bool) -> list[int]:
+    def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> list[int]:
         """Return the ranks of a group with the same elements of a parameter as this rank."""
         if self._hcg is None:
             return [self._rank] if is_shard else group.ranks

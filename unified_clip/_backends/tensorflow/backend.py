@@ -270,16 +270,10 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def is_finite(self, scalar: Scalar) -> bool | None:
         return bool(np.isfinite(scalar.numpy())) if type(scalar) is EAGER else None
 
-    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
-            total = self.constant(0.0, tensors)
-            for tensor in tensors:
-                parts = [tf.math.real(tensor), tf.math.imag(tensor)] if tensor.dtype.is_complex else [tensor]
-                flags = functools.reduce(tf.logical_or, map(test, parts))
-                total += tf.reduce_sum(tf.cast(flags, tf.float64))
-            return total
-
-        return count(tf.math.is_nan), count(tf.math.is_inf)
+    def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [tf.math.real(tensor), tf.math.imag(tensor)] if tensor.dtype.is_complex else [tensor]
+        nan, inf = (functools.reduce(tf.logical_or, map(test, parts)) for test in (tf.math.is_nan, tf.math.is_inf))
+        return tf.reduce_sum(tf.cast(nan, tf.float64)), tf.reduce_sum(tf.cast(inf, tf.float64))
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         if differentiable or not tf.executing_eagerly():

@@ -59,9 +59,6 @@ class TorchSums:
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return self._on_host.relative_sum(p, top)
 
-    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-        return self._on_host.general_root(total, p, top, dtype)
-
 
 def _is_hard(tensor: Tensor) -> bool:
     """Return whether a tensor needs exact sums on the host."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -135,13 +135,8 @@ class TorchPrimitives(DevicePrimitives):
     def is_finite(self, scalar: Scalar) -> bool | None:
         return None if conditions.is_watched() or type(scalar) not in PLAIN else bool(scalar.isfinite())
 
-    def count_nonfinite(self, tensors: Sequence[Tensor]) -> tuple[Scalar, Scalar]:
-        zero = self.constant(0.0, tensors)
-
-        def count(test: Callable[[Tensor], Tensor]) -> Scalar:
-            return sum((self.constant(test(tensor).sum(), tensors) for tensor in tensors), start=zero)
-
-        return count(torch.isnan), count(torch.isinf)
+    def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        return tensor.isnan().sum(), tensor.isinf().sum()
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         return nullcontext() if differentiable else torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,8 @@ import torch
 
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
-from ..._distributed.norm import NormGroup, SingleProcess
-from ..._distributed.placements import DistributedGradients, RankedGroup, Terminology
+from ..._distributed.norm import NormGroup, ProcessGroup, SingleProcess
+from ..._distributed.placements import DistributedGradients, Terminology
 
 
 def is_dtensor(value: Any) -> bool:
@@ -72,32 +73,17 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
             )
 
 
-class TorchGroup:
+class TorchGroup(ProcessGroup):
     """A process group of `torch.distributed`."""
 
     def __init__(self, group: Any) -> None:
-        self._group = group
-        self.rank = torch.distributed.get_rank(group)
-        self.size = torch.distributed.get_world_size(group)
-        self.ranks = torch.distributed.get_process_group_ranks(group)
-        self.key = group
-        if self.rank < 0:
-            raise ValueError(
-                f"rank {torch.distributed.get_rank()} is not in process_group, which has the ranks {self.ranks}. Pass "
-                "a group with this rank, or call on the other ranks only"
-            )
+        super().__init__(group, torch.distributed.get_process_group_ranks(group), here=torch.distributed.get_rank())
 
-    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        return self._all_reduce(numbers, torch.distributed.ReduceOp.SUM)
-
-    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
-        return self._all_reduce(numbers, torch.distributed.ReduceOp.MAX)
-
-    def _all_reduce(self, numbers: Sequence[int], op: Any) -> list[int]:
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.int64, device=_device(self._group))
-        torch.distributed.all_reduce(tensor, op, self._group)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=_device(self.key))
+        torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), self.key)
         reduced: list[int] = tensor.tolist()
         return reduced
 
@@ -193,11 +179,11 @@ class TorchShards(DistributedGradients):
 
     # -- groups
 
-    def world(self) -> RankedGroup:
+    def world(self) -> ProcessGroup:
         is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
         return self._group_of(torch.distributed.group.WORLD) if is_initialized else SingleProcess()
 
-    def group_from(self, process_group: Any) -> TorchGroup:
+    def group_from(self, process_group: Any) -> ProcessGroup:
         if hasattr(process_group, "get_all_groups"):
             return self._group_of(_group_of_mesh(process_group))
         # `new_group` returns an int on ranks outside of the group.
@@ -208,18 +194,15 @@ class TorchShards(DistributedGradients):
             )
         return self._group_of(process_group)
 
-    def shard_groups(self, leaf: Leaf, tensor: Any) -> list[TorchGroup] | None:
+    def shard_groups(self, leaf: Leaf, tensor: Any) -> list[ProcessGroup] | None:
         if not is_dtensor(tensor):
             return [] if self.is_complete(leaf.parameter, tensor) else None
         mesh = tensor.device_mesh
         dims = [dim for dim, p in enumerate(tensor.placements) if mesh.size(dim) > 1 and _is_shard(p)]
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
-    def _group_of(self, group: Any) -> TorchGroup:
-        if group not in self._groups:
-            self._groups[group] = TorchGroup(group)
-        torch_group: TorchGroup = self._groups[group]
-        return torch_group
+    def _group_of(self, group: Any) -> ProcessGroup:
+        return self.cached_group(group, functools.partial(TorchGroup, group))
 
 
 def _local(gradient: Any) -> Tensor:
