@@ -685,3 +685,12 @@ def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
     for call in calls:
         with pytest.raises(ValueError, match=r"^position 0 has 65 axes, and at most 64 are supported"):
             call()
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+def test_values_of_a_lazily_conjugated_tensor_stay_valid_after_they_are_read(size: int) -> None:
+    numbers = torch.randn(size, dtype=torch.complex64)
+    values = BACKEND.to_numpy(numbers.conj())  # reads a copy, as it does for a GPU
+    others = [torch.zeros(size, dtype=torch.complex64) for _ in range(8)]  # in the copy's memory, if that is free
+    assert len(others) == 8
+    np.testing.assert_array_equal(values, numbers.numpy().conj())

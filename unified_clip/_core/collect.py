@@ -32,12 +32,10 @@ def collect_in_place(
     instead: str,
     *,
     plain: bool,
-    keep: Callable[[Any], bool] = wants_clipping,
-    reject_complex: bool = False,
     spec: DistributedSpec = INFERRED,
-    measures: bool = False,
+    **options: Any,
 ) -> tuple[GradientList, Functional | InPlace]:
-    """Return gradients to be clipped in place. `plain`: try one pass. See `GradientList`."""
+    """Return gradients to be clipped in place. `plain`: try one pass. `options`: of `in_place`."""
     path = None
     plain = plain and not observer.needs_leaves() and not spec.is_given
     if plain and backend.parameters is not None:
@@ -47,16 +45,7 @@ def collect_in_place(
     elif plain and type(container) is list:
         path = backend.collect_tensors(container, differentiable=False, in_place=True)
     if path is None:
-        return in_place(
-            backend,
-            container,
-            function,
-            instead,
-            keep=keep,
-            reject_complex=reject_complex,
-            spec=spec,
-            measures=measures,
-        )
+        return in_place(backend, container, function, instead, spec=spec, **options)
     if backend.writable:
         return from_path(path, InPlace(backend, container, (), {}))
     return from_path(path, Functional(container, list, reuse_unchanged=True, into=container))
@@ -69,12 +58,11 @@ def in_place(
     instead: str,
     *,
     keep: Callable[[Any], bool] = wants_clipping,
-    reject_complex: bool = False,
     arrange: Arrange = list,
-    spec: DistributedSpec = INFERRED,
-    measures: bool = False,
+    reject_complex: bool = False,
+    **options: Any,
 ) -> tuple[GradientList, InPlace]:
-    """Return gradients to be clipped in place, checked one by one."""
+    """Return gradients to be clipped in place, checked one by one. `options`: of `GradientList`."""
     tree = containers.flatten(backend, container)
     _warn_if_used_up(tree, function)
     if not backend.writable and not tree.used_up and container is not None:
@@ -96,10 +84,9 @@ def in_place(
         [leaf for index, leaf in enumerate(leaves) if owners[index] == index],
         writer,
         reject_complex=reject_complex,
-        spec=spec,
         parameters=[leaf for leaf in parameters if keep(leaf.parameter)],
-        measures=measures,
         function=function,
+        **options,
     )
     for leaf, owner in zip(leaves, owners, strict=True):
         if leaves[owner] is not leaf:
