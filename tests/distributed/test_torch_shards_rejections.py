@@ -121,19 +121,19 @@ def test_a_rank_without_gradients_is_named_where_elements_are_checked(worlds: Wo
     ],
 )  # fmt: skip
 def test_a_device_computes_the_checksum_of_the_host(tensor: torch.Tensor) -> None:
-    assert TorchSums([tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
+    assert TorchSums(BACKEND, [tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
 
 
 @pytest.mark.parametrize("chunks", [1, block_sums.ROWS, 2 * block_sums.ROWS + 1])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_device_computes_the_checksum_of_many_chunks(chunks: int, more: int) -> None:
     tensor = torch.arange(chunks * checksums.CHUNK + more, dtype=torch.float32)
-    assert TorchSums([tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
+    assert TorchSums(BACKEND, [tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
 
 
 def test_a_device_is_waited_for_once_for_the_checksum_of_several_tensors() -> None:
     tensors = [torch.randn(3), torch.zeros(0), torch.randn(checksums.CHUNK + 1).half()]
     with calls_of(torch.Tensor, ("tolist", "item", "cpu")) as calls:
-        found = TorchSums(tensors).checksum()
+        found = TorchSums(BACKEND, tensors).checksum()
     assert found == checksums.checksum([BACKEND.host_view(tensor) for tensor in tensors])
     assert calls == ["tolist"]

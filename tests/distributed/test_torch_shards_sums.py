@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import reference
 
+from unified_clip._backends.torch import BACKEND
 from unified_clip._backends.torch.block_sums import CHUNK, TorchSums
 from unified_clip._core.exact import BLOCK
 
@@ -17,7 +18,7 @@ nan, inf = math.nan, math.inf
 
 def norm_of(tensors: list[torch.Tensor], p: int) -> float | None:
     """From a fast sum, where that leaves no doubt, else from the exact one."""
-    sums = TorchSums(tensors)
+    sums = TorchSums(BACKEND, tensors)
     n = sums.power_sum(p, False).root(p, sums.norm_dtype)
     return sums.power_sum(p, True).root(p, sums.norm_dtype) if n is None else n
 

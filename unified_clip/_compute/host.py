@@ -204,15 +204,15 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 # -- the choice of path
 
 
-def kernels_in_graphs() -> bool:
-    """Return whether compiled graphs may call the compiled kernels, where a framework supports it.
+def kernels_in_graphs(*own: str) -> bool:
+    """Return whether compiled graphs may call the compiled kernels, where a framework supports it. `own`: its paths.
 
     UNIFIED_CLIP_GRAPH=framework keeps graphs free of them.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework"):
         raise ValueError(f"UNIFIED_CLIP_GRAPH is {choice!r}. Set it to 'framework', or leave it unset")
-    return not choice and not forced_path()
+    return not choice and not forced_path(*own)
 
 
 def forced_path(*own: str) -> str:

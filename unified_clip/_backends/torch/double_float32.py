@@ -231,7 +231,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         """Return a bound. A tensor of float64 or integers is rounded on the CPU."""
         if not isinstance(value, torch.Tensor) or value.dtype in NARROW:
             return super().bound(value, tensor)
-        return super().bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)
+        return PRIMITIVES.bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return super().is_finite(scalar.hi)

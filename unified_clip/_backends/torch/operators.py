@@ -25,7 +25,7 @@ LIBRARY = torch.library.Library("unified_clip", "DEF")
 LIBRARY.define("norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor")
 LIBRARY.define("scale_(Tensor(a!)[] tensors, Tensor coef, bool per_tensor) -> ()")
 
-ENABLED = KERNELS is not None and host.kernels_in_graphs()
+ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs")
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
