@@ -49,8 +49,10 @@ class HostPath:
         return self._backend.name
 
     def norm(self, p: float) -> Scalar:
-        if p in (1, 2):
-            return rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype)
+        if p == 2 or (p == 1 and not self._has_complex):
+            return self._list.norm(int(p), self.norm_dtype == "float64", self._threads)
+        if p == 1:
+            return rounded_norm(partial(self.power_sum, 1), 1, self.norm_dtype)
         if p == math.inf:
             return self.max_abs(self.norm_dtype)
         with processor.ieee_arithmetic():
@@ -85,7 +87,7 @@ class HostPath:
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         view, dtype = self._parts[0]
         if groups is None:
-            return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
+            return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads, self._list)
         rows = self._backend.host_view(groups)
         return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
 

@@ -47,6 +47,10 @@ class ArrayList:
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
 
+    def norm(self, p: int, is_float64: bool, threads: int) -> float:
+        dtype = "float64" if is_float64 else "float32"
+        return rounded_norm(partial(power_sum, self, p, dtype, threads), p, dtype)
+
     def power_sum(self, p: int, method: str, threads: int) -> tuple[bytes, bool, bool]:
         real = [part for view, dtype in self._parts for part in _real_and_imaginary(view, dtype)]
         total = _block_sums(real, p) if method == "blocks" else _exact_sum(real, p)
@@ -92,11 +96,6 @@ def array_list(parts: Sequence[Part]) -> Any:
 
 
 # -- norms
-
-
-def exact_norm(parts: Sequence[Part], p: int, dtype: str, threads: int = 1) -> float:
-    """Return the norm of real arrays; for p = 2 also of complex ones."""
-    return rounded_norm(partial(power_sum, array_list(parts), p, dtype, threads), p, dtype)
 
 
 def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
@@ -208,9 +207,12 @@ def nan_last(value: float) -> tuple[bool, float]:
 
 
 def slice_norms(
-    view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1
+    view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1, arrays: Any | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return the correctly rounded 2-norm of each slice, from a fast sum, and from an exact sum where in doubt."""
+    """Return the correctly rounded 2-norm of each slice, from a fast sum, and from an exact sum where in doubt.
+
+    `arrays`: the list of the view, if it exists.
+    """
     kept = [axis not in axes for axis in range(view.ndim)]
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
     wide = wider_than(norm_name)
@@ -219,7 +221,7 @@ def slice_norms(
     else:
         if norm_name == "float32":
             sums = np.zeros(shape)
-            array_list([(view, dtype)]).slice_sums(kept, sums, threads)
+            (arrays or array_list([(view, dtype)])).slice_sums(kept, sums, threads)
         else:
             sums = _slice_sums(view, dtype, kept, wide)
         length = view.size // max(sums.size, 1)
@@ -227,7 +229,7 @@ def slice_norms(
     slices = _slices(view, kept)
     for index in doubt:
         part = slices[np.unravel_index(index, slices.shape[: sum(kept)])]
-        norms[index] = exact_norm([(part, dtype)], 2, norm_name)
+        norms[index] = array_list([(part, dtype)]).norm(2, norm_name == "float64", threads)
     return norms.reshape(shape)
 
 

@@ -123,9 +123,9 @@ def test_the_exact_sum_is_needed_and_taken(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(kernels, "KERNELS", None)
     exact_sum = kernels._exact_sum
     monkeypatch.setattr(kernels, "_exact_sum", lambda parts, p: taken.append(p) or exact_sum(parts, p))
-    assert kernels.exact_norm(clear, 2, "float32") == 5.0
+    assert kernels.array_list(clear).norm(2, False, 1) == 5.0
     assert taken == []
-    assert kernels.exact_norm(near, 2, "float32") == 2.0**24
+    assert kernels.array_list(near).norm(2, False, 1) == 2.0**24
     assert taken == [2]
 
 

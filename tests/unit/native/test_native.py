@@ -133,9 +133,9 @@ def test_threads_do_not_show(threads: int) -> None:
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (1, 300_000, 5, 4096, 150_001)]
     text = listed(arrays, "fffff").power_sum(2, "exact", threads)
     assert text == listed(arrays, "fffff").power_sum(2, "exact", 1)
-    assert kernels.exact_norm([(a, "float32") for a in arrays], 2, "float32", threads) == kernels.exact_norm(
-        [(a, "float32") for a in arrays], 2, "float32", 1
-    )
+    for is_float64 in (False, True):
+        alone = listed(arrays, "fffff").norm(2, is_float64, 1)
+        assert listed(arrays, "fffff").norm(2, is_float64, threads) == alone
     assert listed(arrays, "fffff").max_abs(threads) == max(float(np.abs(a).max()) for a in arrays)
     results = [np.empty_like(a) for a in arrays]
     listed(arrays, "fffff").scale(0.3, threads, results)
@@ -246,7 +246,7 @@ def same_numbers(got: Any, wanted: Any, name: str) -> None:
 def test_views_with_gaps_are_measured_and_written_where_they_are() -> None:
     base = np.arange(24.0, dtype=np.float32).reshape(4, 6)
     view = base[::2, 1:4]
-    norm = kernels.exact_norm([(view, "float32")], 2, "float32")
+    norm = kernels.array_list([(view, "float32")]).norm(2, False, 1)
     assert norm == nearest(math.sqrt(float((view.astype(np.float64) ** 2).sum())), "float32")
     kernels.array_list([(view, "float32")]).scale_(2.0, 1)
     assert base[0].tolist() == [0.0, 2.0, 4.0, 6.0, 4.0, 5.0]

@@ -26,7 +26,7 @@ from unified_clip._compute import kernels
 array = np.ones({LONG}, np.float32)
 
 def clip():
-    norm = kernels.exact_norm([(array, "float32")], 2, "float32", 4)
+    norm = kernels.array_list([(array, "float32")]).norm(2, False, 4)
     out = np.empty_like(array)
     kernels.array_list([(array, "float32")]).scale(0.5, 4, [out])
     return norm, float(out[-1])
@@ -42,7 +42,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def measured(array: np.ndarray, threads: int) -> float:
-    return kernels.exact_norm([(array, "float32")], 2, "float32", threads)
+    return float(kernels.array_list([(array, "float32")]).norm(2, False, threads))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork()")
