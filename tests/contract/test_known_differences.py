@@ -41,7 +41,7 @@ class Ran(NamedTuple):
 def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     """In a process of their own, as in a parity run."""
     chosen = load.only(load.read(SUITE), [kit.name])
-    cases = [case for case in chosen.cases if not case.frameworks or kit.name in case.frameworks]
+    cases = [case for case in chosen.cases if not case.options.frameworks or kit.name in case.options.frameworks]
     came = pool.run(pool.command(kit.name), [pool.WorkItem(NATIVE, case) for case in cases], chosen.timeout)
     results = {case.name: came.results[NATIVE, case.name] for case in cases}
     measured = {case.name: measure.measure(case, oracle.expect(case), results[case.name]) for case in cases}

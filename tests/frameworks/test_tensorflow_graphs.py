@@ -524,7 +524,9 @@ def test_name_is_a_scope() -> None:
 
 
 @pytest.mark.nightly
-def test_a_saved_model_gives_the_same_bits_in_a_new_process(tmp_path: Path) -> None:
+def test_a_saved_model_gives_the_same_bits_in_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved without the kernels, it needs no unified_clip. For one with them, see `test_tensorflow_kernels.py`."""
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     module = tf.Module()
     module.every_name = tf.function(every_name, input_signature=[tf.TensorSpec(None)] * 3)
     module.rows = tf.function(
