@@ -200,3 +200,19 @@ def test_the_operators_take_tensors_with_gaps_in_memory(p: float) -> None:
     SCALE(grads, torch.tensor(0.5, dtype=torch.float64), False)
     assert grads[0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert grads[2].tolist() == [-2.0]
+
+
+class Clip(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
+        return uc.clip_by_global_norm([a, b], 1.0)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_needs_no_kernels(strict: bool) -> None:
+    grads = gradients()[:2]
+    program = torch.export.export(Clip(), tuple(grads), strict=strict)
+    assert not any("unified_clip" in str(node.target) for node in program.graph.nodes)
+    (got, norm), (wanted, wanted_norm) = program.module()(*grads), uc.clip_by_global_norm(grads, 1.0)
+    torch.testing.assert_close(norm, wanted_norm, rtol=2.0**-23, atol=0)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=2.0**-22, atol=0)

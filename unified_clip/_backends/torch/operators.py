@@ -1,4 +1,4 @@
-"""The compiled kernels as operators of PyTorch, for the graphs of `torch.compile` and `torch.export` on the CPU.
+"""The compiled kernels as operators of PyTorch, for the graphs of `torch.compile` on the CPU.
 
 `unified_clip::norm` and `unified_clip::scale_` do what the host path does. The rule between them is part of the graph.
 """
@@ -29,8 +29,11 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs")
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators compute on these tensors: dense real ones on the CPU, in a graph."""
-    if not (ENABLED and torch.compiler.is_compiling()):
+    """Return whether the operators compute on these tensors: dense real ones on the CPU, in a graph for this process.
+
+    A program of `torch.export` may run where unified_clip is not installed.
+    """
+    if not (ENABLED and torch.compiler.is_compiling()) or torch.compiler.is_exporting():
         return False
     return bool(tensors) and all(tensor.device.type == "cpu" and is_real(tensor) for tensor in tensors)
 
