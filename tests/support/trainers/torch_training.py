@@ -62,7 +62,7 @@ def rows() -> torch.utils.data.Dataset[Any]:
 
 def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) -> list[dict[str, Any]]:
     """The records of the clips that training makes, but for how long they took."""
-    with unified_clip.record(path, norms=True, names=model):
+    with unified_clip.record(path, norms=True, names=model, natives=False):
         train()
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines if "call" in line]
