@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
 from .judge.oracle import Expected
@@ -13,7 +13,7 @@ from .judge.verdict import NativeVerdict
 from .known import match
 from .known.entries import NativeDeviation
 from .known.match import Place
-from .modes import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, STATIC
+from .modes import COMPILED, IN_GRAPHS, NATIVE, PROCESSES, STATIC, Mode
 from .report import build
 from .report.terminal_case import command
 from .results import CaseResult, FrameworkResult, KnownDifferenceResult, ParityReport, differing_stages
@@ -25,10 +25,15 @@ from .workers.pool import LOOK_EVERY, WorkerResults, WorkItem
 AT_ONCE = 2
 """How many workers run in parallel."""
 
-TOGETHER = ((COMPILED,), tuple(reversed(PROCESSES)), (HOST, DEVICE, GRAPH, NATIVE), (STATIC,))
-"""Each tuple has the modes that one worker runs, one after the other. The slowest mode, `compiled`, has its own worker,
-which starts first. So has Paddle's static mode.
-"""
+SLOW = ((COMPILED,), tuple(PROCESSES))
+"""The slowest modes. One worker runs those of a tuple, and starts before the workers of the other modes."""
+
+LAST = ((STATIC,),)
+"""The static mode has its own worker, which starts last."""
+
+OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
+TOGETHER = (*SLOW, OTHERS, *LAST)
+"""Each tuple has the modes that one worker runs. Every mode is in exactly one: a new mode is in OTHERS."""
 
 Progress = Callable[[str, int], Any]
 """A function that is called with a framework and the number of its new results."""
@@ -38,24 +43,23 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     """Run a suite on its frameworks, in parallel processes, and return the report."""
     expected = ExpectedResults()
 
-    def work(name: str, modes: Sequence[str]) -> WorkerResults:
+    def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
         framework = suite.frameworks[name]
         known = [entry for entry in suite.known or [] if entry.framework == name]
         return pool.run(
             pool.command(name, framework.python),
-            [item for item in work_items(suite, name) if item.mode in modes],
+            items,
             suite.timeout,
             lambda item, outcome: judge_result(item, expected(item.case), outcome, framework, known),
             lambda count: progress(name, count),
         )
 
     started = datetime.now(UTC)
-    names = list(suite.frameworks)[::-1]
-    jobs = [(name, modes) for modes in TOGETHER for name in names if {*modes} & {*suite.frameworks[name].modes}]
+    jobs = worker_jobs(suite)
     pool.STOP.clear()
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
-            pending = [(name, threads.submit(work, name, modes)) for name, modes in jobs]
+            pending = [(name, threads.submit(work, name, items)) for name, items in jobs]
             for case in suite.cases:
                 expected(case)
             results = {name: WorkerResults() for name in suite.frameworks}
@@ -101,6 +105,19 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
         if mode not in PROCESSES or case.is_for_processes(table.leaves_out(mode))
         if mode not in IN_GRAPHS or case.is_for_graphs(table.leaves_out(mode))
     ]
+
+
+def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
+    """Return (framework, work items) for each worker, in the order in which the workers start.
+
+    RuntimeError: a mode of a framework is not in exactly one group of TOGETHER. Its cases would not run, or run twice.
+    """
+    for mode in sorted({mode for framework in suite.frameworks.values() for mode in framework.modes}):
+        if (count := sum(mode in group for group in TOGETHER)) != 1:
+            raise RuntimeError(f"{count} groups of TOGETHER in parity/engine.py have the mode {mode!r}. Keep it in one")
+    items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
+    jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
+    return [(name, job) for name, job in jobs if job]
 
 
 def _judge_natives(

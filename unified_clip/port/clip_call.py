@@ -4,9 +4,10 @@ its file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import libcst as cst
@@ -22,9 +23,14 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
-    """The arguments of a call, by the names of the function's parameters."""
+    """The arguments of a call, by the names of the function's parameters.
 
-    def __init__(self, call: cst.Call | None, parameters: Sequence[str]) -> None:
+    renamed: `ClipFunction.renamed`. A keyword in it that is no parameter is another name of one.
+    """
+
+    def __init__(
+        self, call: cst.Call | None, parameters: Sequence[str], renamed: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.passed: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
         """The code of arguments that match no parameter, such as `*args`."""
@@ -34,6 +40,8 @@ class Arguments:
                 self.unknown.append(argument.star or f"argument {position + 1}")
             else:
                 name = keyword_of(argument) or parameters[position]
+                if name not in parameters and renamed.get(name) in parameters:
+                    name = renamed[name]
                 self.passed[name] = argument
                 if name not in parameters:
                     self.unknown.append(f"{name}=")
@@ -76,7 +84,14 @@ class FoundClip:
     @cached_property
     def arguments(self) -> Arguments:
         """The arguments of the clip's call. Empty if the code only names the function."""
-        return Arguments(self.call if self.function.name else None, self.function.parameters)
+        return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
+
+    def passed_as(self, name: str) -> cst.BaseExpression | None:
+        """Return the expression of the argument that unified_clip's function calls `name`; None if it is not passed."""
+        for own_name, argument in self.arguments.passed.items():
+            if self.function.renamed.get(own_name, own_name) == name:
+                return argument.value
+        return None
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:

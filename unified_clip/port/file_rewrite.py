@@ -54,10 +54,14 @@ class FileRewrite:
         """Replace a function or class by unified_clip's, and rename its arguments."""
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
+        self.rename_arguments(clip)
+        self.rewrite(clip, f"{module}.{name}")
+
+    def rename_arguments(self, clip: FoundClip) -> None:
+        """Give the keywords in a clip's call the names that they have in the replacement (`ClipFunction.renamed`)."""
         for keyword, argument in keywords_of(clip.call).items() if clip.call is not None else ():
             if keyword in clip.function.renamed:
                 self.edits.replace(cast(cst.Name, argument.keyword), clip.function.renamed[keyword])
-        self.rewrite(clip, f"{module}.{name}")
 
     def check(self, clip: FoundClip, *checks: str) -> None:
         """Add sentences about what the user has to check after the rewrite of a clip."""

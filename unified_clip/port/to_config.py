@@ -61,10 +61,10 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     UnsureError: the threshold is invalid.
     """
     rule, family, limits = rule_of(module, clip)
-    if not rule or not limits or limits[0] is None or clip.arguments.value("axes") is not None:
+    if not rule or not limits or limits[0] is None or clip.passed_as("axes") is not None:
         return None
     settings: dict[str, Any] = {} if rule == "value" else {"family": family}
-    if (order := clip.arguments.value("norm_type")) is not None:
+    if (order := clip.passed_as("norm_type")) is not None:
         settings["norm_type"] = math.inf if module.code(order) in ("'inf'", '"inf"') else module.number(order)
         if settings["norm_type"] is None:
             return None

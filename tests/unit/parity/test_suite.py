@@ -6,12 +6,13 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from support.parity.cases import suite
 
-from unified_clip.parity import engine
+from unified_clip.parity import engine, modes
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import public_calls
@@ -74,6 +75,33 @@ def test_a_case_is_run_in_the_modes_it_names(tmp_path: Path) -> None:
     frameworks = "[frameworks.torch]\nmodes = ['host', 'device', 'graph']"
     where = suite(tmp_path, cases_of(NORM, "modes = ['native', 'device']"), frameworks=frameworks)
     assert [run.mode for run in engine.work_items(suites.read(where), "torch")] == ["device"]
+
+
+def test_every_mode_runs_in_exactly_one_worker_and_has_a_title() -> None:
+    assert sorted(mode for group in engine.TOGETHER for mode in group) == sorted(get_args(modes.Mode))
+    assert modes.TITLES.keys() == {*get_args(modes.Mode)}
+
+
+def test_the_workers_run_every_item_of_the_suite_once(ours: Suite) -> None:
+    items = [(name, item) for name in ours.frameworks for item in engine.work_items(ours, name)]
+    jobs = [(name, item) for name, job in engine.worker_jobs(ours) for item in job]
+    assert len(jobs) > 1000
+    assert sorted((name, item.mode, item.case.name) for name, item in jobs) == sorted(
+        (name, item.mode, item.case.name) for name, item in items
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"), [((("host",),), "0 groups"), ((("host", "device"), ("device",)), "2 groups")]
+)
+def test_a_mode_that_no_worker_would_run_is_an_error_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: tuple[tuple[str, ...], ...], message: str
+) -> None:
+    monkeypatch.setattr(engine, "TOGETHER", groups)
+    monkeypatch.setattr(pool, "run", lambda *_: pytest.fail("a worker has started"))
+    where = suite(tmp_path, cases_of(NORM), frameworks="[frameworks.torch]\nmodes = ['host', 'device']")
+    with pytest.raises(RuntimeError, match=f"{message} of TOGETHER .* 'device'"):
+        engine.run(suites.read(where))
 
 
 def test_every_option_of_a_cases_table_reaches_the_case_and_its_worker(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.port.snippets import KERAS, PADDLE, TAPE, ported, verdicts, with_lines
 
+from unified_clip.port import catalog
+from unified_clip.port.catalog import ClipFunction
 from unified_clip.port.clip_site import Target
 
 # -- names
@@ -106,6 +108,44 @@ def test_arguments_get_the_names_that_ours_have() -> None:
 def test_renamed_arguments_that_are_unknown_are_flagged() -> None:
     source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(p.grad, **kw)\n"
     assert ported(source, "drop-in")[0] == source
+
+
+@pytest.fixture
+def renaming_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the catalog whose arguments have other names in PyTorch's and unified_clip's function."""
+    function = ClipFunction(
+        framework="torch",
+        name="torch.nn.utils.bounds.clip_grad_norm_",
+        kind="in place",
+        parameters=["parameters", "bound", "order"],
+        replacement="clip_grad_norm_",
+        renamed={"bound": "max_norm", "order": "norm_type"},
+        rule="global_norm",
+        family="pytorch",
+        limits=["bound"],
+    )
+    monkeypatch.setitem(catalog.clip_functions(), function.name, function)
+
+
+@pytest.mark.usefixtures("renaming_function")
+@pytest.mark.parametrize(("native", "package"), [(False, "unified_clip.torch"), (True, "torch.nn.utils")])
+def test_a_replacement_gets_renamed_arguments_and_the_report_their_meaning(native: bool, package: str) -> None:
+    text, (site,) = ported(
+        "import torch\ntorch.nn.utils.bounds.clip_grad_norm_(p, bound=2.0, order=1)\n", native=native
+    )
+    assert text.endswith(f"{package}.clip_grad_norm_(p, max_norm=2.0, norm_type=1)\n")
+    assert site.meaning is not None
+    assert (site.meaning.config.threshold, site.meaning.config.norm_type) == (2.0, 1.0)
+
+
+def test_another_name_of_the_threshold_has_the_same_meaning() -> None:
+    imports = "from paddle.fluid.dygraph_grad_clip import GradClipByGlobalNorm\n"
+    found = [
+        ported(f"{imports}clip = GradClipByGlobalNorm({argument}=5.0)\n", "drop-in")[1][0].meaning
+        for argument in ("clip_norm", "max_global_norm")
+    ]
+    assert found[0] is not None
+    assert found[0] == found[1]
 
 
 def test_an_argument_that_ours_do_not_take_is_flagged() -> None:

@@ -31,6 +31,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
         file.leave(clip, "It is already PyTorch's own function.")
     elif clip.kind == "in place":
         file.edits.replace(clip.node, name)  # type: ignore[arg-type]
+        file.rename_arguments(clip)
         file.edits.needs_import("torch")
         file.rewrite(clip, name, family="pytorch")
     else:
