@@ -174,7 +174,7 @@ def _run_once(
     try:
         started = _workers.Worker(arguments, scratch, subprocess.PIPE)
     except OSError as error:
-        return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}. Use another interpreter")
+        return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
     with started as worker:
         reader = threading.Thread(target=_read_output, args=[worker.process.stdout, printed], daemon=True)
         reader.start()
