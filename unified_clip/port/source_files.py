@@ -69,7 +69,9 @@ def port_all(
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port all files, in parallel, and return (ported files, unreadable files), both in order.
 
-    A file without clips is returned without its content. `advance` is called with the number of files that are done.
+    A file without clips is returned without its content.
+
+    advance: Called each time files are done, with the number of files since the last call.
     """
     results = {path: _without_clip(path) for path in paths}
     candidates = [path for path, result in results.items() if result is None]

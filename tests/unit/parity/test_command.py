@@ -83,7 +83,7 @@ def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
     assert first == (
         "PASS: 1 case on numpy, torch: 2 results of unified_clip are exact, without jax, which may be missing."
     )
-    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1; torch 1." in others
+    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in others
     assert "On the host path numpy, torch gave the same bits." in others
 
 
@@ -240,8 +240,8 @@ def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureF
     assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == 0
     printed = capfd.readouterr().out
     assert "worked example: clip_grad_norm_(max_norm=5.0)" in printed
-    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1; torch 1." in printed
-    assert "Device path: 1 of 1 bit-exact (100.0%): torch 1." in printed
+    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in printed
+    assert "Device path: 1 of 1 bit-exact (100.0%): torch 1 equal." in printed
     data = json.loads((tmp_path / "out" / "parity.json").read_text(encoding="utf-8"))
     (one,) = data["cases"]
     assert all(one["frameworks"][name]["host"]["sha256"] == one["sha256"] for name in ("numpy", "torch"))

@@ -260,7 +260,10 @@ def tensor(text: str) -> str:
             tensor("values = [1.0], copies = -1"),
             "copies: it is -1. Give 1 or more",
         ),
-        (cases_of(NORM, "frameworks = ['caffe']"), "names the framework 'caffe'"),
+        (
+            cases_of(NORM, "frameworks = ['caffe']"),
+            "suite.toml: case 'a: global_norm..' names the framework 'caffe'. Correct it",
+        ),
         (cases_of(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (cases_of("{ call = 'global_norm' }, { call = 'global_norm' }"), "an earlier table makes the case"),
         (
@@ -410,7 +413,10 @@ KNOWN = """
         (('kind = "value"', 'kind = "odd"'), "known.toml, line 5, known 1, kind: it is 'odd'. Give 'value', 'touched'"),
         (("size = 0.1", ""), "known.toml, line 5, known 1, kind: kind = 'value' needs a size. Add it"),
         (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' has no size. Remove it"),
-        (('framework = "numpy"', 'framework = "caffe"'), "names the framework 'caffe'"),
+        (
+            ('framework = "numpy"', 'framework = "caffe"'),
+            "suite.toml: the entry of 'f' in known.toml names the framework 'caffe'. Correct it",
+        ),
         (
             ("size = 0.1", 'size = 0.1\nversions = "2.1"'),
             "known 1, versions: it is '2.1'. Give a package and its versions",

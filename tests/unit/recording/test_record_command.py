@@ -18,6 +18,8 @@ from unified_clip.recording import runs
 from unified_clip.recording.compare import compare
 from unified_clip.recording.launch.merge import merge
 from unified_clip.recording.launch.process import ProcessRecording
+from unified_clip.recording.natives.hooks import WATCHED
+from unified_clip.recording.startup.sitecustomize import MODULES
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
 
@@ -30,6 +32,12 @@ TRAIN = """
         clipped, norm = unified_clip.clip_by_global_norm([np.array([3.0, 4.0 + step])], 1.0)
         print(clipped[0].tobytes().hex())
 """
+
+
+def test_the_recording_starts_with_every_library_that_has_hooks() -> None:
+    without_functions = {"jax"}  # its clipping functions are optax's
+    assert set(MODULES) == {name.partition(".")[0] for name in WATCHED} | without_functions
+    assert not without_functions & set(WATCHED)
 
 
 @pytest.fixture

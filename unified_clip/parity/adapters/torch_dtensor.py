@@ -69,7 +69,7 @@ class Sharded(Framework):
         try:
             torch.distributed.all_gather_object(texts, text, self._own)
         except RuntimeError as error:
-            raise SystemExit(f"another rank has ended, or does not respond. Run the suite again: {error}") from None
+            raise SystemExit(f"another rank has ended, or does not respond ({error}). Run the suite again") from None
         return texts
 
     def _filled(self, like: Any, value: float) -> Any:

@@ -57,8 +57,8 @@ def headline(report: ParityReport) -> list[str]:
 def _shares(counts: Counts) -> str:
     parts = []
     for framework, kinds in counts.items():
-        others = "".join(f", {count} {kind}" for kind, count in kinds.items() if kind != "equal")
-        parts.append(f"{framework} {kinds.get('equal', 0)}{others}")
+        verdicts = {"equal": kinds.get("equal", 0), **kinds}
+        parts.append(f"{framework} {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}")
     return "; ".join(parts)
 
 

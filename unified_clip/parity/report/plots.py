@@ -62,7 +62,7 @@ def histogram(report: ParityReport) -> Markup | None:
 
 
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
-    """Return the number of results in each distance bin."""
+    """Return, by index in BINS, how many results of a framework have this distance (in ULP) from the exact result."""
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
     for name, result in results:

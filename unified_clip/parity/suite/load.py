@@ -81,9 +81,11 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         known = entries.read(known_file)
     elif known_file and not accepting:
         raise SuiteError(f"{known_file} does not exist. Write it with unified-clip parity --accept")
-    named = {entry.framework for entry in known or []}.union(*(case.options.frameworks for case in all_cases))
-    for name in sorted(named - frameworks.keys()):
-        raise SuiteError(f"{FILE}: a case or a known difference names the framework {name!r}. Add [frameworks.{name}]")
+    named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
+    named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
+    for name, place in named:
+        if name not in frameworks:
+            raise SuiteError(f"{FILE}: {place} names the framework {name!r}. Correct it, or add [frameworks.{name}]")
     return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path))
 
 

@@ -21,7 +21,11 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """The environment variable with the settings, in JSON: `Settings` of `launch/process.py`, and `package`."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the import of one of these modules."""
+"""The recording starts after the import of one of these modules.
+
+Every library in `WATCHED` of `natives/hooks.py` is here. If the import of a library starts the recording, because it
+imports PyTorch, its own hooks are added when its import ends.
+"""
 
 
 def main() -> None:

@@ -153,7 +153,8 @@ def _extract(source: str, out: Path) -> Path:
     """Extract the HDF5 file from a `.keras` zip, and return its path. UnreadableError: it is missing or compressed."""
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
-            raise UnreadableError(f"{WEIGHTS} is missing or compressed. Save it with model.save")
+            problem = "is compressed in" if WEIGHTS in archive.namelist() else "is missing from"
+            raise UnreadableError(f"{WEIGHTS} {problem} this zip archive. Save the model again with model.save")
         return Path(archive.extract(WEIGHTS, out))
 
 

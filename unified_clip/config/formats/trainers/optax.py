@@ -77,7 +77,7 @@ class Optax(PythonFormat):
         notes += _PlaceCheck(source).notes(call)
         arguments = source.arguments(call, [CLIPS[name]])
         if not arguments.data:
-            raise source.wrong(call, f"optax.{name} has no default. Pass {CLIPS[name]}.")
+            raise source.wrong(call, f"optax.{name} is called without {CLIPS[name]}. Pass {CLIPS[name]}.")
         if arguments.data[CLIPS[name]] is None:
             raise arguments.wrong([CLIPS[name]], "training fails with None. Pass a number.")
         threshold = self.read_threshold(arguments, [CLIPS[name]])
