@@ -23,6 +23,7 @@ from support.parity.gradient_files import (
     write_safetensors,
 )
 
+from unified_clip.tensors.files import convert_worker
 from unified_clip.tensors.types import UnreadableError, densify
 
 
@@ -331,6 +332,19 @@ def test_pickles_of_paddle_that_are_not_whole(
     (tmp_path / "a.pdparams").write_bytes(data)
     with pytest.raises(UnreadableError, match=rf"^a\.pdparams: .*{message}"):
         read(tmp_path / "a.pdparams")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("model.weights.h5", "is compressed in this zip archive"), ("config.json", "is missing from this zip archive")],
+)
+def test_a_keras_file_without_readable_weights_is_named_with_its_problem(
+    tmp_path: Path, name: str, problem: str
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, bytes(64))
+    with pytest.raises(UnreadableError, match=rf"^model\.weights\.h5 {problem}\. Save the model again"):
+        convert_worker._extract(str(tmp_path / "a.keras"), tmp_path)
 
 
 @pytest.mark.nightly
