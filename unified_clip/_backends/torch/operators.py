@@ -92,7 +92,7 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
 
     def norm_with_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        if recorded or any(forward_ad.unpack_dual(tensor, level=0).tangent is not None for tensor in tensors):
+        if recorded or _have_tangents(tensors):
             return norm_by_operations(tensors, p, per_tensor)
         with torch._C._AutoDispatchBelowAutograd():
             return norm(tensors, p, per_tensor=per_tensor)
@@ -103,3 +103,10 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
     LIBRARY.impl("scale_", compute_products, "CPU")
     torch.library.register_fake("unified_clip::norm", describe_norm, lib=LIBRARY)
     torch.library.register_fake("unified_clip::scale_", lambda tensors, coef, per_tensor: None, lib=LIBRARY)
+
+
+def _have_tangents(tensors: Sequence[Tensor]) -> bool:
+    """Return whether PyTorch computes a forward derivative by any tensor. Looking at each takes longer than its norm."""
+    if forward_ad._current_level < 0 and torch._C._functorch.peek_interpreter_stack() is None:
+        return False
+    return any(forward_ad.unpack_dual(tensor, level=0).tangent is not None for tensor in tensors)
