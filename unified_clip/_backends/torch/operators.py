@@ -106,7 +106,8 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
 
 
 def _have_tangents(tensors: Sequence[Tensor]) -> bool:
-    """Return whether PyTorch computes a forward derivative by any tensor. Looking at each takes longer than its norm."""
+    """Return whether PyTorch computes a forward derivative by any tensor."""
+    # Looking at each tensor takes longer than its norm.
     if forward_ad._current_level < 0 and torch._C._functorch.peek_interpreter_stack() is None:
         return False
     return any(forward_ad.unpack_dual(tensor, level=0).tangent is not None for tensor in tensors)
