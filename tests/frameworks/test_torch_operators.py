@@ -146,6 +146,8 @@ def test_empty_tensors() -> None:
     compiled = torch.compile(uc.global_norm, backend="eager", fullgraph=True)
     assert compiled([torch.zeros(0, 3), torch.tensor([3.0, 4.0])]) == 5.0
     assert compiled([torch.zeros(0)]) == 0.0
+    grads = [torch.ones(2), torch.zeros(0, dtype=torch.float64)]  # the norm is float64, rounded once
+    assert compiled(grads).item() == uc.global_norm(grads).item() == math.sqrt(2)
 
 
 # -- derivatives and batches

@@ -300,5 +300,7 @@ BACKEND = TorchBackend()
 
 
 operators.register(
-    lambda tensors: collected.path_over(BACKEND, COLLECTOR.of_tensors(tensors, False, False)), norm_by_operations
+    lambda tensors: collected.path_over(BACKEND, COLLECTOR.of_tensors(tensors, False, False)),
+    lambda tensors: host.HostPath(BACKEND, tensors),
+    norm_by_operations,
 )

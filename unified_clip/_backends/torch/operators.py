@@ -13,13 +13,14 @@ import torch
 from torch.autograd import forward_ad
 
 from ..._compute import host
-from ..._core.path import CollectedPath
+from ..._core.path import CollectedPath, Path
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 from .conditions import is_real
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
-HostPathOf = Callable[[Sequence[Tensor]], CollectedPath | None]
+CollectedPathOf = Callable[[Sequence[Tensor]], CollectedPath | None]
+HostPathOf = Callable[[Sequence[Tensor]], Path]
 
 LIBRARY = torch.library.Library("unified_clip", "DEF")
 LIBRARY.define("norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor")
@@ -53,28 +54,29 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 
-def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> None:
+def register(collected_path: CollectedPathOf, host_path: HostPathOf, norm_by_operations: NormByOperations) -> None:
     """Implement the operators.
 
-    `host_path`: returns the host path over plain tensors; None if any has gaps. `norm_by_operations`: computes the
-    norm by PyTorch's operations, which have derivatives and rules for `torch.func.vmap`.
+    `collected_path`: returns the host path over tensors without gaps that are not empty, else None. `host_path`: over
+    tensors of any layout. `norm_by_operations`: computes the norm by PyTorch's operations, which have derivatives and
+    rules for `torch.func.vmap`.
     """
 
     def plain_path(tensors: list[Tensor], per_tensor: bool) -> tuple[Any, list[Tensor]]:
         """Return the path, and its tensors: copies of those with gaps in memory."""
-        path = host_path(tensors)
+        path = collected_path(tensors)
         if path is None:
             tensors = [tensor.resolve_neg().contiguous() for tensor in tensors]
-            path = host_path(tensors)
+            path = collected_path(tensors)
         assert path is not None
         return path.per_tensor() if per_tensor else path, tensors
 
     def compute_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
-        if not per_tensor:
-            tensors = [tensor for tensor in tensors if tensor.numel()]
-            if not tensors:
-                return torch.zeros((), dtype=torch.float64)
-        path, _ = plain_path(tensors, per_tensor)
+        path: Path
+        if per_tensor:
+            path = plain_path(tensors, per_tensor)[0]
+        else:
+            path = collected_path(tensors) or host_path([tensor.resolve_neg() for tensor in tensors])
         with path.scope():
             return torch.from_numpy(np.asarray(path.norm(p), np.float64))
 
