@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,11 @@ from support.parity.cases import WORKED, case, dense
 
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
-from unified_clip.parity.modes import DEVICE, GRAPH, HOST
+from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
 from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import pool
+from unified_clip.parity.workers.worker import by_kernels_in_graph
 
 RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
 FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
@@ -416,3 +419,25 @@ def test_errors_have_no_addresses() -> None:
     code = "def raising(grads, max_norm): raise TypeError(f'no gradient: {object()}')\nuc.clip_grad_norm_ = raising"
     outcome = pool.run(worker(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
     assert outcome.message == "TypeError: no gradient: <object object>"
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode", "arguments", "gradient", "exact"),
+    [
+        ("jax", COMPILED, {}, dense([1.0]), True),
+        ("tensorflow", GRAPH, {"norm_type": 1}, dense([1.0]), True),
+        ("tensorflow", COMPILED, {}, dense([1.0]), False),  # by XLA
+        ("jax", HOST, {}, dense([1.0]), False),
+        ("jax", COMPILED, {"norm_type": 3}, dense([1.0]), False),
+        ("jax", COMPILED, {"axes": [0]}, dense([1.0]), False),
+        ("jax", COMPILED, {}, dense([1.0], "complex64"), False),
+        ("mlx", COMPILED, {}, dense([1.0]), False),
+    ],
+)
+def test_a_norm_in_a_graph_has_to_be_exact_where_the_kernels_compute_it(
+    framework: str, mode: str, arguments: dict[str, Any], gradient: Any, exact: bool
+) -> None:
+    for in_graphs in (False, True):
+        backend: Any = SimpleNamespace(name=framework, kernels_in_graphs=lambda found=in_graphs: found)
+        found = by_kernels_in_graph(backend, mode, {"arguments": arguments}, [None, gradient])
+        assert found == (exact and in_graphs)
