@@ -35,7 +35,7 @@ def _on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def program(clip: Callable[..., Any], *arguments: Any) -> str:
-    """A new function each time: JAX keeps what it traced, whatever the settings were."""
+    """Lower a new function each time: JAX caches traces, and a cached one ignores a changed setting."""
     return jax.jit(lambda *given: clip(*given)).lower(*arguments).as_text()
 
 

@@ -93,19 +93,21 @@ inline double norm(const Spans& spans, int p, bool is_float64, std::size_t threa
 }
 
 // Write the p-norm over all spans, or of each, for every batch. A span has one part per batch, in order.
-inline void write_norms(const Spans& spans, std::size_t batches, int p, bool each, std::size_t threads, double* out) {
-    const bool is_float64 = std::any_of(spans.begin(), spans.end(), [](const Span& x) { return x.kernels->code == 'd'; });
+inline void write_norms(const Spans& spans, std::size_t batches, int p, bool per_tensor, std::size_t threads,
+                        double* out) {
+    const auto has_float64 = [](const Span& span) { return span.kernels->code == 'd'; };
+    const bool is_float64 = std::any_of(spans.begin(), spans.end(), has_float64);
     for (std::size_t batch = 0; batch < batches; ++batch) {
         Spans parts = spans;
         for (Span& part : parts) {
             part.count /= batches;
             part.data = part.at(batch * part.count);
         }
-        if (!each) {
+        if (!per_tensor) {
             *out++ = norm(parts, p, is_float64, threads);
             continue;
         }
-        for (const Span& part : parts) *out++ = norm({part}, p, part.kernels->code == 'd', threads);
+        for (const Span& part : parts) *out++ = norm({part}, p, has_float64(part), threads);
     }
 }
 

@@ -107,7 +107,7 @@ struct CallFrame {
 };
 
 enum Dtype { INT64 = 5, FLOAT16 = 10, FLOAT32 = 11, FLOAT64 = 12, COMPLEX64 = 15, BFLOAT16 = 16, COMPLEX128 = 18 };
-constexpr int METADATA = 1, BUFFER = 1, SCALAR = 3, EXECUTE = 3;
+constexpr int METADATA = 1, SCALAR = 3, EXECUTE = 3;
 constexpr int INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8;  // codes of errors
 
 // -- the handler
@@ -137,18 +137,18 @@ inline Span span(const Buffer& buffer) {
     return {static_cast<char*>(buffer.data), buffer.count() * (is_complex ? 2 : 1), kernels};
 }
 
-// Write the p-norm over all arguments, or of each, as float64. The axes of the result, without the last one if `each`,
-// are batches: every argument has them first.
+// Write the p-norm over all arguments, or of each, as float64. The axes of the result, without the last one if
+// `per_tensor`, are batches: every argument has them first.
 inline void write_norms(const CallFrame& frame) {
     const auto p = static_cast<int>(attribute(frame, "p"));
     const auto threads = static_cast<std::size_t>(attribute(frame, "threads"));
-    const bool each = attribute(frame, "each");
+    const bool per_tensor = attribute(frame, "per_tensor");
     if (frame.results.count != 1 || frame.results[0].dtype != FLOAT64)
         throw std::invalid_argument("unified_clip's norm returns one float64 array");
     Spans spans;
     for (std::int64_t i = 0; i < frame.arguments.count; ++i) spans.push_back(span(frame.arguments[i]));
-    const std::size_t norms = each ? spans.size() : 1, batches = norms ? frame.results[0].count() / norms : 0;
-    clip::write_norms(spans, batches, p, each, threads, static_cast<double*>(frame.results[0].data));
+    const std::size_t norms = per_tensor ? spans.size() : 1, batches = norms ? frame.results[0].count() / norms : 0;
+    clip::write_norms(spans, batches, p, per_tensor, threads, static_cast<double*>(frame.results[0].data));
 }
 
 // The function that XLA calls: to compute, and to ask for the version of the interface.

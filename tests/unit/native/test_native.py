@@ -180,8 +180,8 @@ def test_what_is_not_finite_is_told_by_every_thread(place: int) -> None:
         array = np.ones(300_000, np.float32)
         array[place] = value
         for how in ("exact", "compensated", "blocks"):
-            told = listed([array], "f").power_sum(2, how, 3)[1:]
-            assert told == (math.isnan(value), math.isinf(value))
+            flags = listed([array], "f").power_sum(2, how, 3)[1:]
+            assert flags == (math.isnan(value), math.isinf(value))
         got = listed([array], "f").max_abs(3)
         assert math.isnan(got) if math.isnan(value) else got == value
 

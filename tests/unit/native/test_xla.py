@@ -144,7 +144,7 @@ class Call:
 
 def norms(arrays: Sequence[Any], shape: Sequence[int] = (), **attributes: Any) -> Any:
     result = np.full(shape, -1.0)
-    call = Call(arrays, result, {"each": 0, "p": 2, "threads": 2} | attributes)
+    call = Call(arrays, result, {"per_tensor": 0, "p": 2, "threads": 2} | attributes)
     call.run()
     assert call.error is None
     return result.tolist()
@@ -169,8 +169,8 @@ def test_one_norm_for_each_array_and_for_each_member_of_a_batch() -> None:
     batch = np.array([[3.0, 4.0], [6.0, 8.0], [0.0, 0.0]], "float32")
     other = np.array([[12.0], [0.0], [1.0]], "float32")
     assert norms([batch, other], [3]) == [13.0, 10.0, 1.0]
-    assert norms([batch, other], [3, 2], each=1) == [[5.0, 12.0], [10.0, 0.0], [0.0, 1.0]]
-    assert norms([batch[0], other[0]], [2], each=1) == [5.0, 12.0]
+    assert norms([batch, other], [3, 2], per_tensor=1) == [[5.0, 12.0], [10.0, 0.0], [0.0, 1.0]]
+    assert norms([batch[0], other[0]], [2], per_tensor=1) == [5.0, 12.0]
     assert norms([np.zeros((0, 5), "float32")], [0]) == []
 
 
@@ -184,10 +184,10 @@ def test_long_arrays(threads: int) -> None:
 @pytest.mark.parametrize(
     ("arrays", "attributes", "message"),
     [
-        ([np.zeros(2, "int64")], {"each": 0, "p": 2, "threads": 1}, "an array of another dtype"),
-        ([np.zeros(2)], {"each": 0, "p": 3, "threads": 1}, "p is 1 or 2"),
-        ([np.zeros(2)], {"each": 0, "threads": 1}, "needs the int64 attribute p"),
-        ([np.zeros(2)], {"each": 0, "p": 2.0, "threads": 1}, "needs the int64 attribute p"),
+        ([np.zeros(2, "int64")], {"per_tensor": 0, "p": 2, "threads": 1}, "an array of another dtype"),
+        ([np.zeros(2)], {"per_tensor": 0, "p": 3, "threads": 1}, "p is 1 or 2"),
+        ([np.zeros(2)], {"per_tensor": 0, "threads": 1}, "needs the int64 attribute p"),
+        ([np.zeros(2)], {"per_tensor": 0, "p": 2.0, "threads": 1}, "needs the int64 attribute p"),
     ],
 )
 def test_calls_that_do_not_fit_return_an_error(arrays: list[Any], attributes: dict[str, Any], message: str) -> None:
@@ -200,14 +200,14 @@ def test_calls_that_do_not_fit_return_an_error(arrays: list[Any], attributes: di
 
 
 def test_the_result_has_to_be_float64() -> None:
-    call = Call([np.zeros(2)], np.zeros((), "float32"), {"each": 0, "p": 2, "threads": 1})
+    call = Call([np.zeros(2)], np.zeros((), "float32"), {"per_tensor": 0, "p": 2, "threads": 1})
     call.run()
     assert call.error == (3, "unified_clip's norm returns one float64 array")
 
 
 def test_it_computes_in_no_other_stage_and_states_the_version_of_the_interface() -> None:
     result = np.full((), -1.0)
-    call = Call([np.ones(4)], result, {"each": 0, "p": 2, "threads": 1})
+    call = Call([np.ones(4)], result, {"per_tensor": 0, "p": 2, "threads": 1})
     for stage in range(EXECUTE):
         call.frame.stage = stage
         call.run()

@@ -335,5 +335,5 @@ def _check_concrete(rows: Any) -> None:
 
 BACKEND = JaxBackend()
 KERNEL_NORM = custom_call.define(
-    lambda tensors, norm: JaxPath(BACKEND, tensors, True, norm.each).norm_by_operations(norm.p)
+    lambda tensors, norm: JaxPath(BACKEND, tensors, True, norm.per_tensor).norm_by_operations(norm.p)
 )

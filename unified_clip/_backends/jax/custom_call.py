@@ -29,7 +29,7 @@ class Norm(NamedTuple):
     """The parameters of one call."""
 
     p: int
-    each: bool
+    per_tensor: bool
     """True for one norm per tensor, in a vector; False for one norm over all tensors."""
 
 
@@ -80,7 +80,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
             return compiled(norm, batches)(*tensors)
 
     def abstract(*types: Any, norm: Norm, batches: int) -> Any:
-        shape = (*types[0].shape[:batches], *([len(types)] if norm.each else []))
+        shape = (*types[0].shape[:batches], *([len(types)] if norm.per_tensor else []))
         return jax.core.ShapedArray(shape, np.dtype(np.float64))
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> tuple[Scalar, Scalar]:
@@ -104,7 +104,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
     def by_kernels(context: Any, *operands: Any, norm: Norm, batches: int) -> Any:
         if not (_is_for_one_device(context.module_context) and register()):
             return by_xla(context, *operands, norm=norm, batches=batches)
-        attributes = {"p": norm.p, "each": int(norm.each), "threads": processor.default_threads()}
+        attributes = {"p": norm.p, "per_tensor": int(norm.per_tensor), "threads": processor.default_threads()}
         lower = jax.ffi.ffi_lowering(TARGET)
         return lower(context, *operands, **{name: np.int64(value) for name, value in attributes.items()})
 
