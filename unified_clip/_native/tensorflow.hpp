@@ -55,6 +55,7 @@ struct Api {
 
     void (*OpKernelConstruction_GetAttrInt64)(Construction*, const char*, std::int64_t*, Status*);
     void (*OpKernelConstruction_GetAttrBool)(Construction*, const char*, unsigned char*, Status*);
+    void (*OpKernelConstruction_Failure)(Construction*, Status*);
     KernelBuilder* (*NewKernelBuilder)(const char*, const char*, void* (*)(Construction*), void (*)(void*, Context*),
                                        void (*)(void*));
     void (*RegisterKernelBuilder)(const char*, KernelBuilder*, Status*);
@@ -84,6 +85,7 @@ struct Api {
         CLIP_LOAD(NumInputs), CLIP_LOAD(GetInput), CLIP_LOAD(SetOutput), CLIP_LOAD(AllocateOutput);
         CLIP_LOAD(ForwardInputOrAllocateOutput), CLIP_LOAD(OpKernelContext_Failure);
         CLIP_LOAD(OpKernelConstruction_GetAttrInt64), CLIP_LOAD(OpKernelConstruction_GetAttrBool);
+        CLIP_LOAD(OpKernelConstruction_Failure);
         CLIP_LOAD(NewKernelBuilder), CLIP_LOAD(RegisterKernelBuilder);
         CLIP_LOAD(NewOpDefinitionBuilder), CLIP_LOAD(OpDefinitionBuilderAddAttr);
         CLIP_LOAD(OpDefinitionBuilderAddInput), CLIP_LOAD(OpDefinitionBuilderAddOutput);
@@ -262,15 +264,19 @@ inline void compute_products(const Attributes& attributes, Context* context) {
 // -- registration
 
 inline void* create(Construction* construction) {
-    const OwnStatus status;
     auto attributes = std::make_unique<Attributes>();
-    unsigned char flag = 0;
-    api.OpKernelConstruction_GetAttrInt64(construction, "threads", &attributes->threads, status);
-    api.OpKernelConstruction_GetAttrInt64(construction, "p", &attributes->p, status);
-    api.OpKernelConstruction_GetAttrBool(construction, "per_tensor", &flag, status);
-    attributes->per_tensor = flag;
-    api.OpKernelConstruction_GetAttrBool(construction, "is_batch", &flag, status);
-    attributes->is_batch = flag;
+    unsigned char per_tensor = 0, is_batch = 0;
+    const auto read = [&](auto get, const char* name, auto* value) {
+        const OwnStatus status;
+        get(construction, name, value, status);
+        if (api.GetCode(status)) api.OpKernelConstruction_Failure(construction, status);
+    };
+    read(api.OpKernelConstruction_GetAttrInt64, "threads", &attributes->threads);
+    read(api.OpKernelConstruction_GetAttrInt64, "p", &attributes->p);
+    read(api.OpKernelConstruction_GetAttrBool, "per_tensor", &per_tensor);
+    read(api.OpKernelConstruction_GetAttrBool, "is_batch", &is_batch);
+    attributes->per_tensor = per_tensor;
+    attributes->is_batch = is_batch;
     return attributes.release();
 }
 
