@@ -13,8 +13,8 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip.recording import report
 from unified_clip.recording.compare import RecordingComparison, compare
+from unified_clip.recording.report import sentences
 
 THRESHOLD = 0.3
 STEPS = 5
@@ -143,7 +143,7 @@ def test_other_weights_or_data_are_not_blamed_on_the_clip(
     comparison = compared(tmp_path, norms, **change)
     assert comparison.findings == []
     assert comparison.exit_code == bool(change)
-    text = " ".join(report.lines(comparison))
+    text = " ".join(sentences.lines(comparison))
     assert place in text
     assert ("Clipping is the same" in text and "Ruled out: " in text) == bool(change)
 

@@ -35,7 +35,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import compare, pairing, report, runs
+    from . import compare, pairing, runs
+    from .report import model, terminal
 
     if not options.max_ulp >= 0:
         return refuse(f"--max-ulp is {options.max_ulp}. Pass 0 or more.")
@@ -44,8 +45,9 @@ def run(options: argparse.Namespace) -> int:
         comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
     except runs.RunError as error:
         return refuse(str(error))
+    report = model.build(comparison)
     if options.json:
-        print(json.dumps(report.as_data(comparison), indent=1, allow_nan=False))
+        print(json.dumps(report.as_json(), indent=1, allow_nan=False))
     else:
-        report.show(comparison)
+        terminal.show(report)
     return comparison.exit_code

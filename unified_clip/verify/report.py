@@ -10,8 +10,8 @@ from typing import Any
 
 from .. import _json
 from .._display import cell
-from ..recording import report
-from ..recording.report import UNEXPLAINED
+from ..recording.report import model
+from ..recording.report.sentences import UNEXPLAINED, describe
 from ..tensors.types import Stage
 from .compare import StepComparison, Verification
 from .step_pairing import MaxDistance
@@ -35,6 +35,9 @@ VERDICTS = {
     "update": "update differs",
 }
 """By the stage that differs first, the verdict to print."""
+
+CLIPS = ("calls", "compared", "torn", "partings", "agreements")
+"""The keys of the comparison of clips in the JSON data."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
@@ -98,7 +101,7 @@ def _uncompared(result: Verification) -> str:
 def _stages(result: Verification) -> list[str]:
     """Return sentences about every stage, starting with the stage that differs first and its cause."""
     why = [str(result.finding)] if result.finding else []
-    clips = report.result(result.clips)
+    clips = describe(result.clips)
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
     if _first_difference(result, stages[0]) < (result.clips.first.step if result.clips.first else math.inf):
         first, *rest = (_format_stage(result, stage) for stage in stages)
@@ -184,7 +187,7 @@ def _format_distance(distance: MaxDistance) -> str:
 
 def as_data(result: Verification) -> dict[str, Any]:
     """Return the result as JSON data. Infinities and NaN are strings."""
-    clips = report.as_data(result.clips)
+    clips = model.build(result.clips).as_json()
     data: dict[str, Any] = {
         "old": str(result.old.script),
         "new": str(result.new.script),
@@ -195,7 +198,7 @@ def as_data(result: Verification) -> dict[str, Any]:
         "without_clip": result.without_clip,
         "unclipped": [run.script.side for run in result.unclipped],
         "finding": None if result.finding is None else result.finding.as_data(),
-        "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
+        "clips": {key: clips[key] for key in CLIPS},
     }
     return _json.plain(data)  # type: ignore[no-any-return]
 

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_clip import cli
-from unified_clip.recording import compare, pairing, report, rounding, runs, sequence
+from unified_clip.recording import compare, pairing, rounding, runs, sequence
+from unified_clip.recording.report import model, sentences
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
@@ -75,7 +76,7 @@ def test_a_run_is_read_with_numbers_that_json_does_not_have(tmp_path: Path) -> N
 def test_infinite_bounds_are_strings_in_json(compared: Any) -> None:
     bounds = [{"rule": "value", "threshold": ["-inf", high], "norm_type": None} for high in (1.0, 2.0)]
     found = compared(*([{"step": 1, "call": "clip", **each}] for each in bounds))
-    (parting,) = json.loads(json.dumps(report.as_data(found), allow_nan=False))["partings"]
+    (parting,) = json.loads(json.dumps(model.build(found).as_json(), allow_nan=False))["partings"]
     assert (parting["a"], parting["b"]) == (["-inf", 1.0], ["-inf", 2.0])
 
 
@@ -243,7 +244,7 @@ def test_another_number_of_norms_is_a_difference(compared: Any) -> None:
     each = line(1, rule="each", norm=[3.0, 4.0], coef=[1 / 3, 1 / 4], parameters={})
     found = compared([each], [{**each, "norm": [3.0, 4.0, 5.0], "coef": [1 / 3, 1 / 4, 1 / 5]}])
     assert (found.first.stage, found.first.a, found.first.b) == ("norms", 2, 3)
-    assert "2 and 3 norms" in report.lines(found)[2]
+    assert "2 and 3 norms" in sentences.lines(found)[2]
 
 
 def test_weights_are_compared_where_their_norms_have_the_same_order(compared: Any) -> None:
@@ -529,7 +530,7 @@ def test_a_run_that_is_shorter(compared: Any) -> None:
 
 def test_what_explains_two_differences_is_said_once(compared: Any) -> None:
     near = {"a": float(np.nextafter(np.float32(3), np.float32(4))), "b": 4.0}
-    printed = report.lines(compared([line(1)], [line(1, near)]))
+    printed = sentences.lines(compared([line(1)], [line(1, near)]))
     assert len([each for each in printed if each.startswith("Left out")]) == 1
 
 
@@ -565,7 +566,7 @@ def test_a_loop_is_the_call_that_clips_each_gradient(compared: Any, named: bool,
     assert found.first is None
     assert compared(many, one).first is None
     assert len(found.pairs) == 2
-    assert "6 calls that clip one gradient each, compared as 2 calls." in report.lines(found)[1]
+    assert "6 calls that clip one gradient each, compared as 2 calls." in sentences.lines(found)[1]
 
 
 def test_a_loop_whose_calls_were_counted_as_steps_takes_the_steps_of_the_other_run(compared: Any) -> None:
@@ -700,7 +701,7 @@ def test_a_fact_that_differs_is_reported_whatever_differed_before(
     assert found.first.step == 2
     assert [(each.step, each.stage) for each in found.divergences][-1] == (5, stage)
     assert mistakes(found)[-1] == mistake
-    assert "at step 5" in "".join(report.result(found))
+    assert "at step 5" in "".join(sentences.describe(found))
 
 
 def test_a_call_more_behind_rounding_is_reported(compared: Any) -> None:
@@ -810,7 +811,7 @@ def test_runs_that_have_nothing_to_compare_are_refused(
 
 def test_thresholds_that_were_not_compared_are_reported(compared: Any) -> None:
     known, unknown = line(1), {**line(1), "threshold": None}
-    assert report.result(compared([known, line(2)], [unknown, line(2)])) == [
+    assert sentences.describe(compared([known, line(2)], [unknown, line(2)])) == [
         "The runs are the same: 2 calls.",
         "Thresholds were not compared in 1 of 2 calls: at least one run did not record a number.",
     ]
@@ -844,4 +845,4 @@ def test_processes_of_one_run_are_compared_with_the_first(
     path = written(tmp_path / "a.jsonl", [line(1), line(2), *other], header)
     comparison = compare.compare(path, path)
     assert comparison.first is None
-    assert sentence in report.lines(comparison)[0]
+    assert sentence in sentences.lines(comparison)[0]

@@ -20,7 +20,8 @@ import unified_clip
 import unified_clip.numpy as uc
 from unified_clip import ClipWarning
 from unified_clip._core import observer
-from unified_clip.recording import compare, report
+from unified_clip.recording import compare
+from unified_clip.recording.report import sentences
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
 """Of a process that imports what this one does."""
@@ -317,9 +318,9 @@ def test_logged_numbers_are_compared(path: Path) -> None:
         {"loss": 2.0, "accuracy": 1},
         {"loss": 1.5, "accuracy": 1},
     ]
-    sentences = report.lines(compare.compare(path, other))
-    assert "loss differs from step 2 on: 1.5 and 1.25, by at most 0.17 relatively." in sentences
-    assert "accuracy is equal at all 2 steps." in sentences
+    printed = sentences.lines(compare.compare(path, other))
+    assert "loss differs from step 2 on: 1.5 and 1.25, by at most 0.17 relatively." in printed
+    assert "accuracy is equal at all 2 steps." in printed
 
 
 def test_what_is_no_number_cannot_be_logged(path: Path) -> None:

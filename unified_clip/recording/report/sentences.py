@@ -1,18 +1,16 @@
-"""Show the result of comparing two runs, as JSON and on the terminal."""
+"""Describe the result of comparing two runs in sentences."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from .. import _json
-from .._display import cell
-from .compare import RecordingComparison
-from .divergence import Divergence, StageAgreement
-from .optimizers import STAGES
-from .rounding import distance
-from .runs import RecordedCall, RecordedRun
+from ..compare import RecordingComparison
+from ..divergence import Divergence, StageAgreement
+from ..optimizers import STAGES
+from ..rounding import distance
+from ..runs import RecordedCall, RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
 RULED_OUT = (
@@ -37,48 +35,32 @@ COUNTS = {
 UNEXPLAINED = "Unexplained: no known cause fits these numbers."
 
 
-def as_data(comparison: RecordingComparison) -> dict[str, Any]:
-    """Return the comparison as JSON data. Infinities and NaN are strings."""
-    runs = (comparison.a, comparison.b)
-    data: dict[str, Any] = {
-        "a": str(comparison.a.path),
-        "b": str(comparison.b.path),
-        "same": comparison.first is None,
-        "calls": [run.recorded for run in runs],
-        "compared": len(comparison.pairs),
-        "torn": [run.torn for run in runs],
-        "max_ulp": comparison.max_ulp,
-        "partings": [
-            dict.fromkeys(("step", "stage", "parameter"))  # in this order
-            | asdict(each)
-            | {"findings": [cause.as_data() for cause in causes]}
-            for each, causes in comparison.divergences.items()
-        ],
-        "agreements": [asdict(each) for each in comparison.agreements],
-    }
-    return _json.plain(data)  # type: ignore[no-any-return]
+Numbered = tuple[int, float]
+"""(step, number)."""
 
 
-def show(comparison: RecordingComparison) -> None:
-    """Print the result of a comparison to the terminal."""
-    from rich.console import Console
+class Explanation(NamedTuple):
+    """A divergence in a sentence, and sentences about its causes that no earlier divergence has."""
 
-    console = Console(highlight=False)
-    for line in lines(comparison):
-        console.print(cell(line), soft_wrap=True)
+    divergence: Divergence
+    what: str
+    why: list[str]
 
 
 def lines(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each run, followed by the sentences of `result`."""
+    """Return a sentence about each run, followed by the sentences of `describe`."""
+    causes = ruled_out(comparison)
     return [
-        *map(_about, (comparison.a, comparison.b)),
-        *result(comparison),
-        *_losses(comparison),
-        *_ruled_out(comparison),
+        *map(about, (comparison.a, comparison.b)),
+        *describe(comparison),
+        *losses(comparison),
+        *where_to_look(comparison),
+        *([f"Ruled out: {', '.join(causes)}."] if causes else []),
     ]
 
 
-def _about(run: RecordedRun) -> str:
+def about(run: RecordedRun) -> str:
+    """Return what a file has: the number of calls, and whether the processes agree."""
     folded = (
         f" that clip one gradient each, compared as {_calls(len(run.lines))}" if run.recorded > len(run.lines) else ""
     )
@@ -106,44 +88,72 @@ def _clip_text(line: RecordedCall, what: str) -> str:
     return f"{line.norm}" if what == "norm" else f"{line.call} with threshold {line.threshold}"
 
 
-def result(comparison: RecordingComparison) -> list[str]:
+def describe(comparison: RecordingComparison) -> list[str]:
     """Return sentences about where the runs differ, why, and how closely each stage agrees."""
+    explained = [sentence for each in explanations(comparison) for sentence in (each.what, *each.why)]
+    return [*explained, *notes(comparison)]
+
+
+def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
+    """Yield each divergence with its causes."""
+    earlier: list[str] = []
+    for number, (divergence, findings) in enumerate(comparison.divergences.items()):
+        what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}."
+        why = [str(each) for each in findings] or [_unexplained(comparison, divergence)]
+        yield Explanation(divergence, what, [sentence for sentence in why if sentence not in earlier])
+        earlier += why
+
+
+def notes(comparison: RecordingComparison) -> list[str]:
+    """Return sentences about what was compared, and how closely each stage agrees."""
     if comparison.first is None:
         same = f"The runs are the same: {_calls(len(comparison.pairs))}{_allowed(comparison)}."
         return [same, *_unknown_thresholds(comparison)]
-    sentences: list[str] = []
-    for number, (divergence, findings) in enumerate(comparison.divergences.items()):
-        sentences.append(f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}.")
-        explanations = [str(each) for each in findings] or [_unexplained(comparison, divergence)]
-        sentences += [line for line in explanations if line not in sentences]
+    sentences = [_format_agreement(each, comparison) for each in comparison.agreements]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
-        sentences.append("Record both runs with norms=True, or --norms, to see by which parameters they differ.")
-    return [*sentences, *(_format_agreement(each, comparison) for each in comparison.agreements)]
+        hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
+        return [hint, *sentences]
+    return sentences
 
 
-def _losses(comparison: RecordingComparison) -> list[str]:
+def losses(comparison: RecordingComparison) -> list[str]:
     """Return a sentence about each logged number, such as the loss."""
-    sides = [_logged(run) for run in (comparison.a, comparison.b)]
+    sides = [logged(run) for run in (comparison.a, comparison.b)]
     sentences = []
+    only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
+    sentences += [f"{name} was not compared: only {run.name} has it." for run, names in only for name in names]
     for name in sides[0].keys() & sides[1].keys():
-        pairs = list(zip(sides[0][name], sides[1][name], strict=False))
+        pairs = list(_paired(sides[0][name], sides[1][name]))
         differing = [(a, b) for a, b in pairs if distance(a[1], b[1]).ulps > comparison.max_ulp]
         if differing:
             (step, a), (_, b) = differing[0]
             greatest = max(distance(a[1], b[1]).relative for a, b in pairs)
             sentences.append(f"{name} differs from step {step} on: {a} and {b}, by at most {greatest:.2g} relatively.")
-        else:
+        elif pairs:
             sentences.append(f"{name} is equal at all {len(pairs)} steps{_allowed(comparison)}.")
+        else:
+            sentences.append(f"{name} was not compared: both runs logged it, but at no common step.")
     return sorted(sentences)
 
 
-def _logged(run: RecordedRun) -> dict[str, list[tuple[int, float]]]:
+def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
     """Return (step, value) of each logged number, by name."""
-    numbers: dict[str, list[tuple[int, float]]] = {}
+    numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
         for name, value in line.logged.items():
             numbers.setdefault(name, []).append((line.step, value))
     return numbers
+
+
+def _paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
+    """Yield the numbers of both runs in pairs: in order if there are as many, else those of the same step."""
+    if len(a) == len(b):
+        yield from zip(a, b, strict=True)
+        return
+    by_step: dict[int, list[Numbered]] = {}
+    for each in b:
+        by_step.setdefault(each[0], []).append(each)
+    yield from ((each, by_step[each[0]].pop(0)) for each in a if by_step.get(each[0]))
 
 
 def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:
@@ -153,32 +163,43 @@ def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str
     return f"It can follow from the difference at step {steps[0].step}." if steps else UNEXPLAINED
 
 
-def _ruled_out(comparison: RecordingComparison) -> list[str]:
-    """Return sentences about the first unexplained difference: where to look, and what was ruled out."""
+def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
+    """Return the first divergence without a cause; None if it may follow from the steps of the optimizers."""
     unexplained = [each for each, causes in comparison.divergences.items() if not causes]
     if not unexplained or _unexplained(comparison, unexplained[0]) != UNEXPLAINED:
+        return None
+    return unexplained[0]
+
+
+def where_to_look(comparison: RecordingComparison) -> list[str]:
+    """Return a sentence about what to compare if the first divergence is unexplained, and before the clip; else []."""
+    first, runs = _first_unexplained(comparison), (comparison.a, comparison.b)
+    if first is None or first.stage not in ("weight", "gradient", "norm") or first is not comparison.first:
         return []
-    first, runs = unexplained[0], (comparison.a, comparison.b)
-    sentences = []
-    if first.stage in ("weight", "gradient", "norm") and first is comparison.first:
-        is_first = first.step == comparison.pairs[0].a.step
-        place = "the initial weights" if first.stage == "weight" else "the forward pass, the loss and the data"
-        if first.stage != "weight" and not all(run.header.norms for run in runs):
-            place += ", and the initial weights"
-        if first.stage == "weight" and not is_first:
-            place = "the optimizers"
-        same = "" if is_first else f" up to step {first.step - 1}"
-        what = "weights" if first.stage == "weight" else "gradients"
-        sentences.append(
-            f"Clipping is the same{same}: rule, threshold, norm type and formula. The {what} differ before the clip of "
-            f"step {first.step}. Compare {place}."
-        )
-    ruled_out = [*RULED_OUT]
+    is_first = first.step == comparison.pairs[0].a.step
+    place = "the initial weights" if first.stage == "weight" else "the forward pass, the loss and the data"
+    if first.stage != "weight" and not all(run.header.norms for run in runs):
+        place += ", and the initial weights"
+    if first.stage == "weight" and not is_first:
+        place = "the optimizers"
+    same = "" if is_first else f" up to step {first.step - 1}"
+    what = "weights" if first.stage == "weight" else "gradients"
+    return [
+        f"Clipping is the same{same}: rule, threshold, norm type and formula. The {what} differ before the clip of "
+        f"step {first.step}. Compare {place}."
+    ]
+
+
+def ruled_out(comparison: RecordingComparison) -> list[str]:
+    """Return the causes that were ruled out if a divergence is unexplained; else []."""
+    if _first_unexplained(comparison) is None:
+        return []
+    runs, causes = (comparison.a, comparison.b), [*RULED_OUT]
     if all(run.header.norms for run in runs):
-        ruled_out += RULED_OUT_BY_NORMS
+        causes += RULED_OUT_BY_NORMS
     if all(run.optimizer_steps for run in runs):
-        ruled_out += RULED_OUT_BY_STEPS
-    return [*sentences, f"Ruled out: {', '.join(ruled_out)}."]
+        causes += RULED_OUT_BY_STEPS
+    return causes
 
 
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:

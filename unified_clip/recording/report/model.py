@@ -1,0 +1,193 @@
+"""The report of `unified-clip compare`: the terminal, `--json` and the page show this model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated, Any, Self
+
+from pydantic import PlainSerializer
+
+from ... import _json
+from ..._display import safe
+from ..._report_model import Real, ReportModel
+from ..compare import RecordingComparison
+from ..divergence import StageAgreement
+from ..runs import RecordedRun
+from . import sentences
+from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
+
+Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
+"""A value of a recording: a number, a text, a list of these, or null."""
+
+
+class Finding(ReportModel):
+    mistake: str
+    """The kind of the cause, as in the table of docs/recording.md."""
+
+    text: str
+
+
+class Parting(ReportModel):
+    """A divergence of the two runs."""
+
+    step: int
+    stage: str
+    """What differs: a setting, a number, or a step of the optimizers."""
+
+    parameter: str | None
+    """The name of the parameter in run a."""
+
+    a: Value
+    b: Value
+    ulps: Real | None
+    relative: Real | None
+    """The distance of two numbers; null if the stage is not a number."""
+
+    ulps_at_its_size: Real | None
+    """The distance in ULP of the number at whose size it was rounded."""
+
+    findings: list[Finding]
+    """The causes that the numbers confirm."""
+
+    what: str
+    """The divergence in a sentence."""
+
+    why: list[str]
+    """Sentences about its causes, or why none is named."""
+
+
+class Agreement(ReportModel):
+    """How closely both runs agree at one stage, over all steps."""
+
+    stage: str
+    compared: int
+    differs_at_step: int | None
+    greatest_ulps: Real
+    greatest_relative: Real
+
+
+class Run(ReportModel):
+    """What a recording has."""
+
+    file: str
+    about: str
+    started: str
+    unified_clip: str
+    command: list[str]
+    """The arguments of Python in the first process; empty if the file is not of `unified-clip record`."""
+
+    processes: int
+    ranks: int | None
+    """The world size; null if it is unknown."""
+
+    frameworks: list[str]
+    functions: dict[str, int]
+    """The number of compared calls by function."""
+
+    optimizers: list[str]
+    steps: int
+    clipped: int
+    """How many of the compared calls clipped a gradient."""
+
+    norms: bool
+    """Whether the norms of all parameters were recorded."""
+
+    clips: list[ClipPoint]
+    logged: dict[str, list[Point]]
+    """The curves of logged numbers by name, such as "loss"."""
+
+    learning_rate: list[Point]
+
+
+class ComparisonReport(ReportModel):
+    """The report of a comparison. `partings` is empty if the runs are the same."""
+
+    a: str
+    b: str
+    same: bool
+    calls: list[int]
+    """The number of recorded calls of both runs."""
+
+    compared: int
+    torn: list[bool]
+    """Whether the last line of each file is incomplete, and was left out."""
+
+    max_ulp: Real
+    partings: list[Parting]
+    agreements: list[Agreement]
+    notes: list[str]
+    """Sentences about what was compared, and how closely both runs agree."""
+
+    losses: list[str]
+    """Sentences about logged numbers."""
+
+    where_to_look: list[str]
+    ruled_out: list[str]
+    """The causes that were ruled out, if a divergence is unexplained."""
+
+    runs: list[Run]
+    sentences: list[str]
+    """The text on the terminal."""
+
+    def safe(self) -> Self:
+        """Return the report with control characters and invisible characters escaped, so that it is safe to print."""
+        return self.model_validate(safe(self.as_json()))
+
+
+def build(comparison: RecordingComparison) -> ComparisonReport:
+    """Return the report of a comparison."""
+    runs = (comparison.a, comparison.b)
+    return ComparisonReport(
+        a=str(comparison.a.path),
+        b=str(comparison.b.path),
+        same=comparison.first is None,
+        calls=[run.recorded for run in runs],
+        compared=len(comparison.pairs),
+        torn=[run.torn for run in runs],
+        max_ulp=float(comparison.max_ulp),
+        partings=[_parting(each, comparison) for each in sentences.explanations(comparison)],
+        agreements=list(map(_agreement, comparison.agreements)),
+        notes=sentences.notes(comparison),
+        losses=sentences.losses(comparison),
+        where_to_look=sentences.where_to_look(comparison),
+        ruled_out=sentences.ruled_out(comparison),
+        runs=list(map(_run, runs)),
+        sentences=sentences.lines(comparison),
+    )
+
+
+def _parting(explanation: sentences.Explanation, comparison: RecordingComparison) -> Parting:
+    causes = comparison.divergences[explanation.divergence]
+    return Parting(
+        **asdict(explanation.divergence),
+        findings=[Finding(**cause.as_data()) for cause in causes],
+        what=explanation.what,
+        why=explanation.why,
+    )
+
+
+def _agreement(agreement: StageAgreement) -> Agreement:
+    return Agreement(**asdict(agreement))
+
+
+def _run(run: RecordedRun) -> Run:
+    processes = run.header.processes
+    return Run(
+        file=str(run.path),
+        about=sentences.about(run),
+        started=run.header.started,
+        unified_clip=run.header.unified_clip,
+        command=list(processes[0].arguments) if processes else [],
+        processes=max(1, len(processes)),
+        ranks=processes[0].ranks if processes else None,
+        frameworks=sorted({line.framework for line in run.lines if line.framework}),
+        functions=dict(Counter(line.call for line in run.lines)),
+        optimizers=sorted({step.optimizer for step in run.optimizer_steps}),
+        steps=len({line.step for line in run.lines}),
+        clipped=sum(bool(line.clipped) for line in run.lines),
+        norms=run.header.norms,
+        clips=clip_points(run.lines),
+        logged={name: number_points(numbers) for name, numbers in sentences.logged(run).items()},
+        learning_rate=learning_rates(run.optimizer_steps),
+    )
