@@ -115,8 +115,13 @@ for _ in range(60):
     laughs = [laughs, laughs]
 torch.save(laughs, "laughs.pt")
 Path("cut.pt").write_bytes(Path("nested.pt").read_bytes()[:-100])
+legacy = Path("legacy.bin").read_bytes()
+Path("cut.bin").write_bytes(legacy[:legacy.index(b"OrderedDict") + 5])
+Path("page.bin").write_bytes(b"<!DOCTYPE html> the page of an error")
+Path("numbers.bin").write_bytes(legacy[:-4])
+torch.save({"w": torch.ones(1)}, "protocol.pt", pickle_protocol=4)
 for name in ("list.pth", "legacy.bin", "evil.pt", "csr.pt", "both.pt", "eight.pt", "twice.pt", "cut.pt",
-             "stretched.pt", "laughs.pt"):
+             "stretched.pt", "laughs.pt", "cut.bin", "page.bin", "numbers.bin", "protocol.pt"):
     converted("torch", name)
 
 from safetensors.torch import save_file

@@ -360,6 +360,19 @@ def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> N
     assert "numbers of 'w' are missing or in another file" in refused(tensorflow_files, "hollow.h5")
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cut.bin", "it is cut short, or not a file of torch.save. Copy it again, or save it with torch.save"),
+        ("page.bin", "it is cut short, or not a file of torch.save. Copy it again, or save it with torch.save"),
+        ("numbers.bin", "it cannot be read: RuntimeError: unexpected EOF, expected 4 more bytes"),
+        ("protocol.pt", "PyTorch cannot read it: Unsupported operand 149. Copy it again, or save it with torch.save"),
+    ],
+)
+def test_a_damaged_file_of_torch_is_not_reported_as_other_objects(torch_files: Path, name: str, message: str) -> None:
+    assert refused(torch_files, name).startswith(message)
+
+
 def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tensorflow_files: Path) -> None:
     for directory, name in ((torch_files, "stretched.pt"), (tensorflow_files, "vast.h5")):
         assert "its tensors take 4 TiB, and the limit for this file is 4 GiB" in refused(directory, name)

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import math
 import pickle
+import pickletools
 import re
 import sys
 import traceback
@@ -49,6 +50,8 @@ CHECKED_FILTERS = (GZIP, 2, 3)
 
 CHECKSUM = 4
 """The number of bytes that fletcher32 adds to a chunk."""
+
+AGAIN = "Copy it again, or save it with torch.save"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -94,13 +97,32 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         raise UnreadableError("the file is cut short: a zip without its end. Copy it again")
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
-    except pickle.UnpicklingError as error:
-        called = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = called[1] if called else "other objects than tensors"
-        raise UnreadableError(f"it contains {what}, but only tensors are read. Save a dict of tensors") from None
+    except Exception as error:
+        if not is_zip and not _has_complete_pickles(source):
+            raise UnreadableError(f"it is cut short, or not a file of torch.save. {AGAIN}") from None
+        if not isinstance(error, pickle.UnpicklingError):
+            raise
+        if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            problem = f"it contains {rejected[1]}, but only tensors are read. Save a dict of tensors"
+        else:
+            reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))
+            problem = f"PyTorch cannot read it: {reason[1] if reason else error}. {AGAIN}"
+        raise UnreadableError(problem) from None
     for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(_size(Path(source)))):
         dtype = str(tensor.dtype).removeprefix("torch.")
         yield Item(name, dtype, partial(read_tensor, name, tensor), tuple(tensor.shape))
+
+
+def _has_complete_pickles(source: str) -> bool:
+    """Return whether a file that is not a zip has the five pickles that torch.save writes before the numbers."""
+    try:
+        with Path(source).open("rb") as file:
+            for _ in range(5):
+                for _opcode in pickletools.genops(file):
+                    pass
+    except Exception:  # genops raises errors of many types for bytes that are not a pickle
+        return False
+    return True
 
 
 def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
