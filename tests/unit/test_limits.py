@@ -17,7 +17,8 @@ from support.parity.cases import ONE_CASE, suite
 from support.parity.gradient_files import Found, write_safetensors
 
 from unified_clip import _limits, cli
-from unified_clip.parity.report import recorded_plot
+from unified_clip.recording.report import run_plots
+from unified_clip.recording.report.curves import clip_points
 from unified_clip.recording.runs import RecordedCall
 from unified_clip.tensors import files
 from unified_clip.tensors.types import UnreadableError, densify
@@ -158,7 +159,7 @@ def test_names_that_together_take_much_memory_are_rejected() -> None:
 
 def test_a_plot_of_the_greatest_float_is_drawn() -> None:
     call = RecordedCall(step=1, call="clip_grad_norm_", norm=1.7e308, threshold=1.7e308, clipped=True)
-    assert "10³⁰⁹" in str(recorded_plot.plot([call]))
+    assert "10³⁰⁹" in str(run_plots.clips([clip_points([call])]))
 
 
 # -- any damage

@@ -201,11 +201,11 @@ def _suite(options: argparse.Namespace) -> Suite:
 def _recording(path: Path) -> Sequence[RecordedCall]:
     """Read the calls of a recording, for `--recorded`. RunError: it has no calls, or no norm above 0 to plot."""
     from ..recording import runs
-    from .report import recorded_plot
+    from ..recording.report import curves, run_plots
 
     recording = runs.read(path)
     runs.check_clipped(recording)
-    if recorded_plot.plot(recording.lines) is None:
+    if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(f"{path}: No norm above 0 to plot. Clips by value have no total norm. Remove --recorded.")
     return recording.lines
 

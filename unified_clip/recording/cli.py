@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._command import refuse
+from .._display import safe
 
 
 def add_parser(commands: Any) -> None:
@@ -25,6 +26,9 @@ def add_parser(commands: Any) -> None:
     )
     compare.add_argument("--json", action="store_true", help="print JSON instead of text")
     compare.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page with plots of both runs; it opens from the disk"
+    )
+    compare.add_argument(
         "--max-ulp",
         type=float,
         default=0.0,
@@ -36,10 +40,12 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from . import compare, pairing, runs
-    from .report import model, terminal
+    from .report import model, page, terminal
 
     if not options.max_ulp >= 0:
         return refuse(f"--max-ulp is {options.max_ulp}. Pass 0 or more.")
+    if options.html and (problem := _unwritable_page(options)):
+        return refuse(problem)
     try:
         names = pairing.read_names(options.map) if options.map else None
         comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
@@ -50,4 +56,30 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(report.as_json(), indent=1, allow_nan=False))
     else:
         terminal.show(report)
+    if options.html:
+        try:
+            options.html.write_text(page.render(report), encoding="utf-8")
+        except OSError as error:
+            return refuse(_page_error(options.html, error))
+        if not options.json:
+            print(safe(f"Page: {options.html}"))
     return comparison.exit_code
+
+
+def _unwritable_page(options: argparse.Namespace) -> str:
+    """Return an error if the file of --html cannot be written, or is one of the recordings; else ''."""
+    for path in (options.a, options.b):
+        if path.exists() and options.html.exists() and options.html.samefile(path):
+            return f"{options.html} is a recording, which --html would overwrite. Pass another file to --html."
+    try:
+        existed = options.html.exists()
+        options.html.open("ab").close()
+        if not existed:
+            options.html.unlink()
+    except OSError as error:
+        return _page_error(options.html, error)
+    return ""
+
+
+def _page_error(path: Path, error: OSError) -> str:
+    return f"{path} cannot be written: {error.strerror}. Pass another file to --html."

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ..._page.templates import environment
+from ...recording.report import run_plots
+from ...recording.report.curves import clip_points
 from ...recording.runs import RecordedCall
 from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import SIDES, CaseResult, FrameworkResult, ParityReport, Problem, Result
-from . import baseline, by_rule, plots, recorded_plot
+from . import baseline, by_rule, plots
 from .markdown import size
 
 
@@ -115,9 +117,9 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
     """
     report = report.safe()
     changes = [] if report.baseline is None else [baseline.headline(report.baseline)]
-    environment = _environment()
-    environment.filters |= {"ulps": _ulps, "breakable": _breakable}
-    page: str = environment.get_template("page.html").render(
+    templates = environment(__package__)
+    templates.filters |= {"ulps": _ulps, "breakable": _breakable}
+    page: str = templates.get_template("page.html").render(
         report=report,
         view=View(report),
         titles=TITLES,
@@ -137,17 +139,7 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
 
 def render_ported(ported: Any) -> str:
     """Return an HTML page that only shows a report of `unified-clip port`."""
-    return _environment().get_template("ported_page.html").render(ported=ported.escaped())
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("unified_clip.parity.report", "web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return environment(__package__).get_template("ported_page.html").render(ported=ported.escaped())
 
 
 def _ulps(distance: float) -> str:
@@ -170,7 +162,7 @@ def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[t
     if plot := plots.norms(report):
         words = "Relative distance from the exact norm by number of elements, with a mark for each list of gradients."
         yield "Norms of the frameworks' functions", words, plot
-    if plot := recorded_plot.plot(recorded):
+    if plot := run_plots.clips([clip_points(recorded)]):
         words = (
             "Total norm and threshold at each step. Clipped steps are marked below, and on the line if they are few."
         )

@@ -12,7 +12,8 @@ from ... import _json
 from ..._display import safe
 from ..._report_model import Real, ReportModel
 from ..compare import RecordingComparison
-from ..divergence import StageAgreement
+from ..divergence import StageAgreement, numbers
+from ..rounding import distance
 from ..runs import RecordedRun
 from . import sentences
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
@@ -127,6 +128,9 @@ class ComparisonReport(ReportModel):
     """The causes that were ruled out, if a divergence is unexplained."""
 
     runs: list[Run]
+    distances: dict[str, list[Point]]
+    """The relative distance of both runs at each step, of the norm and of logged numbers by name."""
+
     sentences: list[str]
     """The text on the terminal."""
 
@@ -153,6 +157,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         where_to_look=sentences.where_to_look(comparison),
         ruled_out=sentences.ruled_out(comparison),
         runs=list(map(_run, runs)),
+        distances=_distances(comparison),
         sentences=sentences.lines(comparison),
     )
 
@@ -169,6 +174,16 @@ def _parting(explanation: sentences.Explanation, comparison: RecordingComparison
 
 def _agreement(agreement: StageAgreement) -> Agreement:
     return Agreement(**asdict(agreement))
+
+
+def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:
+    norms = ((pair.a.step, a, b) for pair in comparison.pairs for _, a, b in numbers(pair, "norm"))
+    curves = {"norm": number_points((step, distance(a, b).relative) for step, a, b in norms)}
+    left, right = map(sentences.logged, (comparison.a, comparison.b))
+    for name in sorted(left.keys() & right.keys()):
+        pairs = sentences.paired(left[name], right[name])
+        curves[name] = number_points((step, distance(a, b).relative) for (step, a), (_, b) in pairs)
+    return curves
 
 
 def _run(run: RecordedRun) -> Run:

@@ -123,7 +123,7 @@ def losses(comparison: RecordingComparison) -> list[str]:
     only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
     sentences += [f"{name} was not compared: only {run.name} has it." for run, names in only for name in names]
     for name in sides[0].keys() & sides[1].keys():
-        pairs = list(_paired(sides[0][name], sides[1][name]))
+        pairs = list(paired(sides[0][name], sides[1][name]))
         differing = [(a, b) for a, b in pairs if distance(a[1], b[1]).ulps > comparison.max_ulp]
         if differing:
             (step, a), (_, b) = differing[0]
@@ -145,7 +145,7 @@ def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
     return numbers
 
 
-def _paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
+def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
     """Yield the numbers of both runs in pairs: in order if there are as many, else those of the same step."""
     if len(a) == len(b):
         yield from zip(a, b, strict=True)

@@ -1,0 +1,199 @@
+"""The page of `unified-clip compare --html`: it shows the report, needs no other file, and works in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unified_clip import cli
+from unified_clip.recording import compare
+from unified_clip.recording.report import model, page, run_plots
+from unified_clip.recording.report.curves import MOST_COLUMNS, clip_points, number_points
+from unified_clip.recording.runs import RecordedCall
+
+HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z"}
+EVIL = '"><img src=x onerror=alert(1)>\x1b[2J\u202e'
+
+
+def call(step: int, norm: float, threshold: float = 1.0) -> dict[str, Any]:
+    coef = min(1.0, threshold / norm)
+    numbers = {"threshold": threshold, "norm": norm, "coef": coef, "clipped": coef < 1, "norm_type": 2.0, "eps": 0.0}
+    return {"step": step, "call": "clip_by_global_norm", "framework": "numpy", "rule": "global", **numbers}
+
+
+def loss(step: int, value: float) -> dict[str, Any]:
+    return {"step": step, "logged": {"loss": value}}
+
+
+RIGHT = [line for step in range(1, 31) for line in (call(step, 2.0 / step), loss(step, 5.0 / step))]
+WRONG = [
+    {**line, **call(line["step"], line["norm"], 0.5)} if line["step"] >= 13 and "norm" in line else line
+    for line in RIGHT
+]
+"""The same run with another threshold from step 13 on."""
+
+UNEXPLAINED = [call(step, 1.7183 / step if step > 4 else 2.0 / step) for step in range(1, 31)]
+
+
+def written(path: Path, lines: Sequence[dict[str, Any]], **header: Any) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in ({**HEADER, **header}, *lines)))
+    return path
+
+
+def report_of(directory: Path, a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> model.ComparisonReport:
+    return model.build(compare.compare(written(directory / "a.jsonl", a), written(directory / "b.jsonl", b)))
+
+
+def test_the_page_is_made_of_the_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = written(tmp_path / "a.jsonl", RIGHT), written(tmp_path / "b.jsonl", WRONG)
+    out = tmp_path / "report.html"
+    assert cli.main(["compare", str(a), str(b), "--json", "--html", str(out)]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert out.read_text(encoding="utf-8") == page.render(model.ComparisonReport.model_validate(data))
+    assert cli.main(["compare", str(a), str(b)]) == 1
+    assert capsys.readouterr().out.splitlines() == data["sentences"]
+
+
+def test_the_page_names_the_cause_and_marks_the_first_difference_in_each_plot(tmp_path: Path) -> None:
+    html = page.render(report_of(tmp_path, RIGHT, WRONG))
+    assert "<strong>DIFFERENT</strong> <span>The runs first differ at step 13: threshold is 1.0 and 0.5." in html
+    assert "<b>Another threshold</b>: b.jsonl differs from a.jsonl as with a threshold of 0.5 instead of 1.0." in html
+    plots = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    assert len(plots) == 2, "norm and threshold, and the loss; neither norm nor loss differs"
+    assert all("first difference: step 13" in plot for plot in plots)
+    assert "A: 1 of 30 calls clipped; B: 1 of 30 calls clipped" in html
+
+
+def test_the_line_at_the_first_difference_is_at_its_step() -> None:
+    points = clip_points([RecordedCall.model_validate(call(step, 1.0 + step % 3)) for step in range(1, 101)])
+    (x,) = {
+        float(x)
+        for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="parting"', str(run_plots.clips([points, points], [26])))
+    }
+    steps = re.findall(r"L([\d.]+) [\d.]+", re.findall(r'd="M([^"]*)" class="norm"', str(run_plots.clips([points])))[0])
+    assert x == float(steps[24]), "26 is the 26th step, and the first point follows M"
+
+
+def test_runs_that_are_the_same_have_no_causes(tmp_path: Path) -> None:
+    html = page.render(report_of(tmp_path, RIGHT, RIGHT))
+    assert "<strong>SAME</strong> <span>The runs are the same: 30 calls." in html
+    assert 'id="causes"' not in html
+    assert "first difference" not in html
+
+
+def test_an_unexplained_difference_lists_what_was_ruled_out(tmp_path: Path) -> None:
+    report = report_of(tmp_path, [line for line in RIGHT if "norm" in line], UNEXPLAINED)
+    html = page.render(report)
+    assert "Clipping is the same up to step 4" in html
+    assert len(report.ruled_out) > 5
+    assert all(f"<li>{cause}</li>" in html for cause in report.ruled_out)
+    assert 'aria-label="Distance of norm"' in html
+
+
+def test_runs_without_losses_say_so_and_a_loss_of_one_run_is_named(tmp_path: Path) -> None:
+    clips = [line for line in RIGHT if "norm" in line]
+    assert page.NO_LOSSES in page.render(report_of(tmp_path, clips, clips))
+    html = page.render(report_of(tmp_path, RIGHT, clips))
+    assert page.NO_LOSSES not in html
+    assert "loss was not compared: only a.jsonl has it." in html
+    assert 'aria-label="loss"' in html
+
+
+def test_facts_of_both_files_are_in_a_table(tmp_path: Path) -> None:
+    processes = [{"rank": rank, "ranks": 2, "arguments": ["train.py", "--name", "a b"]} for rank in (0, 1)]
+    a = written(tmp_path / "a.jsonl", [{**line, "process": n} for line in RIGHT for n in (0, 1)], processes=processes)
+    b = written(tmp_path / "b.jsonl", RIGHT)
+    html = page.render(model.build(compare.compare(a, b)))
+    assert "python train.py --name &#39;a b&#39;" in html
+    assert "2 of 2 ranks" in html
+    assert "clip_by_global_norm (30)" in html
+    assert "a.jsonl: 30 calls. It has 2 processes, with the same norms and coefficients." in html
+
+
+def test_names_cannot_become_html_or_control_the_terminal(tmp_path: Path) -> None:
+    evil = [
+        {**line, "call": EVIL, "framework": EVIL} if "norm" in line else {**line, "logged": {EVIL: 1.0}}
+        for line in RIGHT
+    ]
+    processes = [{"arguments": [EVIL]}]
+    path = written(tmp_path / "a\x1b[2J<img>.jsonl", evil, processes=processes)
+    html = page.render(model.build(compare.compare(path, written(tmp_path / "b.jsonl", WRONG))))
+    assert "<img" not in html
+    assert not {"\x1b", "\u202e"} & set(html)
+    assert "\\x1b[2J&lt;img&gt;.jsonl" in html
+
+
+def test_the_page_loads_nothing(tmp_path: Path) -> None:
+    html = page.render(report_of(tmp_path, RIGHT, UNEXPLAINED))
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)|url\(|@import|https?:""", html)
+
+
+def test_a_long_run_has_few_points_and_keeps_its_extremes() -> None:
+    lines = [RecordedCall.model_validate(call(step, 100.0 if step == 7777 else 0.5)) for step in range(10, 100_000, 10)]
+    points = clip_points([*lines, RecordedCall.model_validate(call(77_770, 100.0))])
+    assert len(points) <= MOST_COLUMNS
+    assert max(each.high or 0.0 for each in points) == 100.0
+    assert sum(each.clipped for each in points) == 1
+    assert sum(each.calls for each in points) == len(lines) + 1
+    (point,) = number_points([(1, float("nan")), (1, 2.0), (1, float("inf"))])
+    assert (point.low, point.high, point.not_finite) == (2.0, 2.0, 2)
+
+
+# -- errors
+
+
+def test_a_page_that_cannot_be_written_is_an_error_before_anything_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "no" / "report.html"
+    assert cli.main(["compare", "missing.jsonl", "missing.jsonl", "--html", str(out)]) == 2
+    message = f"{out} cannot be written: No such file or directory. Pass another file to --html."
+    assert capsys.readouterr().err == f"unified-clip: {message}\n"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "link.jsonl"])
+def test_a_recording_is_not_overwritten_by_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    a, b = written(tmp_path / "a.jsonl", RIGHT), written(tmp_path / "b.jsonl", WRONG)
+    (tmp_path / "link.jsonl").symlink_to(a)
+    before = a.read_bytes()
+    assert cli.main(["compare", str(a), str(b), "--html", str(tmp_path / name)]) == 2
+    assert f"{name} is a recording, which --html would overwrite. Pass another file" in capsys.readouterr().err
+    assert a.read_bytes() == before
+
+
+def test_no_page_is_left_if_a_file_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, bad = written(tmp_path / "a.jsonl", RIGHT), tmp_path / "bad.jsonl"
+    bad.write_text("no\n")
+    assert cli.main(["compare", str(a), str(bad), "--html", str(tmp_path / "report.html")]) == 2
+    assert "bad.jsonl, line 1 is not JSON" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
+
+
+# -- in a browser
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_fits_the_screen_and_its_plots_can_be_reached_by_keyboard(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    report = report_of(tmp_path, RIGHT, [{**line, "call": "x" * 300} if "norm" in line else line for line in WRONG])
+    (tmp_path / "report.html").write_text(page.render(report), encoding="utf-8")
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get((tmp_path / "report.html").as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    for region in browser.find_elements("css selector", ".scroll"):
+        browser.execute_script("arguments[0].focus()", region)
+        assert browser.switch_to.active_element == region
+    hints = [each.is_displayed() for each in browser.find_elements("css selector", ".scroll-hint")]
+    assert len(hints) == 2
+    assert all(hints) == (width == 400)
+    assert browser.get_log("browser") == []

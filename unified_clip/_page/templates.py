@@ -1,0 +1,16 @@
+"""Render a page from the templates of a package."""
+
+from __future__ import annotations
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+
+def environment(package: str) -> Environment:
+    """Return the environment for the templates in the folder `web` of a package, and for those that all pages share."""
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(package, "web"), PackageLoader("unified_clip._page", "web")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,81 @@
+"""Render the report of a comparison as one HTML page that needs no other file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from ..._page.templates import environment
+from . import run_plots
+from .model import ComparisonReport, Run
+from .run_plots import Curve
+
+NO_LOSSES = "No losses were recorded. Record them with log(loss=...), as docs/recording.md describes."
+
+
+class Plot(NamedTuple):
+    title: str
+    description: str
+    svg: Markup
+
+
+def render(report: ComparisonReport) -> str:
+    """Return the report as an HTML page."""
+    report = report.safe()
+    page: str = (
+        environment(__package__)
+        .get_template("comparison.html")
+        .render(
+            report=report,
+            headline=report.partings[0].what if report.partings else report.notes[0],
+            notes=report.notes if report.partings else report.notes[1:],
+            facts=list(_facts(report.runs)),
+            plots=list(_plots(report)),
+            no_losses="" if any(run.logged for run in report.runs) else NO_LOSSES,
+            number=_number,
+        )
+    )
+    return page
+
+
+def _number(value: Any) -> str:
+    """Return a value of a recording as text."""
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if isinstance(value, list):
+        return ", ".join(map(_number, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
+    """Yield (name, its value in each run) for each fact about the recordings."""
+    yield "file", [run.file for run in runs]
+    yield "command", [shlex.join(["python", *run.command]) if run.command else "not recorded" for run in runs]
+    yield "framework", [", ".join(run.frameworks) for run in runs]
+    yield "clip calls", [", ".join(f"{name} ({count})" for name, count in run.functions.items()) for run in runs]
+    yield "clipped", [f"{run.clipped} of {sum(run.functions.values())} calls, in {run.steps} steps" for run in runs]
+    yield "optimizer", [", ".join(run.optimizers) or "not recorded" for run in runs]
+    yield "processes", [f"{run.processes}" + (f" of {run.ranks} ranks" if run.ranks else "") for run in runs]
+    yield "norms of parameters", ["recorded" if run.norms else "not recorded" for run in runs]
+    yield "recorded", [f"{run.started}, by unified_clip {run.unified_clip}" for run in runs]
+
+
+def _plots(report: ComparisonReport) -> Iterator[Plot]:
+    """Yield the plots that have numbers."""
+    partings = [each.step for each in report.partings]
+    if plot := run_plots.clips([run.clips for run in report.runs], partings):
+        words = "The total norm (line) and the threshold (dashes) at each step. Clipped steps are marked below."
+        yield Plot("Norm and threshold", words, plot)
+    for name in sorted({name for run in report.runs for name in run.logged}, key=lambda name: (name != "loss", name)):
+        curves: list[Curve] = [run.logged.get(name, []) for run in report.runs]
+        if plot := run_plots.numbers(name, curves, partings):
+            yield Plot(name, f"{name} at each step.", plot)
+    for name, curve in report.distances.items():
+        if plot := run_plots.distances(f"distance of {name}", curve, partings):
+            words = f"The relative difference of {name} at each step. Rounding begins near 10⁻⁷ and grows slowly."
+            yield Plot(f"Distance of {name}", words, plot)
+    if plot := run_plots.numbers("learning rate", [run.learning_rate for run in report.runs], partings):
+        yield Plot("Learning rate", "The learning rates of the optimizer's parameter groups at each step.", plot)
