@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ... import _install
 from ..._command import refuse
 
 NAME = "record"
@@ -16,7 +18,7 @@ def add_parser(commands: Any) -> None:
     record = commands.add_parser(
         NAME,
         help="run a training command, and record its clip calls",
-        usage="unified-clip record [-h] [--norms] FILE -- COMMAND ...",
+        usage="unified-clip record [-h] [--norms] [--watch] FILE -- COMMAND ...",
         description="Run a command, and record the clip calls of all its Python processes to FILE, without any change "
         "of the script. Compare two recordings with `unified-clip compare`. The exit status is that of COMMAND; "
         "2: FILE exists or cannot be written.",
@@ -24,6 +26,9 @@ def add_parser(commands: Any) -> None:
     )
     record.add_argument("file", metavar="FILE", type=Path, help="the recording, which must not exist")
     record.add_argument("--norms", action="store_true", help="record the exact norm of each gradient and weight")
+    record.add_argument(
+        "--watch", action="store_true", help="show norm, threshold, clipped share, loss and learning rate on stderr"
+    )
     record.set_defaults(run=run)
 
 
@@ -41,4 +46,15 @@ def run(options: argparse.Namespace) -> int:
 
     if not options.command_line:
         return refuse(f"no command given. Type: unified-clip record {options.file} -- python train.py")
-    return record_command(options.file, options.command_line, norms=options.norms)
+    if options.watch and (lacking := _lacks_rich()):
+        return refuse(lacking)
+    return record_command(options.file, options.command_line, norms=options.norms, watch=options.watch)
+
+
+def _lacks_rich() -> str:
+    """Return how to install what the live view needs; '' if it is installed, or stderr is not a terminal."""
+    from .watch import has_live_view
+
+    if not has_live_view() or importlib.util.find_spec("rich") is not None:
+        return ""
+    return f"--watch needs rich, which is not installed. Install the extra `cli`: {_install.command('cli')}"

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from ..lines import NO_CALLS, header
 from ..startup import sitecustomize
 from . import merge
 from .process import Settings
+from .watch import watching
 
 PACKAGE = Path(__file__).parents[2]
 STARTUP = PACKAGE / "recording" / "startup"
@@ -31,10 +32,12 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a shell for a command that it cannot start."""
 
 
-def record_command(file: Path, command: Sequence[str], *, norms: bool) -> int:
+def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
     """Run a command, and write the clips of all its processes to `file`. Return the command's exit status.
 
     If a signal ended the command, the same signal ends this process.
+
+    watch: Show the numbers on stderr while it runs.
     """
     parts = file.with_name(f"{file.name}.parts")
     for path in (file, parts):
@@ -47,7 +50,8 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool) -> int:
         return refuse(f"{file} cannot be written: {error.strerror}. Pass another file.")
     settings = Settings(str(parts.absolute()), norms)
     try:
-        status = _run(command, _environment(settings))
+        with watching(parts) if watch else nullcontext():
+            status = _run(command, _environment(settings))
     except OSError as error:
         complain(f"{command[0]} cannot be started: {error.strerror}.")
         status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

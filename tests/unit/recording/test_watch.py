@@ -1,0 +1,235 @@
+"""`unified-clip record --watch`: it shows the numbers of all processes, and leaves the command's output as it is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unified_clip import cli
+from unified_clip.recording import runs
+from unified_clip.recording.launch import watch
+
+ENVIRONMENT = {
+    **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1", "TERM": "xterm"
+}  # fmt: skip
+
+TRAIN = """
+    import sys, time
+    import numpy as np
+    import unified_clip
+
+    print(f"terminal: {sys.stdout.isatty()}", flush=True)
+    for step in range(60):
+        unified_clip.clip_by_global_norm([np.array([3.0, 4.0 + step])], 1.0)
+        print(f"output of step {step}", flush=True)
+        time.sleep(0.03)
+    sys.exit(5)
+"""
+
+ROWS, WIDTH = 12, 100
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN), encoding="utf-8")
+    return tmp_path
+
+
+def command(folder: Path, *options: str) -> list[str]:
+    own = [sys.executable, "-m", "unified_clip", "record", *options, str(folder / "run.jsonl"), "--"]
+    return [*own, sys.executable, str(folder / "train.py")]
+
+
+def call(step: int, norm: Any, clipped: bool | None = True, **more: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "call": "clip_grad_norm_",
+        "rule": "global",
+        "norm": norm,
+        "threshold": 1.0,
+        "clipped": clipped,
+        **more,
+    }
+
+
+def part(folder: Path, name: str, rank: int | None, lines: list[dict[str, Any]]) -> Path:
+    path = folder / f"{name}.part"
+    header = {"unified_clip": "0.1.0", "process": {"rank": rank, "ranks": 2}}
+    path.write_text("".join(json.dumps(each) + "\n" for each in (header, *lines)), encoding="utf-8")
+    return path
+
+
+# -- the numbers
+
+
+def test_lines_are_read_as_they_are_written(tmp_path: Path) -> None:
+    path, watcher = part(tmp_path, "a", 0, [call(1, 2.0)]), watch.Watcher(tmp_path)
+    with path.open("a") as file:
+        file.write(json.dumps(call(2, 0.5, False))[:20])
+    assert watcher.read()[0].cells() == ["0", "1", "2", "1", "100% of 1", "100%", "-", "-"]
+    with path.open("a") as file:
+        file.write(json.dumps(call(2, 0.5, False))[20:] + "\n")
+        file.write(json.dumps({"step": 2, "logged": {"loss": 1.25, "accuracy": 0.5}}) + "\n")
+        file.write(json.dumps({"step": 2, "optimizer": "torch.optim.SGD", "settings": {"lr": [0.1, 0.01]}}) + "\n")
+    assert watcher.read()[0].cells() == ["0", "1", "0.5", "1", "50% of 2", "50%", "1.25", "0.1 (largest of 2)"]
+
+
+def test_the_recent_share_forgets_old_calls_and_unknown_calls_do_not_count(tmp_path: Path) -> None:
+    lines = [call(step, 2.0, step <= 100) for step in range(1, 201)] + [call(201, None, None)]
+    part(tmp_path, "a", None, [*lines, call(202, ["nan", 3.0, 1.0]), {"step": 203, "error": "no gradient"}])
+    (process,) = watch.Watcher(tmp_path).read()
+    assert process.cells()[1:6] == ["202", "3 (largest of 3)", "1", "50% of 201", "1%"]
+
+
+def test_each_rank_has_a_row_in_order_and_of_many_only_some_are_shown(tmp_path: Path) -> None:
+    for rank in range(10):
+        part(tmp_path, f"{9 - rank}", rank, [call(1, float(rank + 1))])
+    processes = watch.Watcher(tmp_path).read()
+    assert [each.rank for each in processes] == list(range(10))
+    assert watch.plain_lines(processes)[-1] == "unified-clip: 2 more processes"
+    lines = watch.table_lines(processes, 120)
+    assert len(lines) == 1 + watch.MOST_ROWS + 1
+    assert "2 more processes" in lines[-1]
+
+
+def test_plain_lines_are_printed_when_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "PLAIN_INTERVAL", 0.01)
+    part(tmp_path, "a", 0, [call(1, 2.0)])
+    with watch.watching(tmp_path):
+        threading.Event().wait(0.3)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    line = "unified-clip: rank 0, step 1, norm 2, threshold 1, clipped 100% of 1, last 100 100%"
+    assert printed.err.splitlines() == [line, line], "once while it runs, and once at the end"
+
+
+# -- the command
+
+
+def test_stdout_is_that_of_the_command_if_it_is_no_terminal(folder: Path) -> None:
+    alone = subprocess.run(
+        [sys.executable, str(folder / "train.py")], env=ENVIRONMENT, capture_output=True, check=False
+    )
+    watched = subprocess.run(command(folder, "--watch"), env=ENVIRONMENT, capture_output=True, check=False, timeout=60)
+    assert (watched.returncode, watched.stdout) == (5, alone.stdout)
+    expected = "unified-clip: step 60, norm 63.07, threshold 1, clipped 100% of 60, last 100 100%\n"
+    assert watched.stderr.decode() == expected
+
+
+@pytest.mark.parametrize("ends", ["by itself", "by Ctrl-C"])
+def test_on_a_terminal_every_line_of_the_command_stays_above_the_view(folder: Path, ends: str) -> None:
+    output = in_a_terminal(
+        command(folder, "--watch"), interrupt_at=b"output of step 30" if ends == "by Ctrl-C" else None
+    )
+    screen = Screen(output)
+    steps = [line for line in screen.lines() if line.startswith("output of step")]
+    most = 60 if ends == "by itself" else 30
+    assert steps[:most] == [f"output of step {step}" for step in range(most)]
+    assert "terminal: True" in screen.lines()
+    assert screen.region == (0, ROWS - 1), "the whole terminal scrolls again"
+    assert not any("learning rate" in line and "unified-clip" not in line for line in screen.lines())
+    assert sum(line.startswith("unified-clip: step") for line in screen.lines()) == 1
+    views = [each for each in screen.frames if "norm" in each[-2]]
+    assert len(views) > 1
+    assert all(re.fullmatch(r"-\s+\d+\s+[\d.]+\s+1\s+100% of \d+\s+100%\s+-\s+-\s*", each[-1]) for each in views[1:])
+    assert [line.step for line in runs.read(folder / "run.jsonl").lines][:most] == list(range(1, most + 1))
+
+
+def test_a_terminal_without_rich_is_an_error_before_the_command_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "has_live_view", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.main(["record", "--watch", str(folder / "run.jsonl"), "--", "false"]) == 2
+    assert "--watch needs rich, which is not installed. Install the extra `cli`: pip install" in capsys.readouterr().err
+    assert not (folder / "run.jsonl").exists()
+
+
+def in_a_terminal(arguments: list[str], interrupt_at: bytes | None) -> str:
+    """Return what a command writes to a terminal, which is its stdin, stdout and stderr."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.write(1, b"full screen\n" * ROWS)
+        os.execve(arguments[0], arguments, ENVIRONMENT)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, WIDTH, 0, 0))
+    data = b""
+    while True:
+        try:
+            data += os.read(terminal, 65536)
+        except OSError:  # the command has ended
+            break
+        if interrupt_at and interrupt_at in data:
+            os.write(terminal, b"\x03")
+            interrupt_at = None
+    os.waitpid(process, 0)
+    os.close(terminal)
+    return data.decode()
+
+
+class Screen:
+    """A terminal that knows the control sequences which the view uses."""
+
+    def __init__(self, text: str) -> None:
+        self.rows = [""] * ROWS
+        self.history: list[str] = []
+        self.frames: list[list[str]] = []
+        """The screen after each drawing of the view."""
+        self.region = (0, ROWS - 1)
+        self.row = self.column = 0
+        saved = (0, 0)
+        for control, character in re.findall(r"(\x1b(?:[78]|\[[\d;]*[A-Za-z]))|([^\x1b])", text):
+            if control == "\x1b7":
+                saved = (self.row, self.column)
+            elif control == "\x1b8":
+                self.row, self.column = saved
+                self.frames.append([*self.rows])
+            elif control:
+                self.control(control[-1], [int(each) for each in control[2:-1].split(";") if each])
+            else:
+                self.put(character)
+
+    def control(self, kind: str, numbers: list[int]) -> None:
+        if kind == "r":
+            self.region = (numbers[0] - 1, numbers[1] - 1) if numbers else (0, ROWS - 1)
+            self.row = self.column = 0
+        elif kind == "H":
+            self.row, self.column = numbers[0] - 1, numbers[1] - 1
+        elif kind == "A":
+            self.row = max(self.region[0], self.row - numbers[0])
+        elif kind == "K":
+            self.rows[self.row] = ""
+        elif kind == "J":
+            self.rows[self.row :] = [""] * (ROWS - self.row)
+        else:
+            assert kind == "m"
+
+    def put(self, character: str) -> None:
+        if character == "\r":
+            self.column = 0
+        elif character == "\n" and self.row == self.region[1]:
+            self.history.append(self.rows.pop(self.region[0]))
+            self.rows.insert(self.region[1], "")
+        elif character == "\n":
+            self.row += 1
+        else:
+            line = self.rows[self.row].ljust(self.column)
+            self.rows[self.row] = line[: self.column] + character + line[self.column + 1 :]
+            self.column += 1
+
+    def lines(self) -> list[str]:
+        return [*self.history, *self.rows]

@@ -1,0 +1,228 @@
+"""`unified-clip record --watch`: show norms, thresholds and clipped steps while the command runs.
+
+The command keeps its own terminal: the view is in the lines below its scroll region, drawn by single writes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..._display import safe
+from .process import PART
+
+INTERVAL = 0.5
+"""Seconds between two drawings on a terminal."""
+
+PLAIN_INTERVAL = 30.0
+"""Seconds between two lines if stderr is not a terminal."""
+
+RECENT = 100
+"""The share of clipped calls is shown of all calls, and of this many recent ones."""
+
+MOST_ROWS = 8
+"""At most this many processes are shown."""
+
+COLUMNS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "loss", "learning rate")
+
+
+@dataclass
+class WatchedProcess:
+    """The numbers of one process so far, from the lines that it has written."""
+
+    path: Path
+    offset: int = 0
+    rank: int | None = None
+    step: int = 0
+    optimizer_steps: int = 0
+    norm: str = "-"
+    threshold: str = "-"
+    calls: int = 0
+    clipped: int = 0
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT))
+    loss: str = "-"
+    learning_rate: str = "-"
+
+    def read_on(self) -> None:
+        """Read the lines that were written since the last time."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self.offset += len(whole) + len(newline)
+        for line in whole.splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # the merged file will be checked when it is read
+                self._take(json.loads(line))
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "process" in line:
+            self.rank = line["process"]["rank"]
+        elif "logged" in line:
+            self.loss = ", ".join(f"{_number(value)} ({name})" for name, value in line["logged"].items())
+            self.loss = _number(line["logged"]["loss"]) if "loss" in line["logged"] else self.loss
+        elif "optimizer" in line:
+            self.optimizer_steps += 1
+            self.learning_rate = _number(line["settings"].get("lr"))
+        elif "rule" in line:
+            self._take_call(line)
+
+    def _take_call(self, line: dict[str, Any]) -> None:
+        self.step = line["step"]
+        self.norm, self.threshold = _number(line["norm"]), _number(line["threshold"])
+        if line["clipped"] is not None:
+            self.calls += 1
+            self.clipped += bool(line["clipped"])
+            self.recent.append(bool(line["clipped"]))
+
+    def cells(self) -> list[str]:
+        """Return the row of this process in the table."""
+        recent = f"{sum(self.recent) / len(self.recent):.0%}" if self.recent else "-"
+        share = f"{self.clipped / self.calls:.0%} of {self.calls}" if self.calls else "-"
+        rank, step = "-" if self.rank is None else f"{self.rank}", f"{self.optimizer_steps or self.step}"
+        return [rank, step, self.norm, self.threshold, share, recent, self.loss, self.learning_rate]
+
+
+def _number(value: Any) -> str:
+    """Return a recorded number as text; of several, the largest one."""
+    if isinstance(value, list):
+        finite = [each for each in value if not isinstance(each, str)]
+        return f"{_number(max(finite, default=None))} (largest of {len(value)})"
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+
+class Watcher:
+    """Read the parts of all processes of a command."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._processes: dict[Path, WatchedProcess] = {}
+
+    def read(self) -> list[WatchedProcess]:
+        """Return the processes that have recorded something, by rank."""
+        for path in sorted(self._directory.glob(f"*{PART}")):
+            with suppress(OSError):
+                self._processes.setdefault(path, WatchedProcess(path)).read_on()
+        return sorted(self._processes.values(), key=lambda each: (each.rank is None, each.rank or 0))
+
+
+def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
+    """Return a line for each process, for files and pipes."""
+    lines = []
+    for each in processes[:MOST_ROWS]:
+        named = zip(COLUMNS, each.cells(), strict=True)
+        lines.append(safe("unified-clip: " + ", ".join(f"{name} {text}" for name, text in named if text != "-")))
+    if len(processes) > MOST_ROWS:
+        lines.append(f"unified-clip: {len(processes) - MOST_ROWS} more processes")
+    return lines
+
+
+def table_lines(processes: Sequence[WatchedProcess], width: int) -> list[str]:
+    """Return the lines of the table, in colour if stderr has it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in COLUMNS:
+        table.add_column(name, no_wrap=True)
+    for each in processes[:MOST_ROWS]:
+        table.add_row(*map(safe, each.cells()))
+    console = Console(stderr=True, width=width, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    more = [f"{len(processes) - MOST_ROWS} more processes"] if len(processes) > MOST_ROWS else []
+    waiting = [] if processes else ["waiting for the first clip call"]
+    return [*capture.get().splitlines(), *more, *waiting]
+
+
+class Terminal:
+    """The last lines of a terminal, below the region in which the output of the command scrolls."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lines, self._size = 0, os.terminal_size((0, 0))
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Draw these lines, and reserve more room if there are more lines than before."""
+        size = os.get_terminal_size(self._stream.fileno())
+        height = size.lines
+        if height < 3 * len(lines):
+            return  # too small: leave it to the command
+        if (len(lines), size) != (self._lines, self._size):
+            self.release()
+            self._reserve(len(lines), height)
+            self._lines, self._size = len(lines), size
+        rows = (f"\x1b[{height - len(lines) + 1 + row};1H\x1b[2K{line}" for row, line in enumerate(lines))
+        self._write(f"\x1b7{''.join(rows)}\x1b8")
+
+    def _reserve(self, count: int, height: int) -> None:
+        """Scroll up by `count` lines, and let the output of the command scroll above them."""
+        newlines = "\n" * count
+        self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
+
+    def release(self) -> None:
+        """Erase the lines, and let the whole terminal scroll again."""
+        if self._lines:
+            height = self._size.lines
+            self._write(f"\x1b7\x1b[r\x1b[{height - self._lines + 1};1H\x1b[J\x1b8")
+            self._lines = 0
+
+    def _write(self, text: str) -> None:
+        self._stream.flush()
+        os.write(self._stream.fileno(), text.encode())
+
+
+def has_live_view() -> bool:
+    """Return whether stderr is a terminal that can move its cursor."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+@contextmanager
+def watching(directory: Path) -> Iterator[None]:
+    """Show the numbers of all processes while the block runs, and the last ones when it ends."""
+    watcher, ended = Watcher(directory), threading.Event()
+    thread = threading.Thread(target=_show, args=(watcher, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        for line in plain_lines(watcher.read()):
+            print(line, file=sys.stderr, flush=True)
+
+
+def _show(watcher: Watcher, ended: threading.Event) -> None:
+    """Show the numbers until `ended` is set."""
+    if not has_live_view():
+        _print_lines(watcher, ended)
+        return
+    terminal = Terminal(sys.stderr)
+    try:
+        while not ended.wait(INTERVAL):
+            width = os.get_terminal_size(sys.stderr.fileno()).columns
+            terminal.draw(table_lines(watcher.read(), width))
+    except OSError:  # the terminal was closed
+        return
+    finally:
+        with suppress(OSError):
+            terminal.release()
+
+
+def _print_lines(watcher: Watcher, ended: threading.Event) -> None:
+    before: list[str] = []
+    until = time.monotonic() + PLAIN_INTERVAL
+    while not ended.wait(max(0.0, until - time.monotonic())):
+        until += PLAIN_INTERVAL
+        lines = plain_lines(watcher.read())
+        if lines != before:
+            with suppress(OSError):
+                print("\n".join(lines), file=sys.stderr, flush=True)
+        before = lines
