@@ -218,7 +218,7 @@ def test_what_cannot_be_told_has_to_be_stated(
     check_refused(worlds(size).run(faults.outcome, case), error, *messages)
 
 
-WAITING = "of {} waited for the other ranks of its process group. Make the same call on every rank"
+WAITING = "of {} waited for the other ranks in call 1 of this process group. Make the same calls on every rank"
 
 
 @pytest.mark.nightly

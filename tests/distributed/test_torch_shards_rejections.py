@@ -52,9 +52,30 @@ def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, r
         assert second.norm == reference.norm(ARRAYS), "the ranks are at the same call again"
 
 
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("max_norm", "ValueError: max_norm is -1.0"),
+        ("norm_type", "ValueError: norm_type"),
+        ("max_norm and an entry", "ValueError: max_norm is nan"),
+        ("order", "ValueError: norm_type"),
+        ("clip_norm", "ValueError: clip_norm is nan"),
+        ("entry", "TypeError: position 3 is a builtins.str"),
+        ("gradient", "TypeError: position 3 is a builtins.str"),
+        ("main_grad", "ValueError: position 3 has a gradient in main_grad"),
+        ("overlap", "ValueError: the gradient at position 3 and the gradient at position 4 overlap"),
+        ("need_clip", "LookupError: this parameter is not in the table"),
+    ],
+)
+def test_all_raise_where_one_rank_rejects_an_argument(worlds: Worlds, how: str, reason: str) -> None:
+    for rank, (first, second) in enumerate(worlds(2).run(rejections.rejected_early, how)):
+        check(first, f"^{reason}" if rank == 1 else f"^ValueError: rank 1 rejected this call: {reason}")
+        assert second.norm == reference.norm(ARRAYS), "the ranks are at the same call again"
+
+
 def test_a_rank_does_not_wait_where_no_other_does(worlds: Worlds) -> None:
     here, there = worlds(2).run(rejections.rejected_alone)
-    assert len(here) == 5
+    assert len(here) == 8
     for found in here:
         check(found, "^(TypeError|ValueError): ")
     assert there == []

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._core import containers, rule, validation
 from .._core.backend import Backend
-from .._core.collect import collect, collect_in_place, collect_one, from_tree
+from .._core.collect import collect, collect_in_place, collect_one, from_tree, prepare_rejection_for
 from .._core.distributed import declared
 from .._core.rule import ClipRule
 from .._core.types import Tensor
@@ -40,10 +40,14 @@ def clip_grad_norm_(
 ) -> Tensor:
     if isinstance(backend, Resolver):
         backend, parameters = backend.resolve(parameters)
-    threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-    p = validation.norm_type(norm_type)
-    plain = isinstance(threshold, float) and not error_if_nonfinite
     spec = declared(process_group, ownership, check_numel)
+    try:
+        threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+        p = validation.norm_type(norm_type)
+    except (TypeError, ValueError):
+        prepare_rejection_for(backend, parameters, spec, in_place=True)
+        raise
+    plain = isinstance(threshold, float) and not error_if_nonfinite
     gradients, writer = collect_in_place(
         backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain, spec=spec, measures=True
     )
@@ -78,8 +82,12 @@ def get_total_norm(
 ) -> Tensor:
     if isinstance(backend, Resolver):
         backend, tensors = backend.resolve(tensors)
-    p = validation.norm_type(norm_type)
     spec = declared(process_group, ownership, check_numel)
+    try:
+        p = validation.norm_type(norm_type)
+    except (TypeError, ValueError):
+        prepare_rejection_for(backend, tensors, spec, in_place=False)
+        raise
     gradients, _ = collect(backend, tensors, "get_total_norm", plain=not error_if_nonfinite, spec=spec)
     return rule.total_norm(gradients, p, error_if_nonfinite)
 
@@ -115,10 +123,15 @@ def clip_by_global_norm(
     if isinstance(backend, Resolver):
         backend, t_list = backend.resolve(t_list)
     with backend.name_scope(name or "clip_by_global_norm"):
-        threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
-        given = None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)
-        plain = isinstance(threshold, float) and isinstance(given, float | None)
         spec = declared(process_group, ownership, check_numel)
+        given = None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)
+        try:
+            threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+        except (TypeError, ValueError):
+            if given is None:
+                prepare_rejection_for(backend, t_list, spec, in_place=False)
+            raise
+        plain = isinstance(threshold, float) and isinstance(given, float | None)
         gradients, writer = collect(
             backend, t_list, "clip_by_global_norm", plain=plain, spec=spec, measures=given is None
         )

@@ -256,6 +256,10 @@ class Distributed(ABC):
         `parameters`: with or without a gradient. `differentiable`: a functional name, so a derivative may be recorded.
         """
 
+    @abstractmethod
+    def has_ranks(self) -> bool:
+        """Return whether this process may have other ranks, and is not traced by a compiler."""
+
     def with_spec(self, spec: DistributedSpec) -> Backend:
         """Return the backend for a caller's declaration."""
         return cast(Backend, self)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from . import containers, observer, validation
 from .backend import Backend, Parameters
 from .containers import Tree
-from .distributed import INFERRED, DistributedSpec
+from .distributed import AWAITED, INFERRED, DistributedSpec
 from .gradients import CollectedGradients, GradientList
 from .path import CollectedPath
 from .types import Leaf
@@ -60,10 +62,12 @@ def in_place(
     keep: Callable[[Any], bool] = wants_clipping,
     arrange: Arrange = list,
     reject_complex: bool = False,
+    spec: DistributedSpec = INFERRED,
+    measures: bool = False,
     **options: Any,
 ) -> tuple[GradientList, InPlace]:
     """Return gradients to be clipped in place, checked one by one. `options`: of `GradientList`."""
-    tree = containers.flatten(backend, container)
+    tree = containers.flatten(backend, container, prepare_rejection(backend, spec, in_place=True) if measures else None)
     _warn_if_used_up(tree, function)
     if not backend.writable and not tree.used_up and container is not None:
         containers.check_replaceable(backend, container, function, instead)
@@ -86,6 +90,8 @@ def in_place(
         reject_complex=reject_complex,
         parameters=[leaf for leaf in parameters if keep(leaf.parameter)],
         function=function,
+        spec=spec,
+        measures=measures,
         **options,
     )
     for leaf, owner in zip(leaves, owners, strict=True):
@@ -112,7 +118,8 @@ def collect(
         path = backend.collect_tensors(plain_items[0], differentiable=True, in_place=False)
         if path is not None:
             return from_path(path, Functional(*plain_items))
-    tree = containers.flatten(backend, container)
+    expected = prepare_rejection(backend, spec, in_place=False) if measures else None
+    tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
     return from_tree(backend, tree, differentiable=True, spec=spec, measures=measures, function=function)
 
@@ -187,3 +194,42 @@ def _check_main_gradients(
     for leaf in arrange([*gradients, *hidden]) if hidden else ():  # all leaves: `arrange` rejects unused patterns
         if leaf.position in positions:
             raise validation.main_grad_only(leaf, on_parameters.main_gradient_remedy)
+
+
+# -- errors before the gradients are checked: the ranks that wait for this one have to raise too
+
+
+def prepare_rejection(backend: Backend, spec: DistributedSpec, *, in_place: bool) -> list[Leaf]:
+    """Have an error of this call sent to the ranks that wait. Return the list for the call's leaves, which is empty."""
+    leaves: list[Leaf] = []
+    if backend.distributed is not None and backend.distributed.has_ranks():
+        on_parameters = backend.parameters if in_place else None
+        AWAITED.send_rejection = partial(_send_rejection, backend, on_parameters, leaves, spec)
+    return leaves
+
+
+def prepare_rejection_for(backend: Backend, container: Any, spec: DistributedSpec, *, in_place: bool) -> None:
+    """Have the error of another argument sent to the ranks that wait. The gradients in a container determine them."""
+    with suppress(TypeError):  # of an entry that is no tensor
+        containers.flatten(backend, container, prepare_rejection(backend, spec, in_place=in_place))
+
+
+def _send_rejection(
+    backend: Backend,
+    on_parameters: Parameters | None,
+    leaves: Sequence[Leaf],
+    spec: DistributedSpec,
+    error: Exception,
+) -> None:
+    """Send an error to the ranks of the gradients below `leaves`, if they are distributed."""
+    parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None]
+    if on_parameters is not None:
+        both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]
+        gradients = [leaf._replace(tensor=gradient) for leaf, gradient in both if gradient is not None]
+    assert backend.distributed is not None, "`prepare_rejection` has checked it"
+    distributed = backend.distributed.with_spec(spec).distributed
+    assert distributed is not None, "a declaration adds to what a backend supports"
+    with suppress(Exception):  # the error of the call is the one to raise
+        shards = distributed.shards(gradients, parameters, spec, differentiable=on_parameters is None)
+        if shards is not None:
+            shards.send_rejection(error)

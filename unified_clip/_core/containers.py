@@ -26,15 +26,18 @@ class Tree(NamedTuple):
     """True for an empty iterator."""
 
 
-def flatten(backend: Backend, container: Any) -> Tree:
-    """Return the tensors and None in a container. A flat tuple or any iterator is rebuilt as a list."""
+def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
+    """Return the tensors and None in a container. A flat tuple or any iterator is rebuilt as a list.
+
+    `into`: an empty list for the leaves. After an error it has those before the entry that is no tensor.
+    """
     used_up = False
     if isinstance(container, Iterator):
         container = list(container)
         used_up = not container
     elif type(container) is tuple and all(item is None or backend.is_tensor(item) for item in container):
         container = list(container)
-    leaves: list[Leaf] = []
+    leaves: list[Leaf] = [] if into is None else into
     rebuild = _walk(backend, container, None, leaves)
     return Tree(leaves, lambda results: rebuild(iter(results)), used_up)
 

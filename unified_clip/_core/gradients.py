@@ -48,8 +48,8 @@ class GradientList:
             self._measure = distributed.partial_sums
         elif spec.is_given:
             raise validation.not_distributed(backend)
-        if self.shards is not None and measures:
-            AWAITED.send_rejection = self.shards.send_rejection
+        if measures:
+            AWAITED.send_rejection = None if self.shards is None else self.shards.send_rejection
         for leaf in self.leaves:
             validation.supported(backend, leaf)
             validation.gradient_dtype(

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import struct
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +19,7 @@ from typing import Any, Protocol
 from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
 from .._core.types import Leaf
-from . import differences
+from . import differences, waiting
 from .differences import CALL, ELEMENTS, MAX_TEXTS
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
@@ -33,9 +31,6 @@ PIECES = 4
 
 COMPARED = 3 * (1 + 2 * PIECES)
 """Integers for the digests of arguments, layout and copies."""
-
-PATIENCE = 10.0
-"""Seconds after which a rank that waits with an error logs it."""
 
 Sum = tuple[Accumulator, str]
 """A sum of |g|**p, and the dtype of its root."""
@@ -180,14 +175,18 @@ class Consensus:
 
     def _all_reduce(self, collective: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> list[int]:
         try:
-            return collective(numbers)
+            with waiting.logged(waiting.PATIENCE, lambda: self._waiting("waits")):
+                return collective(numbers)
         except Exception as error:
-            error.add_note(
-                f"Rank {self.group.rank} of {self.group.size} waited for the other ranks of its process group. Make "
-                "the same call on every rank, also where a rank has no gradient, and look for a rank that has ended. "
-                "No gradient was changed."
-            )
+            error.add_note(f"{self._waiting('waited')} No gradient was changed.")
             raise
+
+    def _waiting(self, waits: str) -> str:
+        return (
+            f"Rank {self.group.rank} of {self.group.size} {waits} for the other ranks in call "
+            f"{self._call.arguments.get(CALL)} of this process group. Make the same calls on every rank, also where a "
+            "rank has no gradient, and look for a rank that has ended."
+        )
 
     def _checked_sum(self, words: Sequence[int], tag: int) -> list[int]:
         """Return the sums of words, and compare the call in the same all-reduce."""
@@ -246,15 +245,10 @@ def send_rejection(error: Exception, find_group: Callable[[], Group]) -> None:
         return
     if group.size == 1:
         return
+    note = f"unified_clip waits for the other ranks of the process group, to raise on all of them: {error!r}"
     try:
-        note = f"unified_clip waits for the other ranks of the process group, to raise on all of them: {error!r}"
-        timer = threading.Timer(PATIENCE, logging.getLogger("unified_clip").error, [note])
-        timer.daemon = True
-        timer.start()
-        try:
+        with waiting.logged(waiting.REJECTION_PATIENCE, lambda: note):
             Consensus(group, Call()).reject(error)
-        finally:
-            timer.cancel()
     except Exception as failure:  # the error of the call is the one to raise
         error.add_note(f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
 

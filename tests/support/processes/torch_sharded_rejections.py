@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -72,6 +73,52 @@ REJECTIONS: dict[str, Callable[[float], Any]] = {
 }  # fmt: skip
 
 
+def hidden_gradient() -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.main_grad = torch.ones(2)  # type: ignore[attr-defined]
+    return parameter
+
+
+def overlapping() -> list[nn.Parameter]:
+    memory = torch.ones(6)
+    found = [nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))]
+    found[0].grad, found[1].grad = memory[:4], memory[2:]
+    return found
+
+
+def is_clipped(parameter: Any) -> bool:
+    raise LookupError("this parameter is not in the table")
+
+
+WORLD = {"ownership": "replicated"}
+
+BEFORE_THE_GRADIENTS: dict[str, Callable[[list[Any], bool], Any]] = {
+    "max_norm": lambda given, wrong: uc.clip_grad_norm_(iter(given), -1.0 if wrong else 1.0, **WORLD),
+    "norm_type": lambda given, wrong: uc.clip_grad_norm_(given, 1.0, 0.0 if wrong else 2.0, **WORLD),
+    "max_norm and an entry": lambda given, wrong: uc.clip_grad_norm_(
+        [*given, "x"] if wrong else given, math.nan if wrong else 1.0, **WORLD
+    ),
+    "order": lambda given, wrong: uc.get_total_norm([each.grad for each in given], -1 if wrong else 2, **WORLD),
+    "clip_norm": lambda given, wrong: uc.clip_by_global_norm(
+        [each.grad for each in given], math.nan if wrong else 1.0, **WORLD
+    )[1],
+    "entry": lambda given, wrong: uc.clip_grad_norm_([*given, "x"] if wrong else given, 1.0, **WORLD),
+    "gradient": lambda given, wrong: uc.global_norm([*(each.grad for each in given), *["x"] * wrong], **WORLD),
+    "main_grad": lambda given, wrong: uc.clip_grad_norm_([*given, *[hidden_gradient()] * wrong], 1.0, **WORLD),
+    "overlap": lambda given, wrong: uc.clip_grad_norm_([*given, *(overlapping() if wrong else [])], 1.0, **WORLD),
+    "need_clip": lambda given, wrong: uc.GradientClipByGlobalNorm(
+        1.0, need_clip=is_clipped if wrong else None, **WORLD
+    ).clip_(given),
+}
+
+
+def rejected_early(how: str) -> tuple[Attempt, Attempt]:
+    """What a call raised that one rank rejects by its arguments, and the next one."""
+    given = parameters(ARRAYS, "FSDP")
+    first = attempt(lambda: BEFORE_THE_GRADIENTS[how](given, dist.get_rank() == 1))
+    return first, attempt(lambda: uc.clip_grad_norm_(given, math.inf))
+
+
 def rejected(how: str, p: float) -> tuple[Attempt, Attempt]:
     """What the call raised, and the next one, which no rank rejects."""
     return attempt(lambda: REJECTIONS[how](p)), attempt(lambda: uc.clip_grad_norm_(parameters(ARRAYS, "FSDP"), 1.0))
@@ -88,6 +135,9 @@ def rejected_alone() -> list[Attempt]:
         attempt(lambda: uc.clip_by_value(integers.bool(), -1.0, 1.0)),
         attempt(lambda: uc.GradientClipByNorm(1.0)([("cut", cut.grad), ("plain", integers)])),
         attempt(lambda: uc.get_total_norm([torch.ones(2), integers])),
+        attempt(lambda: uc.clip_grad_norm_([nn.Parameter(torch.zeros(2))], -1.0)),
+        attempt(lambda: uc.clip_by_global_norm([cut.grad], -1.0, use_norm=2.0)[1]),
+        attempt(lambda: uc.clip_grad_norm_([cut], -1.0, process_group=None)),
     ]
 
 

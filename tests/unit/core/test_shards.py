@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import reference
 
+from unified_clip._api import functions
 from unified_clip._backends import numpy
 from unified_clip._compute import checksums, kernels
 from unified_clip._compute.host import HostPath
 from unified_clip._compute.scalars import HOST
 from unified_clip._core import entry
+from unified_clip._core.backend import Distributed
 from unified_clip._core.distributed import AWAITED, DistributedSpec
 from unified_clip._core.gradients import GradientList
 from unified_clip._core.types import Leaf
-from unified_clip._distributed import consensus
+from unified_clip._distributed import consensus, waiting
 from unified_clip._distributed.consensus import Call, Consensus
 from unified_clip._distributed.norm import LocalShards, NormGroup, SingleProcess
 
@@ -606,15 +609,47 @@ def test_an_error_without_a_group_has_no_note_about_the_group() -> None:
 
 
 def test_a_rank_that_waits_for_long_with_an_error_logs_it(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(consensus, "PATIENCE", 0.0)
+    monkeypatch.setattr(waiting, "REJECTION_PATIENCE", 0.0)
+    awaited(slow_group(caplog), TypeError("no gradient"))
+    assert caplog.text.count("to raise on all of them: TypeError('no gradient')") == 1
+
+
+def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any, caplog: Any) -> None:
+    """JAX waits for half an hour before it raises."""
+    group = slow_group(caplog)
+    call(SimpleNamespace(**{**vars(group), "all_reduce_sum": list}))
+    assert caplog.text == "", "it has not waited for long"
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    call(group)
+    assert caplog.messages == [
+        "Rank 0 of 2 waits for the other ranks in call 2 of this process group. Make the same calls on every rank, "
+        "also where a rank has no gradient, and look for a rank that has ended."
+    ]
+
+
+def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> None:
+    """Threads do not survive a fork."""
+    monkeypatch.setattr(waiting, "_WATCH", [threading.Thread()])
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    call(slow_group(caplog))
+    assert "in call 1 of this process group" in caplog.text
+
+
+def call(group: Any) -> None:
+    with suppress(Exception):  # of numbers that no rank has added up
+        norm_of(group, [np.ones(2)], 2.0)
+
+
+def slow_group(caplog: Any) -> Any:
+    """A process group whose collectives return when something is logged, or after two seconds."""
 
     def slow(numbers: Sequence[int]) -> list[int]:
-        time.sleep(0.2)
+        until = time.monotonic() + 2 * waiting.INTERVAL
+        while not caplog.records and time.monotonic() < until:
+            time.sleep(0.01)
         return list(numbers)
 
-    group = SimpleNamespace(rank=0, size=2, key=threading.Event(), all_reduce_sum=slow)
-    awaited(group, TypeError("no gradient"))
-    assert "to raise on all of them: TypeError('no gradient')" in caplog.text
+    return SimpleNamespace(rank=0, size=2, key=threading.Event(), all_reduce_sum=slow)
 
 
 def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:
@@ -635,3 +670,49 @@ def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:
         assert message.startswith("the ranks disagree about threshold: 1.0 on rank 0; 0.0 on rank 1")
     for message in (third, fourth):
         assert message.startswith("rank 0 rejected this call: ValueError: the ranks disagree about threshold")
+
+
+class Ranked(type(numpy.BACKEND), Distributed):  # type: ignore[misc]
+    """NumPy with gradients of several ranks, which are those of a list of parameters."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+        self._fails = fails
+
+    parameters = SimpleNamespace(gradient_of=lambda array: array if array.size else None)
+
+    def has_ranks(self) -> bool:
+        return True
+
+    def shards(self, gradients: Any, parameters: Any, spec: Any, *, differentiable: bool) -> Any:
+        if self._fails:
+            raise ConnectionError("the process group is gone")
+        counts = len(gradients), len(parameters), spec.ownership
+        return SimpleNamespace(send_rejection=lambda error: self.sent.append((*counts, differentiable, str(error))))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("function", "arguments", "message", "sent"),
+    [
+        (functions.clip_grad_norm_, (-1.0,), "max_norm is -1.0", (1, 2, False)),
+        (functions.clip_grad_norm_, (1.0, 0.0), "norm_type", (1, 2, False)),
+        (functions.get_total_norm, (math.nan,), "norm_type", (2, 2, True)),
+        (functions.clip_by_global_norm, (math.nan,), "clip_norm is nan", (2, 2, True)),
+    ],
+)  # fmt: skip
+def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
+    function: Any, arguments: tuple[Any, ...], message: str, sent: tuple[Any, ...], fails: bool
+) -> None:
+    backend, arrays = Ranked(fails), [np.ones(2), np.zeros(0), "no tensor"]
+    with pytest.raises(ValueError, match=message) as caught:
+        entry.run_eagerly(function, backend, arrays, *arguments, ownership="distinct")
+    assert backend.sent == ([] if fails else [(*sent[:2], "distinct", sent[2], str(caught.value))])
+    assert AWAITED.send_rejection is None
+
+
+def test_a_norm_that_the_caller_passes_needs_no_other_rank() -> None:
+    backend = Ranked()
+    with pytest.raises(ValueError, match="clip_norm is -1"):
+        entry.run_eagerly(functions.clip_by_global_norm, backend, [np.ones(2)], -1.0, use_norm=2.0)
+    assert backend.sent == []

@@ -159,6 +159,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             return None
         return sharded.find(gradients, parameters, spec)
 
+    def has_ranks(self) -> bool:
+        return bool(jax.process_count() > 1)
+
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
         """`tensors`: arrays of one device, or lists of them."""
         shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]

@@ -178,6 +178,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
             return None  # Paddle's operations on distributed tensors have derivatives
         return shards
 
+    def has_ranks(self) -> bool:
+        return bool(paddle.in_dynamic_mode() and paddle.distributed.is_initialized())
+
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
         on_cpu = [tensor if is_plain(tensor) else tensor.detach().cpu() for tensor in tensors]
         return host.HostPath(self, on_cpu)

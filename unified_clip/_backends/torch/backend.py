@@ -127,6 +127,10 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         entry.break_graph("distributed gradients cannot be clipped in a compiled graph")
         return shards
 
+    def has_ranks(self) -> bool:
+        distributed = torch.distributed
+        return not torch.compiler.is_compiling() and distributed.is_available() and distributed.is_initialized()
+
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
         return any(map(sharded.is_dtensor, parameters))
 
