@@ -13,7 +13,7 @@ from ..recording import divergence
 from ..recording.compare import RecordingComparison, compare
 from ..recording.pairing import CallPair, Names, orient_names
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
-from ..recording.runs import RecordedCall
+from ..recording.runs import RecordedCall, RecordedRun
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Stage
 from .match_names import Parameters
@@ -46,6 +46,9 @@ class StepComparison:
 
     clips_alike: bool
     """Whether both steps clip by the same rules and thresholds, in the same number of calls."""
+
+    losses: tuple[float | None, float | None] = (None, None)
+    """The loss of the old and of the new training step; None if it yields none."""
 
     @property
     def has_clip(self) -> bool:
@@ -229,7 +232,12 @@ def _compare_step(
     )
     tensors, update = max_distance(pairing.gradients(step, recordings)), max_distance(pairing.updates(step))
     alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
-    return StepComparison(step, old, new, norm, coefficient, tensors, update, alike)
+    losses = (_loss(clips.a, step), _loss(clips.b, step))
+    return StepComparison(step, old, new, norm, coefficient, tensors, update, alike, losses)
+
+
+def _loss(run: RecordedRun, step: int) -> float | None:
+    return next((line.logged["loss"] for line in run.logged if line.step == step), None)
 
 
 def _clip_alike(pair: CallPair) -> bool:

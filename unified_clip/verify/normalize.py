@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..recording import runs
+from ..recording.lines import encode
 from ..recording.natives.evidence import NativeCall, ObservedTensors, fields
 from ..recording.pairing import count_mergeable, merge_calls
 from ..recording.runs import RecordedCall
@@ -61,7 +62,8 @@ def normalize(
     common_names: By name in this run, the name that both runs share. Lists are sorted by it.
     reference: The other run's recording. Calls get the order that they have there.
     """
-    recorded = runs.read(run.directory / RECORDING).lines
+    recording = runs.read(run.directory / RECORDING)
+    recorded = recording.lines
     lines = list(_distribute_over_steps(recorded, run, steps)) or list(_lines_of_own_clipping(run))
     result = NormalizedRecording(run, path)
     for step, group in itertools.groupby(lines, key=lambda line: line.step):
@@ -80,7 +82,9 @@ def normalize(
         order = result.order[step] = [frozenset(common_names.get(n, n) for n in line.parameters) for line in merged]
         result.lines += _in_order_of(merged, order, reference.order.get(step, []) if reference else [])
     header = (run.directory / RECORDING).read_text(encoding="utf-8").partition("\n")[0]
+    logged = recording.logged if run.yields else [each.model_copy(update={"step": steps}) for each in recording.logged]
     written = [header, *(line.model_dump_json(exclude_unset=True) for line in result.lines)]
+    written += [encode(each.model_dump(mode="json", exclude_unset=True)) for each in logged]
     path.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
     return result
 

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _json
 from .._display import cell
 from ..recording.report import model
-from ..recording.report.sentences import UNEXPLAINED, describe
+from ..recording.report.sentences import UNEXPLAINED, describe, losses
 from ..tensors.types import Stage
 from .compare import StepComparison, Verification
 from .step_pairing import MaxDistance
@@ -48,9 +48,12 @@ def show(result: Verification) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table("step", "norm old", "norm new", "coefficient old", "coefficient new", "tensors", "update", "verdict")
+    columns = ["loss old", "loss new"] if _has_losses(result) else []
+    table = Table(
+        "step", *columns, "norm old", "norm new", "coefficient old", "coefficient new", "tensors", "update", "verdict"
+    )
     for row in _rows_to_print(result):
-        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, result.max_ulp)))
+        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, result.max_ulp, bool(columns))))
     if not console.is_terminal:
         console.width = WIDTH
     console.print(table)
@@ -72,7 +75,7 @@ def sentences(result: Verification) -> list[str]:
         f"{run.script} calls {call} {count} times on tensors that are not gradients; these calls were not compared."
         for run, call, count in result.not_gradients
     ]
-    lines += [*_without_clip(result), *_stages(result), *_another_eps(result)]
+    lines += [*_without_clip(result), *_stages(result), *losses(result.clips), *_another_eps(result)]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         scripts = f"{result.old.script} and {result.new.script}"
@@ -162,10 +165,15 @@ def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
         yield from (row for _, row in group) if is_printed else [None]
 
 
-def _cells(row: StepComparison, max_ulp: float) -> list[str]:
+def _has_losses(result: Verification) -> bool:
+    return any(loss is not None for row in result.rows for loss in row.losses)
+
+
+def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
     differing = row.differing(max_ulp)
     return [
         str(row.step),
+        *(("-" if loss is None else f"{loss:.9g}") for loss in row.losses if with_losses),
         *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
         *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
         *("-" if distance is None else _format_distance(distance) for distance in (row.tensors, row.update)),
@@ -210,5 +218,6 @@ def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:
         "differs": row.differing(max_ulp),
         "old": [line.model_dump(include=keys) for line in row.old],
         "new": [line.model_dump(include=keys) for line in row.new],
+        "loss": dict(zip(("old", "new"), row.losses, strict=True)),
         **{stage: distance and distance._asdict() for stage, distance in row.distances().items()},
     }

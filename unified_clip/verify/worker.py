@@ -67,7 +67,10 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
         yields = inspect.isgenerator(result)
         for count, output in enumerate(_yielded(result, recording) if yields else [result], start=1):
             recording.wait()
-            _store(out / f"{count}.safetensors", count, output)
+            tensors, loss = _split_loss(output)
+            _store(out / f"{count}.safetensors", count, tensors)
+            if loss is not None:
+                recording.log(loss=loss)
         recording.wait()
     return {"given": count, "yields": yields}
 
@@ -116,11 +119,25 @@ def _yielded(generator: Iterator[Any], recording: Recording) -> Iterator[Any]:
         recording.next_step()
 
 
+def _split_loss(output: Any) -> tuple[Any, float | None]:
+    """Return the tensors and the loss of an output, which may end with a number; None if it does not."""
+    if not isinstance(output, tuple | list) or len(output) < 2:
+        return output, None
+    *tensors, last = output
+    is_tensor = adapter_of(type(last)) is not None
+    if not is_tensor and (isinstance(last, bool) or not isinstance(last, int | float)):
+        return output, None
+    loss = densify(read_tensor("loss", np.asarray(last) if not is_tensor else last))
+    return (
+        (tuple(tensors), float(loss.values().item())) if loss is not None and loss.array.size == 1 else (output, None)
+    )
+
+
 def _store(path: Path, step: int, output: Any) -> None:
     if not isinstance(output, tuple | list) or not 1 <= len(output) <= len(OUTPUT_PARTS):
         raise InvalidStepError(
             f"yielded an output of type {type(output).__name__} at step {step}. "
-            "Yield (parameters, gradients), two dicts of tensors by name."
+            "Yield (parameters, gradients), two dicts of tensors by name, or (parameters, gradients, loss)."
         )
     stored: dict[str, tuple[str, Any]] = {}
     for part, tensors in zip(OUTPUT_PARTS, output, strict=False):

@@ -1,0 +1,56 @@
+"""`unified-clip verify` shows the losses that training steps yield."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.port.verify_pairs import NUMPY, STEPS, run, verified
+
+GLOBAL = NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)")
+WITH_LOSS = GLOBAL.replace("yield weights, grads", "yield weights, grads, LOSS")
+MEAN = 'np.square(batch["x"] @ weights["weight"] + weights["bias"] - batch["y"]).mean()'
+
+
+def test_losses_are_columns_of_the_table_and_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (WITH_LOSS.replace("LOSS", loss) for loss in (MEAN, MEAN.replace(".mean()", ".sum()")))
+    assert run(tmp_path, old, new) == 0
+    printed = capsys.readouterr().out
+    assert "loss old" in printed
+    assert "loss new" in printed
+    assert "loss differs from step 1 on: " in printed
+    data = verified(tmp_path, capsys, old, new)
+    losses = [each["loss"] for each in data["steps"]]
+    assert len(losses) == STEPS
+    assert all(loss["new"] == pytest.approx(8 * loss["old"]) for loss in losses)
+    assert len({loss["old"] for loss in losses}) == STEPS
+
+
+def test_a_loss_of_one_step_only_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, WITH_LOSS.replace("LOSS", MEAN), GLOBAL) == 0
+    assert "loss was not compared: only old.py:step has it." in capsys.readouterr().out
+
+
+def test_steps_without_a_loss_have_no_columns_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, GLOBAL, GLOBAL) == 0
+    assert "loss old" not in capsys.readouterr().out
+
+
+def test_a_loss_may_follow_parameters_without_gradients_or_be_returned_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = (
+        WITH_LOSS.replace("grads, LOSS", f"{MEAN}").replace("yield weights, ", "loss = ")
+        + "    return weights, float(loss)\n"
+    )
+    data = verified(tmp_path, capsys, old, WITH_LOSS.replace("grads, LOSS", f"None, float({MEAN})"))
+    assert [each["loss"]["old"] is None for each in data["steps"]] == [True] * (STEPS - 1) + [False]
+    assert data["steps"][-1]["loss"]["old"] == pytest.approx(data["steps"][-1]["loss"]["new"])
+
+
+@pytest.mark.parametrize("loss", ["np.ones(2)", "'1.5'", "True", "[1.5]"])
+def test_a_loss_that_is_not_one_number_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str
+) -> None:
+    assert run(tmp_path, GLOBAL, WITH_LOSS.replace("LOSS", loss)) == 2
+    assert "new.py:step: yielded unclipped as " in capsys.readouterr().err
