@@ -72,7 +72,7 @@ class Document:
                 value = value[key]
                 continue
             if not isinstance(value, dict):
-                raise self.wrong(keys[:index], f"it is {format_value(value)}. Give a table with {key!r}.")
+                raise self.wrong(keys[:index], f"it is {format_value(value)}. Give keys with values, such as {key}.")
             if key not in value:
                 return default
             value = value[key]

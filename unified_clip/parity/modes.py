@@ -16,8 +16,6 @@ HOST, DEVICE, NATIVE = "host", "device", "native"
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
 """unified_clip in a graph that the framework traces and runs, in one that it compiles, and in a static program."""
 
-IN_GRAPHS = (GRAPH, COMPILED, STATIC)
-
 GRAPHS = {
     "torch": (GRAPH, COMPILED),
     "tensorflow": (GRAPH, COMPILED),
@@ -27,6 +25,8 @@ GRAPHS = {
 }
 """By framework, the modes that its adapter's `run_in_graph` supports. This table is here, and not in the adapters,
 because they import their framework."""
+
+IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH,), "jax": (COMPILED,)}
 """By framework, the modes in whose graphs the compiled kernels, if installed, compute norms of order 1 and 2."""

@@ -58,7 +58,7 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
         if isinstance(outcome, Failure) and outcome.kind == "missing":
-            remedy = f"Install it: {_install.command(framework)}. Or pass an interpreter that has it in interpreters=."
+            remedy = f"Install it: {_install.command(framework)}. Or pass interpreters= with a Python that has it."
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
         elif not (verdict := compare_with_exact(case, right, outcome, HOST)).agrees:
             numbers = ""

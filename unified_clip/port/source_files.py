@@ -130,8 +130,9 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C (SIGINT) while processes start in this `with` block. The started processes ignore it: this one ends
-    them.
+    """Delay Ctrl-C (SIGINT) in this process until the `with` block ends.
+
+    Processes that start in the block ignore Ctrl-C. After Ctrl-C, this process ends them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -214,7 +214,8 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
     if isinstance(line.threshold, float) and max(line.norms()) > line.threshold:
         return point.cause("not clipped", f"{NOT_CLIPPED}; both norms are above {line.threshold}", unclipped)
-    return point.cause("clipped below the threshold", f"gradients change below {line.threshold}", clips)
+    sentence = f"gradients change, although both norms are below {line.threshold}"
+    return point.cause("clipped below the threshold", sentence, clips)
 
 
 def _norms_are_equal(pair: CallPair) -> bool:
@@ -331,6 +332,6 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
     return Cause(
         "rounding that has grown",
         f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
-        f"Rounding grows less than {GROWTH} times at once; a small difference between the optimizers grows likewise. "
-        "`unified-clip verify` compares the updates too",
+        f"From step to step, rounding grows by less than {GROWTH} times. A small difference between the optimizers "
+        "grows in the same way: `unified-clip verify` compares their updates, too",
     )

@@ -113,7 +113,10 @@ class Recording:
         _check_count(step, "step")
         with self._lock:
             if self._by_calls and self._step > 1:
-                raise ValueError(f"{self._step} calls were counted as steps. Set step before the first call of each.")
+                raise ValueError(
+                    f"step was not set at first, so each of the {self._step} calls was counted as a step. Set step "
+                    "before the first call of each step."
+                )
             if step < self._step:
                 raise ValueError(f"step is {step}, but step {self._step} has begun. Pass {self._step} or more.")
         self.wait()

@@ -79,8 +79,8 @@ def twice(point: DivergencePoint) -> Cause | None:
     run, (before, coef, after) = clips[0]
     return Cause(
         "clipped twice",
-        f"{run.name} clips the same gradients again: their norm was {before:.9g}, times the coefficient {coef:.9g} it "
-        f"is {before * coef:.9g}, and the norm of the next call is {after:.9g}",
+        f"{run.name} clips the same gradients again: their norm {before:.9g} times the coefficient {coef:.9g} is "
+        f"{before * coef:.9g}, and the norm of the next call is {after:.9g}",
     )
 
 

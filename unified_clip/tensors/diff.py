@@ -22,7 +22,10 @@ MOST_TENSORS = 5
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
     """Return a text about the gradients that differ by more than `max_ulp`; '' if no gradient does.
 
-    Sparse gradients are compared as dense ones. sides: The names of the two lists in the text.
+    Sparse gradients are compared as dense ones.
+
+    left, right: Gradients by name.
+    sides: What the text calls `left` and `right`, such as ("unified_clip", "expected").
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)

@@ -147,9 +147,9 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "pairs names in two directions"
+    problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "has pairs in both directions"
     in_each = (f"of {run.script} ({', '.join(sorted(run.shapes))})" for run in (old, new))
-    raise VerifyError(f"--map {problem}. Pair a name {' with one '.join(in_each)} in every line.")
+    raise VerifyError(f"--map {problem}. In every line, pair a name {' with one '.join(in_each)}.")
 
 
 # -- reject outputs that cannot be compared. Otherwise they would count as the same

@@ -52,7 +52,7 @@ def change(kind: Any, framework: str, what: str, case: str, before: str, after: 
 
 def test_the_same_report_has_not_changed() -> None:
     one = of(host=clip_result("different", math.inf, detail="raised"), native=native())
-    one.known = [known(), known("no case shows it")]
+    one.known = [known(), known("no case shows this difference")]
     assert baseline.changes(one, one.model_copy(deep=True)) == []
 
 
@@ -144,9 +144,9 @@ NOTHING_WRONG = [of(), of(host=clip_result("crashed", math.inf, None)), build.re
         of(host=clip_result("different", math.inf, detail="raised ValueError")),
         of(native=native("different", problem="not listed as a known difference")),
         differing("norm"),
-        with_known(known("no case shows it", None)),
-        with_known(known(), known("no case shows it", None)),
-        with_known(known("no case shows it", None), known()),
+        with_known(known("no case shows this difference", None)),
+        with_known(known(), known("no case shows this difference", None)),
+        with_known(known("no case shows this difference", None), known()),
     ],
     ids=["ours", "ours raises", "native", "between frameworks", "known", "one of two alike", "the first of them"],
 )
@@ -210,7 +210,7 @@ def test_what_is_worse_comes_first_and_what_is_alike_is_one_line() -> None:
     found = [change("size", "torch", "host path", name, f"close, {name}", "close, 9") for name in ("1", "2")]
     found += [change("verdict", "torch", "host path", "3", before, "equal") for before in ("close, 1", "flushed")]
     assert rows(*found) == [
-        ["", "torch, host path", "another size", "close, 1", "close, 9", "2, first 1"],
+        ["", "torch, host path", "another size", "close, 1", "close, 9", "2 cases, first 1"],
         ["", "torch, host path", "another verdict", "close, 1", "equal", "3"],
         ["", "torch, host path", "another verdict", "flushed", "equal", "3"],
     ]

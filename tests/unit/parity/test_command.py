@@ -53,7 +53,7 @@ def with_native(problem: str, **fields: Any) -> ParityReport:
     return report(one_case(NAME, **results), **fields)
 
 
-STALE = known("no case shows it", None, function="torch.norm", reason="it is so", cases=[])
+STALE = known("no case shows this difference", None, function="torch.norm", reason="it is so", cases=[])
 
 
 def test_the_exit_status_says_what_happened() -> None:
@@ -115,7 +115,7 @@ def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
     markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert f"torch, host path, different: {NAME}: why" in markdown
     assert f"- frameworks differ from each other on the host path: {NAME}: norm" in markdown
-    assert "known difference torch, torch.norm, 'it is so': no case shows it" in markdown
+    assert "known difference torch, torch.norm, 'it is so': no case shows this difference" in markdown
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert data["cases"][0]["stages_apart"] == ["norm"]
     assert data["summary"]["host"] == {"numpy": {"equal": 1}, "torch": {"different": 1}}
@@ -143,7 +143,7 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
     }
     assert found(with_native("nobody knows"))["torch, framework's function"] == ["failure: nobody knows"]
     known = found(result("equal", "equal", known=[STALE]))["known differences"]
-    assert known == ["failure: no case shows it"]
+    assert known == ["failure: no case shows this difference"]
 
 
 def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:

@@ -260,14 +260,14 @@ def test_a_difference_that_nobody_knows_is_wrong() -> None:
 )
 def test_a_known_difference_of_something_else_does_not_count(other: dict[str, Any]) -> None:
     _, problems = judged_as([KNOWN.model_copy(update=other)], SHOWING)
-    assert problems == ["numbers differ, by 0.09; not listed as a known difference", "no case shows it"]
+    assert problems == ["numbers differ, by 0.09; not listed as a known difference", "no case shows this difference"]
 
 
 def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
     nothing = {("torch", "long tensor"): NativeDeviation("torch.norm")}
-    assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, ["no case shows it"])
+    assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, ["no case shows this difference"])
     patterns = KNOWN.model_copy(update={"cases": ["long *", "wide *"]})
-    assert judged_as([patterns], SHOWING)[1] == ["no case that matches 'wide *' shows it"]
+    assert judged_as([patterns], SHOWING)[1] == ["no case that matches 'wide *' shows this difference"]
 
 
 def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
@@ -277,14 +277,14 @@ def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
         ["numbers differ, by 0.5: more than the listed size of 0.1"],
     )
     smaller = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.02)}
-    assert judged_as([KNOWN], smaller)[1] == ["its size is 0.02, less than the listed 0.1"]
+    assert judged_as([KNOWN], smaller)[1] == ["the difference has size 0.02, less than the listed 0.1"]
 
 
 @pytest.mark.parametrize("versions", ["torch>=2.13", "torch>=2.8,<3", "torch==2.13.*"])
 def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
     assert judged_as([entry], SHOWING) == ({"long tensor": "known"}, [])
-    assert judged_as([entry], {})[1] == ["no case shows it"]
+    assert judged_as([entry], {})[1] == ["no case shows this difference"]
 
 
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])

@@ -15,7 +15,7 @@ from support.parity.cases import suite
 from unified_clip.parity import engine, modes
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite import public_calls
+from unified_clip.parity.suite import public_calls, schema
 from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
@@ -297,9 +297,12 @@ def tensor(text: str) -> str:
         ),
         (
             tensor("values = [1.0], rows = [3], shape = [2, 1]"),
-            "rows needs a real dtype and a shape",
+            "rows has 3, but shape has 2 rows. Give smaller indices",
         ),
-        (ONE.replace("tensors", "file = 'x'\ntensors"), "give exactly one of tensors, file and function"),
+        (
+            ONE.replace("tensors", "file = 'x'\ntensors"),
+            "it has tensors and file. Give exactly one of `tensors`, `file` and `function`",
+        ),
         ("[[gradients]]\nname = 'a'\nfunction = 'x.py'", "function: it is 'x.py'. Give a file and its function, as in"),
         (
             tensor("values = [true]"),
@@ -530,6 +533,19 @@ def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
     found = suites.read(tmp_path)
     assert list(found.frameworks) == ["numpy", "torch", "tensorflow", "paddle"]
     assert [case.options.raises for case in found.cases] == ["", "", "ValueError"]
+
+
+def test_the_documentation_has_the_default_tolerance() -> None:
+    text = (SUITE.parent / "docs" / "parity.md").read_text(encoding="utf-8")
+    stated = re.findall(r"within rounding \(([\de.-]+)\)|^tolerance = ([\de.-]+)", text, re.MULTILINE)
+    numbers = [float(first or second) for first, second in stated]
+    assert numbers == [schema.TOLERANCE] * 2, "docs/parity.md: correct the table of verdicts and the suite.toml"
+
+
+def test_only_three_modes_run_by_default_in_suites_of_users() -> None:
+    default = {*get_args(modes.Mode)} - {*get_args(modes.OnRequest)}
+    assert default == {"host", "device", "native"}, "parity/modes.py: put a new mode into OnRequest"
+    assert modes.TITLES.keys() == {*get_args(modes.Mode)}, "parity/modes.py: give each mode a title in TITLES"
 
 
 # -- clip configurations

@@ -93,7 +93,7 @@ def test_steps_do_not_go_back_and_are_not_begun_late(path: Path) -> None:
     with unified_clip.record(path) as run:
         clip()
         clip()
-        with pytest.raises(ValueError, match="2 calls were counted as steps"):
+        with pytest.raises(ValueError, match="each of the 2 calls was counted as a step"):
             run.next_step()
     with unified_clip.record(path.with_name("other.jsonl")) as run:
         run.step = 5

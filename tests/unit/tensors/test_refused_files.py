@@ -85,7 +85,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             16,
             "two gradients have the name 'a'",
         ),
-        (b"[]", 0, "not a table of tensors"),
+        (b"[]", 0, "its header is not a JSON object"),
         (b"{'a'", 0, "its header is not JSON"),
         (b"[" * 100_000, 0, "its header is not JSON"),
         ({}, 0, "no tensor has a floating-point dtype"),
@@ -94,12 +94,12 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "a": ENTRY},
             8,
-            r"'x' is sparse in the metadata. Save x\.indices \(int64\) and x\.values",
+            r"its metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values is missing. Save both",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY},
             8,
-            r"'x' is sparse in the metadata. Save x\.indices \(int64\) and x\.values",
+            r"its metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values is missing. Save both",
         ),
     ],
 )
@@ -318,7 +318,7 @@ def test_a_pickle_is_not_run(
         (pickle.dumps({"x" * 10_001: np.ones(1)}, 4), "a name has more than 10000 characters: 'xxx"),
         (pickle.dumps({"w": AT_RANK_40}, 4), "has 40 axes. Reshape it"),
         (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "an opcode that paddle.save does not write"),
-        (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b".", "it ends early"),
+        (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b".", "the file ends early"),
         (COPIES, "the pickle copies the same data many times"),
         (b"\x80\x04c_codecs\nencode\n}b.", "the pickle changes a function"),
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has dtype object"),

@@ -198,7 +198,7 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 
 
 def _max_abs(arrays: Sequence[Array]) -> float:
-    """Return the largest magnitude of all elements; NaN if any is NaN."""
+    """Return the largest magnitude of all elements; NaN if any is NaN; 0 without elements."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 

@@ -145,7 +145,12 @@ class Source:
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return the arguments of a call by name, as a document. ConfigError: one is unknown, or not a constant."""
+        """Return the arguments of a call by name, as a `Document` whose errors name the line of the call.
+
+        names: The parameters of the called function, in order.
+
+        ConfigError: An argument is for none of them, or is not a constant.
+        """
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred) or position >= len(names):

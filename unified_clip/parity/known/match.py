@@ -67,15 +67,15 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     problem = ""
     if package := entry.unreported(installed):
         problem = (
-            f"its `versions` name {package}, whose version the worker of {entry.framework} does not report. "
-            "Correct them"
+            f"`versions` has {package}, but the worker of {entry.framework} does not report the version of that "
+            "package. Correct `versions`"
         )
     elif not cases:
-        problem = "no case shows it"
+        problem = "no case shows this difference"
     elif unmatched := entry.unmatched_patterns(cases):
-        problem = f"no case that matches {', '.join(map(repr, unmatched))} shows it"
+        problem = f"no case that matches {', '.join(map(repr, unmatched))} shows this difference"
     elif entry.kind in SIZED and size < entry.size / entry.within:
-        problem = f"its size is {size:.2g}, less than the listed {entry.size:.2g}"
+        problem = f"the difference has size {size:.2g}, less than the listed {entry.size:.2g}"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within"}),
         listed_size=entry.size if size else None,

@@ -202,7 +202,7 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
     lines = []
     for first, *others in groups.values():
         what = ", ".join(filter(None, (first.framework, first.what))) or "the suite"
-        cases = f"{1 + len(others)}, first {first.case}" if others else first.case
+        cases = f"{1 + len(others)} cases, first {first.case}" if others else first.case
         lines.append(["worse" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases])
     return lines
 

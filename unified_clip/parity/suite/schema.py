@@ -78,8 +78,10 @@ class TensorTable(Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if sum(source is not None for source in (self.values, self.random, self.none)) != 1:
-            raise ValueError("give exactly one of values, random and none")
+        given = [name for name in ("values", "random", "none") if getattr(self, name) is not None]
+        if len(given) != 1:
+            sources = " and ".join(given) or "no numbers"
+            raise ValueError(f"it has {sources}. Give exactly one of `values`, `random` and `none = true`")
         if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
             raise ValueError("none = true takes no shape, dtype, rows or exponents. Remove them")
         if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
@@ -88,13 +90,13 @@ class TensorTable(Table):
             raise ValueError("the low exponent is above the high one. Swap them")
         if self.dtype == "int64" and self.random is not None:
             raise ValueError("random does not support int64. Choose another dtype, or give values")
-        if self.rows is not None and (
-            not self.shape or self.dtype in PARTS or max(self.rows, default=0) >= self.shape[0]
-        ):
-            raise ValueError(
-                "rows needs a real dtype and a shape, and each row index must be below the first length of "
-                "shape. Correct it"
-            )
+        if self.rows is not None:
+            if not self.shape:
+                raise ValueError("rows needs the shape of the dense gradient. Add shape")
+            if self.dtype in PARTS:
+                raise ValueError(f"rows does not support {self.dtype}. Choose a real dtype, or remove rows")
+            if max(self.rows, default=0) >= self.shape[0]:
+                raise ValueError(f"rows has {max(self.rows)}, but shape has {self.shape[0]} rows. Give smaller indices")
         return self
 
 
@@ -108,8 +110,10 @@ class GradientsTable(Table):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
-            raise ValueError("give exactly one of tensors, file and function")
+        given = [name for name in ("tensors", "file", "function") if getattr(self, name) is not None]
+        if len(given) != 1:
+            sources = " and ".join(given) or "no gradients"
+            raise ValueError(f"it has {sources}. Give exactly one of `tensors`, `file` and `function`")
         for key, source in (("only", "file"), ("framework", "function")):
             if getattr(self, key) and getattr(self, source) is None:
                 raise ValueError(f"{key} needs {source}. Remove {key}, or add {source}")

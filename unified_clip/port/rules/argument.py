@@ -51,7 +51,11 @@ def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
-    file.flag(clip, "Set need_clip = False on PyTorch's parameters: unified_clip reads that attribute.")
+    file.flag(
+        clip,
+        "PyTorch's parameters have no need_clip. Set it on the parameters of this layer, as in layer.bias.need_clip = "
+        "False: unified_clip reads that attribute.",
+    )
 
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="drop-in")

@@ -162,7 +162,8 @@ class TapeRewrite:
         meaning = self._file.sites[clip].meaning
         if meaning is None or (not meaning.threshold and meaning.config.threshold == 0):
             raise UnsureError(
-                "A limit of 0 or None means no clip in Keras 3, but not in older versions. Set another limit."
+                "A limit of 0 or None means no clip in Keras 3, but not in older versions. Remove the argument to clip "
+                "nothing, or set a limit above 0."
             )
         return ranges
 

@@ -13,16 +13,33 @@ from ..rounding import distance
 from ..runs import RecordedCall, RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
-RULED_OUT = (
-    "another rule", "another threshold", "another norm type", "another eps", "per tensor for global", "clipped twice",
-    "a whole factor on all gradients",
-)  # fmt: skip
-RULED_OUT_BY_NORMS = ("a missing parameter", "swapped parameters", "any factor on all gradients")
-RULED_OUT_BY_STEPS = (
-    "another learning rate", "gradients that are not cleared", "another number of backward passes", "a left-out clip",
-    "clipping after the step",
-)  # fmt: skip
-"""Causes that were tested: always, with norms of parameters, and with steps of optimizers."""
+RULED_OUT = {
+    "another rule": "another rule",
+    "another threshold": "another threshold",
+    "another norm type": "another norm type",
+    "another eps": "another eps",
+    "per tensor for global": "per tensor for global",
+    "clipped twice": "clipped twice",
+}
+"""By kind of cause, its name in the sentence "Ruled out: ...". Every comparison tests these causes. In addition, each
+tests "a whole factor on all gradients".
+"""
+
+RULED_OUT_BY_NORMS = {
+    "left out": "a missing parameter",
+    "swapped": "swapped parameters",
+    "scaled gradients": "any factor on all gradients",
+}
+"""The same for causes that need norms of parameters."""
+
+RULED_OUT_BY_STEPS = {
+    "another learning rate": "another learning rate",
+    "gradients are not cleared": "gradients that are not cleared",
+    "gradient accumulation": "another number of backward passes",
+    "left-out clip": "a left-out clip",
+    "clipping after the step": "clipping after the step",
+}
+"""The same for causes that need steps of optimizers."""
 
 COUNTS = {
     "calls": "clip calls",
@@ -194,11 +211,11 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
     """Return the causes that were ruled out if a divergence is unexplained; else []."""
     if _first_unexplained(comparison) is None:
         return []
-    runs, causes = (comparison.a, comparison.b), [*RULED_OUT]
+    runs, causes = (comparison.a, comparison.b), [*RULED_OUT.values(), "a whole factor on all gradients"]
     if all(run.header.norms for run in runs):
-        causes += RULED_OUT_BY_NORMS
+        causes += RULED_OUT_BY_NORMS.values()
     if all(run.optimizer_steps for run in runs):
-        causes += RULED_OUT_BY_STEPS
+        causes += RULED_OUT_BY_STEPS.values()
     return causes
 
 

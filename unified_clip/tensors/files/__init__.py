@@ -161,7 +161,7 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     remedy = f"Install it there, or set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
     again = "Correct the function" if kind == "function" else "Save it again"
     if kind == "function":
-        remedy = f'{remedy}, and framework = "torch" beside function'
+        remedy = f'{remedy}, and add framework = "torch" below function'
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
     try:
         with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:

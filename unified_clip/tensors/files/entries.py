@@ -76,7 +76,9 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
         yield item
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5])) or "none"
-        raise UnreadableError(f"only = {min(unmatched)!r} matches no tensor. Choose from {len(names)}, such as {some}")
+        raise UnreadableError(
+            f"only = {min(unmatched)!r} matches no tensor. Choose from the {len(names)} in the file, such as {some}"
+        )
 
 
 def twice(name: str) -> UnreadableError:

@@ -45,7 +45,7 @@ def items(path: Path) -> Iterator[Item]:
                 text = io.BytesIO(array_header(file))
             version = np.lib.format.read_magic(text)
             if version not in READ_HEADER:
-                raise ValueError(f"unknown version {version}")
+                raise ValueError(f"its header has the unknown version {version}")
             shape, is_fortran, dtype = READ_HEADER[version](text)
         except (ValueError, tokenize.TokenError) as error:  # the header is a Python literal, which may be invalid
             raise UnreadableError(f"{name!r} is not an array: {error}. Save arrays with np.savez") from None

@@ -119,7 +119,7 @@ class Whole:
     def read(self, count: int) -> bytes:
         """Read `count` bytes. EOFError: the file has fewer. No memory is reserved before this check."""
         if count > self.size - self.file.tell():
-            raise EOFError("it ends early")
+            raise EOFError("the file ends early")
         return self.file.read(count)
 
     def readline(self) -> bytes:

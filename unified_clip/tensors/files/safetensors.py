@@ -54,7 +54,9 @@ def items(path: Path) -> Iterator[Item]:
     for name in sparse:
         rows, values = f"{name}.indices", f"{name}.values"
         if values not in entries or rows not in entries or entries[rows].dtype != "int64":
-            raise UnreadableError(f"{name!r} is sparse in the metadata. Save {rows} (int64) and {values}, too")
+            raise UnreadableError(
+                f"its metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing. Save both"
+            )
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
@@ -91,7 +93,7 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8
         raise UnreadableError(f"it is not a safetensors file: its header is not JSON: {error}. Save it again") from None
     if not isinstance(header, dict):
-        raise UnreadableError("it is not a safetensors file: its header is not a table of tensors. Save it again")
+        raise UnreadableError("it is not a safetensors file: its header is not a JSON object. Save it again")
     return header, 8 + length
 
 
@@ -112,7 +114,10 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
             return dict(shapes)
     except (AttributeError, TypeError, ValueError, RecursionError):
         pass
-    raise UnreadableError("`sparse` in its metadata is not a JSON object of names and shapes. Correct it")
+    raise UnreadableError(
+        "`sparse` in its metadata is not a JSON object of names and shapes. Write the name of each sparse gradient and "
+        'the shape of the dense one, as in {"embedding.weight": [17, 32]}'
+    )
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
