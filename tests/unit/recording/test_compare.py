@@ -389,7 +389,12 @@ def test_another_threshold(compared: Any) -> None:
             "not clipped",
             "b.jsonl differs from a.jsonl as when nothing is clipped: the gradients are returned",
         ),
-        (20.0, 0.5, "clipped below the threshold", "b.jsonl differs from a.jsonl: gradients change, although both norms are below 20.0"),
+        (
+            20.0,
+            0.5,
+            "clipped below the threshold",
+            "b.jsonl differs from a.jsonl: gradients change, although both norms are below 20.0",
+        ),
     ],
 )
 def test_a_run_that_ignores_its_threshold(

@@ -251,7 +251,9 @@ def test_patterns_choose_names(tmp_path: Path, read: Callable[..., Found]) -> No
     np.savez(tmp_path / "a.npz", **values)
     assert list(read(tmp_path / "a.npz", only=["head", "enc*"])) == ["encoder/a", "encoder/b", "head"]
     assert list(read(tmp_path / "a.npz", only=["head[0]"])) == ["head[0]"]
-    with pytest.raises(UnreadableError, match=r"only = 'decoder\*' matches no tensor. Choose from the 4 in the file, such as 'enc"):
+    with pytest.raises(
+        UnreadableError, match=r"only = 'decoder\*' matches no tensor. Choose from the 4 in the file, such as 'enc"
+    ):
         read(tmp_path / "a.npz", only=["head", "decoder*"])
 
 
