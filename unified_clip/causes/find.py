@@ -2,8 +2,8 @@
 
 Causes that show in the tensors are tested first, such as swapped results. Then each cause in `hypotheses` predicts a
 norm and coefficients. A cause fits if its norm is the returned one, and its coefficients explain every element: bit for
-bit, or else within a few roundings. The correct call must not fit, too. If no cause fits, or causes of different kinds
-do, the cause is unknown.
+bit, or else within a few roundings. The cause counts only if the correct call does not fit as well. If no cause fits,
+or causes of different kinds do, the cause is unknown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def find_cause(call: Observation) -> Cause | None:
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
-    """Return the first cause whose hypothesis explains the numbers. None if none does, or several kinds do."""
+    """Return the first cause whose hypothesis explains the numbers. None: no hypothesis explains them, or hypotheses of
+    several kinds do.
+    """
     for slack in call.slacks:
         if call.expected_fits(slack):
             break

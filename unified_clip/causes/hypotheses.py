@@ -1,4 +1,4 @@
-"""Known causes of a difference, such as another eps. Each predicts norms and coefficients; `find` tests whether they
+"""Known causes of a difference, such as another eps. Each predicts norms and coefficients. `find` tests whether these
 fit.
 """
 
@@ -87,8 +87,8 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that squares are added up in float32, as some frameworks and ported code do. unified_clip does
-    not.
+    """Yield hypotheses that squares are added up in float32, as some frameworks and ported code do, but not
+    unified_clip.
     """
     if call.p != 2 or call.passed_norm is not None:
         return

@@ -78,8 +78,8 @@ class Observation:
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
     after: Sequence[Dense | None]
-    """The gradients before the call; the expected results; the observed results. A call that only measures has no
-    results."""
+    """`before`: the gradients before the call. `expected`, `after`: the expected and the observed results. A call that
+    only measures has no results."""
 
     by: By
     threshold: float = 0.0
@@ -90,7 +90,7 @@ class Observation:
     p: float = 2.0
     expected_norm: float | None = None
     norm: float | None = None
-    """The expected and the observed norm. None if the call returns none."""
+    """`expected_norm` and `norm` are the expected and the observed norm. None if the call returns no norm."""
 
     passed_norm: float | None = None
     """The norm that the caller passes in place of the measured one."""
@@ -104,7 +104,7 @@ class Observation:
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
-    """Whether each gradient is a single number, its norm. It is if the recording has no gradients."""
+    """Whether each gradient is replaced by a single number, its norm, because the recording has no gradients."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
     """The relative errors with which causes are tested, one after the other."""

@@ -83,7 +83,7 @@ class Scaling:
     dtype: str
     low: float
     high: float
-    """The smallest and the largest coefficient that explains the clipped gradient."""
+    """`low` and `high` are the smallest and the largest coefficient that explain the clipped gradient."""
 
     is_unchanged: bool
     is_expected: bool

@@ -324,7 +324,7 @@ def _duplicate_line(text: str) -> int | None:
 def _toml_line(text: str, keys: Sequence[Key]) -> int | None:
     """Return the line of a key in TOML; None if it is not found.
 
-    The function inserts a mark before each possible place, parses the text, and looks whether the mark is at the key.
+    The function puts a mark at the key, writes the document as text, and counts the lines above the mark.
     """
     mark = "unified_clip_was_here"
     try:

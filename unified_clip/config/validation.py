@@ -112,7 +112,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Return the error for the type of a union that is most like the value."""
+    """If a value may have several types, return the error for the type that is most like the value."""
     if isinstance(errors[0]["input"], dict):
         tagged = [entry for entry in errors if entry["type"] in TAGS]
         return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))

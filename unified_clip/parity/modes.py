@@ -32,10 +32,10 @@ KERNELS_IN_GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH,), "jax": 
 """By framework, the modes in whose graphs the compiled kernels, if installed, compute norms of order 1 and 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
-"""unified_clip on shards: the number of ranks, by mode. One rank is the host path."""
+"""By mode that shards the gradients over ranks, the number of ranks."""
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""By framework that has these modes, the module of `adapters` that distributes tensors over ranks."""
+"""By framework that has the modes of PROCESSES, the module of `adapters` that distributes tensors over ranks."""
 
 EXACT = (HOST, *PROCESSES)
 """Modes in which unified_clip returns the same bits on every framework."""

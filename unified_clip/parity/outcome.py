@@ -25,7 +25,7 @@ class Failure:
 class ClipTensors:
     """The tensors of a result: norm, clipped gradients, and updated parameters.
 
-    Exact results and frameworks' have these.
+    Both exact results and the results of frameworks have these tensors.
     """
 
     norm: Dense | None = None
@@ -40,7 +40,7 @@ class ClipTensors:
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
         """Return the tensors to compare at a stage; None if there are none.
 
-        The coefficient is measured on the clipped gradients, so the stage "coefficient" has these.
+        The stage "coefficient" has the clipped gradients: the coefficient is measured on them.
         """
         if stage == "norm":
             return None if self.norm is None else [self.norm]
@@ -50,7 +50,7 @@ class ClipTensors:
     def digests(self) -> dict[Stage, str]:
         """The SHA-256 of the tensors at each stage.
 
-        The stage "coefficient" has none: its tensors are those of "tensors".
+        The stage "coefficient" has no digest, because its tensors are those of the stage "tensors".
         """
         stages: tuple[Stage, ...] = ("norm", "tensors", "update")
         return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
@@ -86,4 +86,4 @@ class CallOutcome(ClipTensors):
     """For a clip class: whether it returned each gradient as the same object."""
 
     seconds: float = 0.0
-    """Duration. Cases that share a graph share its duration."""
+    """The duration of the call. Cases that share a graph have the same duration, that of the graph."""

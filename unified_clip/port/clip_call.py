@@ -25,7 +25,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call, by the names of the function's parameters.
 
-    renamed: `ClipFunction.renamed`. A keyword in it that is no parameter is another name of one.
+    renamed: `ClipFunction.renamed`. Some of its keywords are not parameters, but other names of a parameter.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
 def _is_read(module: Module, node: Target) -> bool:
     """Return whether a node reads the value of a name.
 
-    It does not as a part of a longer name, a keyword or a target.
+    Parts of longer names, keywords of arguments, and targets of assignments are no reads.
     """
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
@@ -134,7 +134,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return why this use of a clip function or class cannot be ported, such as a subclass of it; '' if it can."""
+    """Return why this use of a clip function or class, such as a subclass, cannot be ported; '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:

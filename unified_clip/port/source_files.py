@@ -31,7 +31,7 @@ Work = Callable[[Path], Result]
 
 
 class PortError(Exception):
-    """Files cannot be ported or written. The message says why, and what to do."""
+    """The error for files that cannot be ported or written. The message has the reason and the remedy."""
 
 
 def sources(path: Path) -> list[Path]:

@@ -22,7 +22,9 @@ OLD_ARGUMENTS = {"lr", "decay"}
 
 
 class UnsureError(Exception):
-    """A clip cannot be rewritten with certainty. The message says why; it becomes the `reason` of the clip."""
+    """The error for a clip that cannot be rewritten with certainty. The message has the reason, which becomes the
+    clip's `reason`.
+    """
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:

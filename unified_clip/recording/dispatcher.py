@@ -54,7 +54,9 @@ class Dispatcher:
             HOOKS.switch(bool(self.natives))
 
     def after_fork(self) -> None:
-        """Make new locks in a forked process, where those of other threads stay locked. End most recordings there."""
+        """Make a new lock in a forked process, because a lock that another thread held stays locked there. End the
+        recordings that do not record forked processes.
+        """
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()

@@ -37,11 +37,11 @@ class Divergence:
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance of the two numbers, in ULP and relative. None if the stage is not a number."""
+    """The distance between the two numbers, in ULP and relative. None if the stage is not a number."""
 
     ulps_at_its_size: float | None = None
-    """The difference in ULP of a larger number, whose rounding it may come from: for a gradient the total norm, for a
-    weight its largest norm so far."""
+    """The difference in ULP of a larger number, because rounding that number may have caused it. For a gradient, the
+    number is the total norm; for a weight, its largest norm so far."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class DivergencePoint:
     def cause(self, kind: str, sentence: str, run: RecordedRun | None = None) -> Cause:
         """Return a cause, with the sentence "RUN differs from OTHER: ...".
 
-        sentence: The end of it. run: The run that it is about; None: the second one.
+        sentence: The text after the names of the runs. run: The run that the sentence is about; None: the second run.
         """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
@@ -123,7 +123,7 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in a, number in b) at a stage.
 
-    If only one call is in float64, both are rounded to float32.
+    If only one of the calls is in float64, the numbers of both are rounded to float32.
     """
     for name, a, b in _numbers(pair, stage):
         yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, single(a), single(b))
@@ -158,7 +158,7 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, 
 def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
     """Return the threshold of a call.
 
-    If the norm is float32, it is rounded to float32, as a tensor of the caller may be.
+    If the norm is float32, the threshold is rounded to float32: the caller may have passed it as a float32 tensor.
     """
     if line.threshold is None or line.dtype == "float64":
         return line.threshold
@@ -185,7 +185,9 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield other divergences than those of numbers: names, counts, and whether gradients were clipped."""
+    """Yield the divergences that are not between two numbers: in names, in counts, and in whether gradients were
+    clipped.
+    """
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))

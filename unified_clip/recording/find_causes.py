@@ -1,4 +1,4 @@
-"""Explain a divergence of two runs by the causes of `docs/recording.md`.
+"""Find the causes of a divergence between two runs. `docs/recording.md` lists them.
 
 Each check compares the numbers of the first pair of calls that differ. Recorded norms are those before the clip, so at
 this pair they are not yet affected by an earlier difference.
@@ -47,9 +47,9 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that the numbers confirm.
+    """Return every cause that the numbers at this point confirm.
 
-    If there is none, return another possible cause, such as rounding.
+    If the numbers confirm none, return a possible cause, such as rounding.
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
@@ -177,7 +177,7 @@ def _rule(point: DivergencePoint) -> Cause | None:
 
 
 def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
-    """Yield a cause for each of threshold, norm_type and eps that differs and explains the numbers."""
+    """Yield a cause for each setting (threshold, norm_type, eps) that differs and explains the numbers."""
     a, b = pair.a, pair.b
     old, new, follow = a.threshold, b.threshold, _is_by_formula(a) and _is_by_formula(b)
     is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
@@ -226,7 +226,7 @@ def _norms_are_equal(pair: CallPair) -> bool:
 def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
     """Return whether the coefficients of a call follow from its norms and settings.
 
-    relative: A further relative error that is allowed.
+    relative: The allowed relative error. 0: EXACT, or ROUNDED for a framework's own function.
     """
     if not isinstance(line.threshold, float) or not line.coefs():
         return False
@@ -243,7 +243,7 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return the known cause that explains the coefficients of one run.
 
-    Those of the other run must follow from its norms and settings.
+    The coefficients of the other run must follow from its norms and settings.
     """
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):

@@ -11,10 +11,10 @@ from typing import Any
 from .. import _json
 
 SCHEMA = 2
-"""Of the lines. Schema 1 has no steps of optimizers."""
+"""The version of the format of recorded lines. Version 1 has no steps of optimizers."""
 
 READABLE = (1, SCHEMA)
-"""The schemas that this version reads."""
+"""The versions of the format that this release reads."""
 
 NO_CALLS = (
     "No clip calls were recorded, neither of unified_clip nor of the functions that docs/recording.md lists. "

@@ -11,10 +11,10 @@ from .divergence import Divergence, Stage
 from .runs import OptimizerStep, RecordedRun, Setting
 
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
-"""The stages of this module. The first two act before the clip of their step, the others after it."""
+"""The stages that this module compares. The first two come before the clip of their step, the others after it."""
 
 EQUAL = 1e-6
-"""Relative difference of equal settings: some frameworks store them as float32."""
+"""Settings that differ by at most this, relatively, count as equal: some frameworks store them as float32."""
 
 
 class StepDifference(NamedTuple):
@@ -36,13 +36,15 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether each call is a step, unless a call wrote several lines."""
+    """Return whether the recorder counted each call as a step. A call may have several lines."""
     steps = [line.step for line in run.lines]
     return all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False))
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Return a run whose calls have the number of the optimizer's step that follows, or that precedes if it is late."""
+    """Return the run with its calls numbered by the optimizer's step after them; if the run clips late, by the step
+    before them.
+    """
     offset, done, lines = 0 if _is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
         while done < len(run.optimizer_steps) and run.optimizer_steps[done].calls <= index:
@@ -121,7 +123,7 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
 
 
 def _kind(step: OptimizerStep) -> str:
-    """Return the class without its framework. Paddle's Momentum is SGD elsewhere."""
+    """Return the class of the optimizer without its framework. Paddle's Momentum counts as SGD."""
     kind = step.optimizer.rpartition(".")[2].lower()
     return {"momentum": "sgd"}.get(kind, kind)
 

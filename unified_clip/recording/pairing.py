@@ -115,8 +115,8 @@ def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRu
     """Merge the calls of a loop that clips one gradient per call, if the other run clips all gradients of a step in one
     call.
 
-    A run in such a loop may have counted every call as a step. If it has as many calls as the other run has gradients,
-    its calls get the steps of the other run.
+    A run in such a loop may have counted every call as a step. If the run has as many calls as the other run has
+    gradients, its calls get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
@@ -139,7 +139,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Yield lists of calls of one step of both runs. The calls in a list are to be merged into one."""
+    """Yield lists of calls of one step, for each run. The calls in a list are to be merged into one call."""
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):

@@ -73,10 +73,11 @@ class Recording:
     """A recording of clip calls, made by `record`."""
 
     records_forks = False
-    """Whether it also records in forked processes."""
+    """Whether this recording goes on in forked processes."""
 
     stores_results = False
-    """Whether it stores the gradients before and after each call of a framework's function, for `verify`."""
+    """Whether this recording stores the gradients before and after each call of a framework's function, for `verify`.
+    """
 
     def __init__(
         self, path: Path, norms: bool, gradients_every: int | None, names: Any, *, natives: bool = True
@@ -267,7 +268,9 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. The caller must not hold the lock, which they take."""
+        """Wait until running graphs have reported their calls. The caller must not hold the lock, because the reports
+        take it.
+        """
         for wait in tuple(self._waits):
             wait()
 
@@ -314,7 +317,7 @@ class CallRecorder:
         self.recording, self._call = recording, call
         self._step: int | None = None
         self.events: list[Any] = []
-        """Of the type `ClipEvent`, or `NativeEvent`."""
+        """The clips of the call: each is a `ClipEvent` or a `NativeEvent`."""
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
         self._tail: dict[str, Any] = {}

@@ -11,14 +11,14 @@ ROUNDING = 64
 """A difference up to this many ULP may be rounding: frameworks add up numbers in different orders."""
 
 GROWTH = 16
-"""A difference up to this factor times the largest earlier difference may be rounding that has grown from step
-to step."""
+"""A difference of at most this many times the largest earlier difference may be rounding that has grown from step to
+step."""
 
 NEAR = 4
 """Two norms that differ by at most this many ULP count as equal, because computing them rounds."""
 
 PRODUCT = 1e-5
-"""The relative error up to which the norm of clipped float32 gradients equals the norm before, times the
+"""The norm of clipped float32 gradients differs by at most this, relatively, from their norm before the clip times the
 coefficient."""
 
 GREATEST = float(np.finfo(np.float32).max)

@@ -84,13 +84,13 @@ class RecordedCall(Table):
 
     ranks: int | None = None
     rank: int | None = None
-    """World size and rank, if several ranks own the gradients; else None."""
+    """The world size and the rank, if several ranks own the gradients; else None."""
 
     layout: dict[str, int] = {}
     """The number of gradients with each layout."""
 
     watched: bool = False
-    """Whether it is a framework's own function. Its coefficient has the rounding of its norm or results."""
+    """Whether the call is of a framework's own function. Then `coef` has the rounding errors of that function."""
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
@@ -105,7 +105,7 @@ class RecordedCall(Table):
     """The exception that the call raised; then the other fields are None."""
 
     process: Annotated[int, Field(ge=0)] = 0
-    """The position of its process in `processes` of the header."""
+    """The index of the call's process in `processes` of the header."""
 
     @model_validator(mode="after")
     def _has_its_norms(self) -> Self:
@@ -142,20 +142,22 @@ class OptimizerStep(Table):
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     optimizer: str
-    """Its class, as in `torch.optim.SGD`."""
+    """The class of the optimizer, such as `torch.optim.SGD`."""
 
     settings: dict[str, Setting] = {}
-    """Learning rate (`lr`) and others; of several groups, the learning rates of all and the rest of the first."""
+    """The learning rate (`lr`) and other settings. With several parameter groups: the learning rates of all groups, and
+    the other settings of the first.
+    """
 
     backward_calls: int | None = None
     """The backward passes since the previous step."""
 
     cleared: bool | None = None
-    """Whether all gradients were None or zero at the first of these passes; None if that is unknown."""
+    """Whether all gradients were None or zero at the first of these backward passes; None if that is unknown."""
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
-    """The number of clip calls before it. `read` counts them."""
+    """The number of clip calls before this step. `read` counts them."""
 
 
 class LoggedNumbers(Table):
@@ -171,12 +173,12 @@ class RecordedProcess(Table):
 
     rank: int | None = None
     ranks: int | None = None
-    """Rank and world size; None if they are unknown."""
+    """The rank and the world size of the process; None if they are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
     torn: bool = False
-    """Whether it ended while it wrote a line, which is left out."""
+    """Whether the process ended while it wrote a line. That line is left out."""
 
 
 class Header(Table):
@@ -194,7 +196,7 @@ class RecordedRun(Table):
     path: Path
     header: Header
     lines: list[RecordedCall]
-    """Of several processes, the calls of the first one."""
+    """The calls. If several processes were recorded, those of the first one."""
 
     torn: bool
     """Whether an incomplete last line was left out: the run ended while it was written."""

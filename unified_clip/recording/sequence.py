@@ -15,7 +15,9 @@ from .rounding import PRODUCT, is_near
 from .runs import RecordedCall, RecordedRun
 
 DESCENT = 0.1
-"""How much the factors in `_is_descent` may differ, relatively: they are differences of squared float32 norms."""
+"""How much the multiples in `_is_descent` may differ, relatively. They are inexact: differences of squared float32
+norms.
+"""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -63,8 +65,8 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether SGD explains the weights: by a step with unclipped gradients in the late run, and with clipped
-    gradients in the other.
+    """Return whether SGD explains the weights: a step with unclipped gradients in the run that clips late, and a step
+    with clipped gradients in the other run.
     """
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
     # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
@@ -132,7 +134,9 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return (norms of the next calls, until their total norm is `total`; number of these calls)."""
+    """Return the norms of the next calls, up to the call at which their total norm is `total`, and the number of these
+    calls.
+    """
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

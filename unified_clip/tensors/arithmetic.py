@@ -104,8 +104,8 @@ LIMB = 18
 """A significand is split into three whole numbers (limbs) of this many bits."""
 
 CHUNK = 1 << 15
-"""This many elements are added up at once: three products of limbs for each stay below 2**53, where float64 adds whole
-numbers exactly."""
+"""The number of elements that are added up at a time. Their sums of products of limbs stay below 2**53, up to which
+float64 adds whole numbers exactly."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
@@ -125,7 +125,9 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split numbers below 1: return their first LIMB bits as whole numbers, and the rest as numbers below 1."""
+    """Split numbers below 1. Return the first LIMB bits of each as a whole number, and the remaining bits as a number
+    below 1.
+    """
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole

@@ -69,7 +69,7 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether the only tensor of a call may be a gradient: its recorded origin decides, or else its
+        """Return whether the only tensor of a call may be a gradient. Its recorded origin decides this, or else its
         shape.
         """
         if line.is_gradient is not None:

@@ -60,7 +60,7 @@ def normalize(
     Gradients get the names that the training step yields, calls are merged and sorted, and every call has a step.
 
     common_names: By name in this run, the name that both runs share. Lists are sorted by it.
-    reference: The other run's recording. Calls get the order that they have there.
+    reference: The other run's recording. The calls of this run get the order of its calls.
     """
     recording = runs.read(run.directory / RECORDING)
     recorded = recording.lines
@@ -92,7 +92,7 @@ def normalize(
 def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield the calls with their steps.
 
-    If the training step yields only at the end, assign the same number to each step.
+    If the training step yields only at the end, assign the same number of calls to each step.
     """
     if run.yields or len(lines) % steps:
         yield from lines

@@ -29,11 +29,11 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class VerifyError(Exception):
-    """A file, a function or an option is invalid. The message says which, and what to do."""
+    """The error for an invalid file, function or option. The message names it, and the remedy."""
 
 
 class WorkerError(Exception):
-    """The process of a training step crashed or hung. The message says why."""
+    """The error for a training step whose process crashed or hung. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields after one step. None if it does not yield such gradients."""
+    """The tensors that a training step yields after one step. Gradients that it does not yield are None."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None

@@ -92,7 +92,7 @@ class StepPairing:
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the pairs of updates: how a step changed each parameter.
 
-        If one side yields only at the end, all steps did.
+        If one side yields only at the end, the updates are those of all steps together.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step

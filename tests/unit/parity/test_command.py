@@ -257,7 +257,7 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
     assert cli.main([*arguments, str(tmp_path / "suite.toml")]) == 2
     assert "suite.toml" in capsys.readouterr().err
     assert cli.main([*arguments, str(tmp_path / "run.jsonl")]) == 0
-    assert "each step of the recorded run" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "Norm and threshold at each step" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

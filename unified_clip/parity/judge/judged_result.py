@@ -27,7 +27,7 @@ from .verdict import NativeVerdict, Verdict, compare_with_exact
 
 @dataclass(frozen=True)
 class JudgedResult:
-    """What the report needs of one result: the verdict, digests, and where it differs most."""
+    """What the report needs of one result: the verdict, digests, and the element that differs most."""
 
     verdict: Verdict | None = None
     """The verdict on unified_clip. For a framework's function: only if the run failed, such as by a crash."""

@@ -54,8 +54,8 @@ def expect(case: Case) -> Expected:
 
 
 def _counted(case: Case) -> list[Dense]:
-    """Return the gradients that the total norm includes, as dense tensors: all but None, and those without
-    `need_clip`.
+    """Return the gradients that the total norm includes, as dense tensors. It excludes None, and gradients whose
+    `need_clip` is false.
     """
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)

@@ -30,7 +30,7 @@ def find(
     """Return, for each of these modes, the element that is furthest from the exact one. Modes without a difference, or
     without numbers to compare, are left out.
 
-    An element also has the numbers of both sides there: of unified_clip, and of the framework's function.
+    Each element has the numbers of both unified_clip and the framework's function at its place.
     outcomes: The outcomes of the case on one framework, by mode.
     """
     native = outcomes.get(NATIVE)

@@ -50,7 +50,7 @@ class NativeDeviation:
 
     detail: str = ""
     cause: str = ""
-    """Why it deviates, as a sentence. '' if no cause was found, or the list has the difference already."""
+    """Why the result deviates, as a sentence. '' if no cause was found, or the list has the difference already."""
 
     @property
     def differs(self) -> bool:
@@ -74,7 +74,7 @@ class KnownDifference(schema.Table):
     """A few words for the table of known differences. Entries with the same title share a row of it."""
 
     versions: str = ""
-    """The versions of a package that differ, such as "torch>=2.8,<2.13". '' for all versions."""
+    """The versions of a package that show the difference, such as "torch>=2.8,<2.13". '' for all versions."""
 
     @field_validator("versions")
     @classmethod

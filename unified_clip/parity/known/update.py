@@ -25,8 +25,8 @@ class Changes(NamedTuple):
 def write(path: Path, report: ParityReport) -> Changes:
     """Update the list in a file for the differences in a report: drop stale entries, and add missing ones.
 
-    Correct entries and comments stay. So does a stale entry that still covers a difference: it gets the new size, and
-    loses the patterns that match no case.
+    Correct entries and comments stay. A stale entry that still covers a difference stays, too: it gets the new size,
+    and loses the patterns that match no case.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     entries: AoT = document.setdefault("known", tomlkit.aot())

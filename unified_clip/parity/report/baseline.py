@@ -19,7 +19,7 @@ from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, Parit
 from ..suite.schema import SuiteError
 
 FACTOR = 1.1
-"""A difference that has grown or shrunk by at most this factor counts as the same size."""
+"""A difference counts as equally large if its size has changed by at most this factor."""
 
 KINDS = {
     "new": "new",
@@ -38,7 +38,9 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """One line of a report: a result, or a known difference. Two lines with the same key are compared."""
+    """One line of a report: a result, or a known difference. It is compared with the line of the other report that has
+    the same key.
+    """
 
     verdict: str
     text: str
@@ -192,7 +194,7 @@ HEADER = ["", "what", "change", "before", "now", "cases"]
 def rows(changes: Sequence[Change]) -> list[list[str]]:
     """Return the rows of the table of changes.
 
-    Cases with the same change share a row: it has their number and the first.
+    Cases with the same change share a row, which has the number of cases and the name of the first.
     """
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:

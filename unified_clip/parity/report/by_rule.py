@@ -26,7 +26,7 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: one list of gradients, one clip rule, and the cases that apply it."""
+    """A row of the table: a list of gradients, a clip rule, and the cases that apply the rule to the list."""
 
     gradients: str
     rule: str

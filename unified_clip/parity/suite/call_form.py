@@ -17,7 +17,8 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
     "tensor": lambda items: items[0],
 }
-"""By the name of a container in a suite (`container = "dict"`), the function that makes it of gradients or parameters.
+"""By the name of a container in a suite (`container = "dict"`), the function that puts gradients or parameters into
+such a container.
 """
 
 STRUCTURES = {
@@ -44,7 +45,7 @@ class CallForm(BaseModel):
     """Whether to clip each gradient: the attribute `need_clip` of its parameter."""
 
     groups: list[str] = []
-    """For each gradient, the name of its parameter's group: `set_gradient_clip` sets the clip of each group."""
+    """For each gradient, the name of its parameter's group. `set_gradient_clip` sets a clip for each group."""
 
     transposed: bool = False
     """Whether each tensor is the transpose of a contiguous tensor. Without effect if the framework has no strides."""

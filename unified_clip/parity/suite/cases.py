@@ -28,7 +28,8 @@ class Case:
     """One call on one list of gradients, to run on every framework. A `[[cases]]` table describes one or more cases."""
 
     name: str
-    """The gradients' name and the call, such as "worked example: clip_by_norm(clip_norm=1.0)". No two cases share it.
+    """The gradients' name and the call, such as "worked example: clip_by_norm(clip_norm=1.0)". Each case has another
+    name.
     """
 
     gradients_name: str

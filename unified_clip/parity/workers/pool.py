@@ -27,13 +27,14 @@ from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 
 STARTS = 4
-"""A worker is started at most this often. If the last start fails too, the remaining cases fail for the same reason."""
+"""The largest number of starts of a worker. If the last start fails, too, the remaining cases fail for the same reason.
+"""
 
 KEPT, SHOWN = 1 << 12, 80
 """How many bytes of a worker's printed output are kept, and how many characters of its first line the report shows."""
 
 LOOK_EVERY = 0.1
-"""The number of seconds after which to look again for new results."""
+"""The number of seconds between two searches for new results."""
 
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"

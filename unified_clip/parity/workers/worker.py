@@ -43,7 +43,7 @@ MOST_GRAPHS = 20
 """The largest number of graphs for one mode of a framework. Compiling one takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
-"""The worker waits while its results that the parent process has not yet read have more bytes than this."""
+"""The worker waits while the results that the parent process has not read yet have more bytes than this in total."""
 
 WIDE = {"float64", "complex128", "int64"}
 """The dtypes with 64-bit numbers. JAX supports them only in its 64-bit mode."""

@@ -115,7 +115,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
     """Return a function that writes the lines that replace a Paddle clip.
 
-    UnsureError: PyTorch's function cannot do so.
+    UnsureError: PyTorch's function cannot replace the clip.
     """
     if source.may_be_none or len(source.clips) != 1:
         raise UnsureError(f"The clip may be None, or one of several. {WITHOUT}")

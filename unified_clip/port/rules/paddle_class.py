@@ -28,7 +28,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
     """Replace a class of Paddle by unified_clip's.
 
-    Flag it if a training engine in the file accepts only Paddle's own.
+    Flag the clip instead if a training engine in the file accepts only Paddle's own classes.
     """
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:

@@ -70,7 +70,9 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert a clip before each step of these optimizers. UnsureError: one step cannot be changed, so none was."""
+    """Insert a clip before each step of these optimizers. UnsureError: a step cannot be changed. Then no step was
+    changed.
+    """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
     for argument, optimizer in zip(source.uses, optimizers, strict=True):
@@ -92,7 +94,9 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return a variable with the clip that the optimizer's steps can read. If there is none, add one to the file."""
+    """Return the name of a variable that has the clip and can be read at the optimizer's steps. If there is none, add
+    one to the file.
+    """
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls

@@ -44,7 +44,9 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. It gets the file and one clip; for RuleOrder.STEPS all clips."""
+"""The function of a rule. Its arguments are the file and one clip. With RuleOrder.STEPS, they are the file and all
+clips.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ def register(
 ) -> Callable[[Apply], Apply]:
     """Register the decorated function as a rule.
 
-    matches: Whether the rule is for a clip.
-    target, native: The rule is used only with this --to and --native. None: with any.
+    matches: A function that returns whether the rule is for a clip.
+    target, native: The values of --to and --native for which the rule is used. None: all values.
     """
 
     def decorate(apply: Apply) -> Apply:

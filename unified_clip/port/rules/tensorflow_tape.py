@@ -84,7 +84,7 @@ class TapeRewrite:
     def _with_several_lists(self) -> set[StepRange | None]:
         """Return the steps whose optimizer updates other variables in another step.
 
-        PyTorch's optimizer would update all of them in each step.
+        PyTorch's optimizer would update the variables of all these steps in each step.
         """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():

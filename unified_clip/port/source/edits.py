@@ -34,7 +34,7 @@ class LineEdit:
     """The edits of one statement that has a line of its own: lines before it, in its place, and after it."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """By removed argument, the name to which a line before the statement assigns its value."""
+    """By removed argument, the name to which a line before the statement assigns the argument's value."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None
@@ -42,7 +42,7 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """All edits of a file. Collect them with the methods, then call `to_bytes`."""
+    """All edits of a file. Call the methods to collect edits, then `to_bytes`."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Edits(cst.CSTTransformer):
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
-        """Import a module right after the import `statement`, which may be conditional."""
+        """Import a module right after an import. `statement`: that import, which may be conditional."""
         after = self._lines[statement].after
         if f"import {module}" not in after:
             after.append(f"import {module}")

@@ -43,7 +43,7 @@ class ClipSource:
     clips: Sequence[FoundClip]
     binding: Binding | None
     uses: Sequence[cst.Arg]
-    """The grad_clip= arguments that pass it."""
+    """The grad_clip= arguments that pass these clips to optimizers."""
 
     may_be_none: bool
 
@@ -142,7 +142,7 @@ class PaddleOptimizers:
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain.
 
-        UnsureError: it may contain other values, or is used elsewhere.
+        UnsureError: the variable may contain other values, or is also used elsewhere.
         """
         clips = []
         may_be_none = self._may_be_inherited(binding)
@@ -203,7 +203,9 @@ class PaddleOptimizers:
     # -- optimizers
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that takes this grad_clip= argument. UnsureError: it or its steps cannot be found."""
+        """Return the optimizer that takes this grad_clip= argument. UnsureError: the optimizer or its steps cannot be
+        found.
+        """
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             return self._of_minimize(argument, call, call.func)
@@ -278,7 +280,7 @@ class PaddleOptimizers:
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
         """Return the step that code at this place makes with an optimizer, or None if it makes no step.
 
-        UnsureError: the code may make a step, such as by passing the optimizer on.
+        UnsureError: the code may make a step. For example, it passes the optimizer to another function.
         """
         parent = self._module.parents[read]
         line = self._module.position(read)[0]

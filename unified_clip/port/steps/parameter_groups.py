@@ -17,7 +17,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def has_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Return whether a list of parameters contains groups, which are dicts. UnsureError: it is unknown."""
+    """Return whether a list of parameters contains groups, which are dicts. UnsureError: the file does not show that."""
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return any(_is_group(module, element, depth) for element in elements)
@@ -37,7 +37,9 @@ def has_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool
 
 
 def _is_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
-    """Return whether an element of a list of parameters is one or several groups. UnsureError: it is unknown."""
+    """Return whether an element of a list of parameters is one or several groups. UnsureError: the file does not show
+    that.
+    """
     match node:
         case cst.StarredElement(value=inner):
             return has_groups(module, inner, depth)

@@ -41,7 +41,7 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step that may be ported, or the reason why it cannot be."""
+    """The lines of a training step, and the reason if it cannot be ported."""
 
     first: int
     last: int

@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).parents[2]
 STARTUP = PACKAGE / "recording" / "startup"
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals that are passed on to the command. A terminal sends it Ctrl-C itself."""
+"""Signals that are passed on to the command. The terminal itself sends Ctrl-C to the command."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a shell for a command that it cannot start."""
@@ -85,7 +85,9 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass signals to the processes in the list, instead of ending."""
+    """Yield an empty list. While the `with` block runs, pass signals to the processes that it adds to the list, instead
+    of ending this process.
+    """
     processes: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: FrameType | None) -> None:

@@ -35,7 +35,7 @@ class Part:
 
 
 def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
-    """Write the lines of all parts to `file`, by rank. `header`: of a file without any part."""
+    """Write the lines of all parts to `file`, by rank. `header`: the first line of the file if there are no parts."""
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)

@@ -16,7 +16,7 @@ from ..dispatcher import DISPATCHER
 from ..recorder import Recording
 
 PART, NOTES, FAILED = ".part", ".notes", ".failed"
-"""Suffixes of a process's files: its lines, its warnings, and why it could not start."""
+"""Suffixes of the files of a process: its recorded lines, its warnings, and the reason why it was not recorded."""
 
 RANKS = (
     ("RANK", "WORLD_SIZE"),
@@ -46,7 +46,7 @@ def start(settings: Settings) -> None:
 
 
 class ProcessRecording(Recording):
-    """The recording of a process. Its first clip makes the file, and a forked process writes a file of its own."""
+    """The recording of a process. The first clip creates the file. A forked process writes a file of its own."""
 
     records_forks = True
 

@@ -26,11 +26,11 @@ EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    """What the open recordings need of a call in a graph."""
+    """Which tensors of a call in a graph the open recordings need."""
 
     results: bool
     leaves: bool
-    """Names, norms and weights of each gradient."""
+    """Whether they need the name, the norm and the weight of each gradient."""
 
 
 class Observer:
@@ -97,7 +97,7 @@ class RunningCall:
         observed: ObservedTensors | None = None,
         returns_norm: bool = False,
     ) -> None:
-        """Measure the gradients before the call. `observed`: the tensors of a call that has ended."""
+        """Measure the gradients before the call. `observed`: the tensors of the call, if it has ended already."""
         recordings = DISPATCHER.natives if before else ()
         self._call, self._names, self._observed = call, names, observed
         self._evidence = [recording for recording in recordings if recording.stores_results]
@@ -148,7 +148,7 @@ def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
 
 
 def _array(dense: Dense) -> Any:
-    """Return an array for NumPy, which lacks bfloat16."""
+    """Return the elements as a NumPy array. bfloat16 becomes float32, because NumPy has no bfloat16."""
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 
@@ -156,7 +156,7 @@ OBSERVER = Observer()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Return all lists without the positions at which `before` has None. An empty list stays empty."""
+    """Return all lists without the entries at the positions at which `before` has None. An empty list stays empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 

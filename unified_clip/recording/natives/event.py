@@ -94,7 +94,7 @@ class NativeEvent:
         return fields
 
     def _measure(self, tensors: Tensors, recorder: Any) -> None:
-        """Measure the gradients by which the call clips, and what the recording stores of each."""
+        """Measure the norms by which the call clips, and the norms that the recording stores for each gradient."""
         call, backend = self._call, tensors.backend
         names: Sequence[str | None] = tensors.names or [None] * len(tensors.gradients)
         weights = tensors.weights or [None] * len(tensors.gradients)

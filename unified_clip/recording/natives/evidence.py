@@ -63,7 +63,9 @@ class ObservedTensors:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
-        """Return the tensors of a call from a flat list: gradients, results, and weights, as many as `lengths`."""
+        """Split a flat list of arrays into gradients, results and weights. `lengths`: the number of each. `more`: the
+        other fields.
+        """
         rest = iter([from_numpy(np.array(each)) for each in arrays])
         before, after, weights = ([next(rest) for _ in range(length)] for length in lengths)
         return cls(before, after, weights, *more)

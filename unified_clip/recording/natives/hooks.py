@@ -19,14 +19,14 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""By imported module, the module of this folder and its function that adds the hooks for it."""
+"""By imported module, (the module of this folder, its function that adds the hooks)."""
 
 Home = tuple[Any, str]
 """A module or class, and the name of a function in it."""
 
 
 class Hook(NamedTuple):
-    """What replaces a function, and where."""
+    """A replaced function: where it is found, the function, and its replacement."""
 
     homes: Sequence[Home]
     function: Any

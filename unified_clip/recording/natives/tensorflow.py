@@ -141,9 +141,11 @@ def report_call(
     names: Sequence[str] = (),
     is_gradient: Callable[[], bool | None] = lambda: True,
 ) -> list[Any]:
-    """Record a call, and return `after`, which depends on the recording in a graph where nothing else runs it.
+    """Record a call, and return `after`. If nothing else in a graph would run the recording operation, the returned
+    tensors depend on it.
 
-    The optimizer of a graph must find the same consumers of each tensor: it gets as few more as possible.
+    As few operations as possible read the tensors, because TensorFlow optimizes a graph by the operations that read
+    each tensor.
     """
     needs = OBSERVER.needs()
     present = without_none(before, after if needs.results else (), weights if needs.leaves else (), names)

@@ -14,7 +14,9 @@ from .hooks import HOOKS
 from .steps import StepWatcher
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""PyTorch's clip functions. `clip_grad_norm_` calls the private function, of which the public one is a copy."""
+"""PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`; `clip_grads_with_norm_` is a copy of
+that.
+"""
 
 
 SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "amsgrad", "maximize")

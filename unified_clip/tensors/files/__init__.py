@@ -41,7 +41,7 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""By suffix, the kind of file, which `convert_worker` converts in another process."""
+"""By suffix, the kind of a file that `convert_worker` converts in another process."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 """By kind of file, the framework whose interpreter converts it."""
@@ -52,7 +52,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read it",
     "function": "It imports a package that is not installed",
 }
-"""By kind of file, the error if the interpreter lacks a package."""
+"""By kind of file, the beginning of the error if a package is missing in the interpreter."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
@@ -154,7 +154,7 @@ def _kind(path: Path) -> tuple[Path, str]:
 def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
     """Convert a file, or the result of a function, in another process.
 
-    Return the gradients, mapped from what it wrote.
+    Return the gradients, as memory maps of the files that this process wrote.
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))

@@ -22,8 +22,7 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""Data with this many bytes or more is mapped instead of read. Pickles of protocol 4 have it outside of their
-frames."""
+"""Data of this many bytes or more is mapped instead of read. Protocol 4 stores such data outside of its frames."""
 
 _Unpickler: Any = pickle._Unpickler
 """The unpickler that is written in Python: its methods for opcodes can be replaced."""
@@ -38,8 +37,8 @@ NOT_WRITTEN = (
     pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
     + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 )  # fmt: skip
-"""Opcodes that `paddle.save` does not write. They would create objects, or reserve memory for bytes that the file
-lacks."""
+"""Opcodes that `paddle.save` does not write. They would create objects, or reserve memory for more bytes than the file
+has."""
 
 SLICED = "UnpackBigParamInfor@@"
 """The key of a dict in which tensors of more than a GiB are cut into slices, as pickle protocols before 4 require."""
@@ -78,7 +77,7 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Replaces `eval`, by which Paddle loads a dense tensor: return the value of a name in the dict `values`."""
+    """Replaces `eval`, which the pickle of a dense tensor calls. Return the value of a name in the dict `values`."""
     if not isinstance(name, str):
         raise TypeError(
             "the pickle evaluates code, which paddle.save does not write. Save only tensors, with paddle.save"
@@ -102,7 +101,9 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""By (module, name), the function to call instead. Modules have their names in Python 3 and NumPy 2."""
+"""By (module, name) of a function in the pickle, the function to call instead. Modules have the names of Python 3 and
+NumPy 2.
+"""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
@@ -110,7 +111,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 class Whole:
     """Replaces the file of an unpickler.
 
-    A read that the file is too short for fails, instead of returning fewer bytes.
+    If the file is too short for a read, the read fails, instead of returning fewer bytes.
     """
 
     def __init__(self, file: IO[bytes], size: int) -> None:
@@ -127,9 +128,9 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return the function of an opcode, extended to reject unusual dict keys first.
+    """Return a function that rejects unusual dict keys, and then runs an opcode.
 
-    load: The function. keys: The places of the keys on the stack.
+    load: The function that runs the opcode. keys: The positions of the keys on the unpickler's stack.
     """
 
     def load_checked(unpickler: Any) -> None:
@@ -148,7 +149,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """The number of characters and entries that calls got so far. Calls copy them, so the number is limited."""
+        """How many characters and entries were passed to calls so far. Each call copies them, so their number is
+        limited.
+        """
 
     def find_class(self, module: str, name: str) -> Any:
         try:

@@ -19,7 +19,7 @@ class Converter(TensorConverter):
     def sparse(self, tensor: Sparse) -> Any:
         """Return SelectedRows with these rows.
 
-        Only the derivative of an embedding creates these, so one is computed.
+        Only the backward pass of an embedding creates SelectedRows, so this method runs one.
         """
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
