@@ -66,7 +66,7 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 def _rounding_noise(elements: int) -> float:
     """Return the relative error that a norm of this many elements, computed in float32, seldom exceeds.
 
-    It grows with the square root of the number of elements only, because roundings partly cancel.
+    The error grows only with the square root of the number of elements, because roundings partly cancel.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
@@ -237,7 +237,9 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis of another threshold. It is computed from the gradient that shows it most precisely."""
+    """Yield the hypothesis of another threshold. The threshold is computed from the gradient that shows it most
+    precisely.
+    """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
         return

@@ -14,8 +14,8 @@ from ..tensors.types import Dense, Gradient, densify
 from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
-"""By what a gradient is clipped: the total norm, its own norm, the norm of its group, the norm of each slice, or
-bounds."""
+"""What limits a gradient: the total norm, its own norm, the norm of its group, the norm of each slice, or two bounds.
+"""
 
 NEAR = 1e-6
 """A returned norm that differs from the correct one by at most this, relatively, may be that norm, rounded."""
@@ -167,7 +167,7 @@ class Observation:
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
         """Return the norm over all gradients with these indices.
 
-        own: The norm of each gradient; None: those with the norm_type of the call. p: Another norm_type, unless 0.
+        own: The norm of each gradient. None: the norms with the call's norm_type. p: The norm_type. 0: the call's.
         """
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
@@ -228,7 +228,7 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the numbers of the call. The correct call may explain them too."""
+        """Return whether a hypothesis explains the numbers of the call. The correct call may explain them, too."""
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False
         coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())

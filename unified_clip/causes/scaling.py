@@ -69,7 +69,9 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return the size of one ULP at each number. For subnormal numbers, which may be flushed to 0, it is larger."""
+    """Return the size of one ULP at each number. For subnormal numbers, the size is larger, because these may be
+    flushed to 0.
+    """
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
     flushed = 2.0 ** max(smallest + 1, target.min_exponent - target.precision + 1)

@@ -192,7 +192,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. None if that is known for none of them."""
+        """The share of the last 100 clips that changed a gradient. None if it is unknown for all of these clips."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -313,7 +313,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. None if that is known for none of them."""
+        """The share of the last 100 clips that changed a gradient. None if it is unknown for all of these clips."""
         return self._clipper.rate
 
 

@@ -42,7 +42,9 @@ class Document:
     """The line of each path of keys. Only for other kinds than toml, yaml and json."""
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key, or of the nearest table around it; None if both are unknown."""
+        """Return the line of a key. If it is unknown, return the line of the nearest table around the key, or else
+        None.
+        """
         find = {"toml": _toml_line, "yaml": _yaml_line, "json": _yaml_line}.get(self.kind)
         for length in range(len(keys), 0, -1):
             line = find(self.text, keys[:length]) if find else self.places.get(tuple(keys[:length]))

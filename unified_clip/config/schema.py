@@ -103,7 +103,7 @@ class Clipping(ConfigModel):
     def as_clip_rule(self, threshold: Any) -> ClipRule:
         """Return the rule as a `ClipRule`, as the functions of `_core` need it.
 
-        `threshold`: the one at the current step.
+        `threshold`: the threshold at the current step.
         """
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
@@ -159,7 +159,7 @@ class Settings(Clipping):
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, data: Any) -> Any:
-        """Before validation, copy the keys of the configuration to each group that does not set them."""
+        """Before validation, copy each key of the configuration to the groups that do not set it."""
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return data
         groups = [group.data() if isinstance(group, Group) else group for group in data["groups"]]

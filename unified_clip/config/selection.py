@@ -44,7 +44,7 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return the parameters of each part, and at the end the excluded ones. None: they have no names.
+        """Return the parameters of each part, and at the end the excluded ones. None: the parameters have no names.
 
         Names come from a dict or from (name, parameter) tuples. A parameter with several names uses its first one.
         """

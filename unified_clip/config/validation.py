@@ -43,7 +43,7 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def settings_data(document: Document) -> dict[str, Any]:
-    """Return the data of a valid clip configuration. ConfigError: it is invalid."""
+    """Return the data of a clip configuration. ConfigError: the configuration is invalid."""
     data = document.data
     if not isinstance(data, dict):
         remedy = 'Give at least a rule, such as rule = "norm".'
@@ -131,7 +131,7 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name, with the closest known name, or with all of them."""
+    """Return a message about an unknown name. It has the closest known name, or else all known names."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(known)}."
     return f"there is no such {kind}. {hint}"
@@ -193,7 +193,7 @@ def _is_table(annotation: Any) -> bool:
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
     """Return the keys of a table that have a single possible value, such as schedule = "linear".
 
-    They select the table.
+    The values of these keys show which table the file has.
     """
     fields = table.model_fields.items() if _is_table(table) else ()
     return {

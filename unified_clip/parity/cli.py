@@ -179,7 +179,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
 def _suite(options: argparse.Namespace) -> Suite:
     """Read the suite, and reduce it to the frameworks, modes and cases of the options.
 
-    SuiteError: one of them is invalid.
+    SuiteError: the suite or one of the options is invalid.
     """
     from .suite import load
     from .suite.schema import SuiteError
@@ -199,7 +199,9 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Read the calls of a recording, for `--recorded`. RunError: it has no calls, or no norm above 0 to plot."""
+    """Read the calls of a recording, for `--recorded`. RunError: the recording has no calls, or no norm above 0 to
+    plot.
+    """
     from ..recording import runs
     from ..recording.report import curves, run_plots
 

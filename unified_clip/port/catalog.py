@@ -96,7 +96,7 @@ class ClassCheck:
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:
-        """Return whether a full name is one of `names`, or begins with one of them and a dot."""
+        """Return whether a full name is in `names`, or begins with one of `names` and a dot."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
 
 
@@ -152,7 +152,7 @@ def clip_function(full_name: str) -> ClipFunction | None:
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """Return the arguments of trainers that make them clip."""
+    """Return the arguments that make trainers clip."""
     return tuple(Setting(**table) for table in _tables()["setting"])
 
 
@@ -177,9 +177,9 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return the identifiers that show that a file may clip.
+    """Return the identifiers that show that a Python file may clip.
 
-    A file without any of them, and without names like CLIP_NAME or in CLAMP_NAMES, has no clip.
+    A file has no clip if it has none of these identifiers, no name like CLIP_NAME, and no name in CLAMP_NAMES.
     """
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)

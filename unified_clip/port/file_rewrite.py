@@ -30,7 +30,7 @@ class FileRewrite:
         """The name of the rule that is applied."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in the order of the file. None returns those that have no verdict yet."""
+        """Return the clips with this verdict, in the order of the file. None: the clips that have no verdict yet."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:

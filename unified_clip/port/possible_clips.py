@@ -23,12 +23,12 @@ UNKNOWN_PACKAGE = "It has the name of a gradient clip, but {} is not a supported
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
 )
-"""Matches names of layers and activations, and of functions that create them."""
+"""Matches names of layers and activations, and of functions that create layers or activations."""
 
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Matches names that look like those of clips, but are names of something else."""
+"""Matches names that look like names of clips, but are names of something else."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:

@@ -37,7 +37,7 @@ class PortError(Exception):
 def sources(path: Path) -> list[Path]:
     """Return the Python files below a directory, except those in virtual environments. For a file, return the file.
 
-    PortError: there is no such file, no Python file, or the file is a notebook.
+    PortError: the path does not exist, has no Python file, or is a notebook.
     """
     if path.suffix == ".ipynb" and path.is_file():
         raise PortError(f"{path}: notebooks are not supported. Convert it: jupyter nbconvert --to script {path.name}")
@@ -177,7 +177,7 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Check that git can restore these files: each must match the last commit. PortError: one does not."""
+    """Check that git can restore these files: each must match the last commit. PortError: a file does not match."""
     git = shutil.which("git")
     if git is None:
         raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.")
@@ -232,7 +232,7 @@ def _git(folder: Path) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, and return their paths. PortError: one cannot be written, and none was changed."""
+    """Write all changed files, and return their paths. PortError: a file cannot be written. Then none was changed."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     copies: dict[Path, Path] = {}
     replaced: list[tuple[Path, PortedFile]] = []

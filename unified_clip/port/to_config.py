@@ -48,7 +48,7 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    Both are '' if they depend on the version of Keras, which is unknown.
+    Rule and family are '' if they depend on the version of Keras, which is unknown.
     """
     if not is_standalone_clipnorm(module, clip):
         return KERAS_RULES.get(keyword, ""), "tensorflow"
@@ -86,7 +86,9 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return the same meaning for another family, such as "pytorch". It is unchanged if its rule has no families."""
+    """Return the same meaning for another family, such as "pytorch". The meaning is unchanged if its rule has no
+    families.
+    """
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

@@ -108,9 +108,9 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 
 
 class ClipEvent:
-    """The fields of a recorded clip. `complete_fields` adds those that depend on deferred `scalars`.
+    """The fields of a recorded clip. `complete_fields` adds the fields that depend on deferred `scalars`.
 
-    Keep this code short: after long gradients, none of it is in a CPU cache.
+    Keep this code short: after a clip of long gradients, no CPU cache has any of it.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None) -> None:
@@ -214,7 +214,7 @@ class ClipEvent:
             self._put(path, fields, key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
-        """Set a field: at once, or when its deferred value arrives."""
+        """Set a field to a scalar: at once, or when the deferred value of the scalar arrives."""
         if type(scalar) is float:
             fields[key] = scalar
         elif scalar is not None and path.on_host:
@@ -240,8 +240,8 @@ def _flat(value: Any) -> list[Any]:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the groups that a call clipped: groups that clip per tensor share one line, and each total norm has its
-    own.
+    """Merge the groups that a call clipped: groups that clip per tensor share one line, and each total norm has a line
+    of its own.
     """
     lines: list[dict[str, Any]] = []
     for fields in groups:

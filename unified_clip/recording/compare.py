@@ -55,7 +55,7 @@ def compare(
 
     names: By a parameter's name in one run, its name in the other. Both directions are allowed.
     max_ulp: Numbers that differ by up to this many units in the last place are the same.
-    labels: The name of each run in sentences. None is the name of its file.
+    labels: The name of each run in sentences. None: the name of the run's file.
 
     RunError: A file is no recording or has no clip calls, or the runs have no numbers to compare.
     """

@@ -1,7 +1,7 @@
 """Find the causes of a divergence between two runs. `docs/recording.md` lists them.
 
-Each check compares the numbers of the first pair of calls that differ. Recorded norms are those before the clip, so at
-this pair they are not yet affected by an earlier difference.
+Each check compares the numbers of the first pair of calls that differ. Norms are recorded before the clip, so at this
+pair no earlier difference has affected them.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have both total norms, which have different norm types."""
+    """Return whether the same gradients can have the total norms of both calls, which have different norm types."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False

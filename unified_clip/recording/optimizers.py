@@ -1,4 +1,4 @@
-"""Compare the steps of optimizers in two recordings: their settings, and what ran between them."""
+"""Compare the steps of optimizers in two recordings: the settings of each step, and what ran between steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Number the calls of two runs by the steps of their optimizers, if both recorded them and set no steps."""
+    """Number the calls of two runs by the steps of their optimizers. Both runs must have recorded these steps, and must
+    not have set `step`.
+    """
     if not all(run.optimizer_steps and _counts_calls(run) for run in (a, b)):
         return a, b
     return _numbered(a), _numbered(b)

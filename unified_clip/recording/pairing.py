@@ -46,7 +46,9 @@ WRITE = 'Write lines of "name" = "its name in the other run".'
 
 
 def read_names(path: Path) -> Names:
-    """Return the entries `"name in one run" = "name in the other"` of a TOML file. RunError: one is invalid."""
+    """Return the entries `"name in one run" = "name in the other"` of a TOML file. RunError: the file or one of its
+    entries is invalid.
+    """
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -89,7 +91,7 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` as {name in run a: name in run b}. They may also have the other direction.
+    """Return `names` as {name in run a: name in run b}. The given dict may also have the other direction.
 
     None: a name is in neither run, or both directions are mixed.
     """

@@ -106,7 +106,7 @@ class Recording:
 
     @property
     def step(self) -> int:
-        """The step of the last call, or the one that you set; 0 before the first call."""
+        """The step of the last call, or the step that you set; 0 before the first call."""
         return self._step
 
     @step.setter
@@ -240,7 +240,9 @@ class Recording:
                 self._write(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
-        """Write pending calls in order, up to the first whose numbers have not arrived. `wait`: write all of them."""
+        """Write pending calls in order, up to the first call whose numbers have not arrived. `wait`: wait for the
+        numbers, and write all pending calls.
+        """
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
         ):

@@ -28,14 +28,16 @@ class Distance(NamedTuple):
     """The distance of two numbers, in ULP and relative."""
 
     ulps: float
-    """In ULP of float32, or of float64 if float32 cannot represent one of them. inf if only one is finite."""
+    """The distance in ULP of float32, or of float64 if float32 cannot represent one of the numbers. inf if only one
+    number is finite.
+    """
 
     relative: float
     """The difference, divided by the larger number."""
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance of two numbers; 0 if both are NaN."""
+    """Return the distance between two numbers; 0 if both numbers are NaN."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):

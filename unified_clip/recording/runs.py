@@ -262,7 +262,9 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Check that at least one call of a run clipped a gradient. RunError: none did, so there is nothing to compare."""
+    """Check that at least one call of a run clipped a gradient. RunError: no call clipped a gradient, so there is
+    nothing to compare.
+    """
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:

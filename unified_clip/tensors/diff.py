@@ -1,4 +1,6 @@
-"""Describe the differences of two lists of gradients: tensor, index, both numbers, and the distance in ULP."""
+"""Describe how two sets of gradients differ. For each tensor that differs: the index of an element, both numbers, and
+their distance in ULP.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 
 class UnreadableError(Exception):
-    """A file is damaged, or its content is not supported. The message says why, and what to do."""
+    """The error for a file that is damaged, or whose content is not supported. The message has the reason and the
+    remedy.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +82,7 @@ Gradient = Dense | Sparse | None
 
 
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
-    """Return a new NumPy array with these elements. Its dtype for bfloat16 is that of ml_dtypes."""
+    """Return a new NumPy array with these elements. For bfloat16, the array has the dtype of ml_dtypes."""
     if tensor.dtype in PARTS:
         return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
     if tensor.dtype != "bfloat16":

@@ -21,7 +21,7 @@ SECONDS = 600.0
 
 OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "out", "timeout")
 """The names of all options except `--json`. Their default is None, so that `unified-clip port --verify`, the old
-spelling, sees which were passed."""
+spelling, can see which options were passed."""
 
 
 def add_parser(commands: Any) -> None:
@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
-    """Add the options of `unified-clip verify` to a parser. `hidden`: do not show them in its help."""
+    """Add the options of `unified-clip verify` to a parser. `hidden`: leave the options out of its help."""
 
     def add(name: str, description: str, **settings: Any) -> None:
         parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)

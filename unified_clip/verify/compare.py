@@ -78,8 +78,8 @@ class Verification:
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """Training steps that yield their gradients before the clip. For them, the results of the clip calls were
-    compared."""
+    """Training steps that yield their gradients before the clip. For these training steps, the results of the clip
+    calls were compared."""
 
     finding: Cause | None
     """The cause if updates differ although the clipped gradients agree."""
@@ -158,8 +158,8 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
 def reject_changing_outputs(run: ScriptRun) -> None:
     """Check the outputs of one training step.
 
-    VerifyError: it yields other parameters, or other shapes, at a later step, or a gradient has no parameter of its
-    name and shape.
+    VerifyError: a later output has other parameters or other shapes than the first one; or a gradient has no parameter
+    of its name and shape.
     """
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
@@ -188,9 +188,10 @@ def reject_unpaired(
 ) -> None:
     """Check that both training steps yield the same parameters.
 
-    VerifyError: a parameter of one step has none of the same shape in the other, or neither yields a tensor of
-    --weights.
-    axes: By old name, the order of axes in which the new parameter fits; None if none does.
+    VerifyError: a parameter has no counterpart of the same shape in the other training step; or neither training step
+    yields a tensor of --weights.
+    axes: By old name, the order of axes in which the new parameter has the old one's shape; None if there is no such
+    order.
     """
     for name, other_name in names.items():
         if axes[name] is None:

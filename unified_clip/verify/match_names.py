@@ -140,7 +140,8 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call, by their names in the recording: stored ones, or computed from those before.
+    """Return the gradients after a call, by their names in the recording. If they were not stored, compute them from
+    the gradients before the call.
 
     {} if the recording has neither.
     """

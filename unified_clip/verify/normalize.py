@@ -59,8 +59,8 @@ def normalize(
 
     Gradients get the names that the training step yields, calls are merged and sorted, and every call has a step.
 
-    common_names: By name in this run, the name that both runs share. Lists are sorted by it.
-    reference: The other run's recording. The calls of this run get the order of its calls.
+    common_names: By name in this run, the name that both runs share. Lists are sorted by this name.
+    reference: The other run's recording. The calls of this run are sorted like the calls of the other run.
     """
     recording = runs.read(run.directory / RECORDING)
     recorded = recording.lines

@@ -85,7 +85,8 @@ class ScriptRun:
 
 
 def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
-    """Return the training step that an argument such as `old.py:step` names. VerifyError: there is none.
+    """Return the training step that an argument such as `old.py:step` names. VerifyError: the argument names no
+    training step.
 
     python: The interpreter. None: the one that runs this command.
     """
@@ -153,7 +154,9 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory of --out, and return it. VerifyError: it has files of an earlier run."""
+    """Create the directory of --out, and return it. VerifyError: the directory has files of an earlier run, or cannot
+    be written.
+    """
     for name in ("old", "new", "old.jsonl", "new.jsonl"):
         if (path / name).exists():
             raise VerifyError(f"{path / name} exists already. Remove it, or pass another directory to --out.")

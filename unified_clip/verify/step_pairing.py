@@ -43,7 +43,8 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The largest number in both tensors when they were rounded. Its ULP measures their distance."""
+    """The largest number in both tensors when they were rounded. The ULP of this number is the unit of their distance.
+    """
 
     ulp_scale: float
     """One ULP in the dtype of the parameter, in ULP of float32."""
@@ -67,7 +68,7 @@ class StepPairing:
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield the pairs of clipped gradients: those that the training steps yield, or else the results of the clip
+        """Yield the pairs of clipped gradients. They are what the training steps yield, or else the results of the clip
         calls.
         """
         sides, yielded = [], []
@@ -104,8 +105,8 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side, "old" or "new", whose gradients still include those of its previous step; None if neither
-        has them.
+        """Return the side, "old" or "new", whose gradients still include its gradients of the previous step; None if no
+        side's do.
         """
         now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):

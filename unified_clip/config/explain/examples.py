@@ -50,7 +50,7 @@ class _NameGroup:
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """For each configuration, the rule for these names; None if it excludes them."""
+    """For each configuration, the rule for these names; None if the configuration excludes the names."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return, for each name that is not excluded, the index of its part in `config.parts`."""
+    """Return, for each name that is not excluded, the index in `config.parts` of the part for this name."""
     # warnings about patterns that match none of these names
     with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
@@ -203,7 +203,7 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield names that match one of the patterns, or two of them at once."""
+    """Yield names that match one of the patterns, or two patterns at once."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:

@@ -87,13 +87,13 @@ class Format(ABC):
     """Paths of keys that only this trainer has. A file with one of them is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths where the trainer reads its clip keys. "*" is any key. Errors name the first one."""
+    """The paths where the trainer reads its clip keys. "*" is any key. Error messages name the first path."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Paths of clip keys that are not supported. `read` has an error or a note for each."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The last parts of those `clip_keys` that choose a rule, and so have no threshold."""
+    """The last parts of the paths in `clip_keys` whose value chooses a rule, and so is no threshold."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
     """Other top-level keys of the trainer's files. Files of other trainers may have them, too."""
@@ -141,7 +141,7 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document) -> Version:
-        """Return the version. ConfigError: it is None, but the meaning of the keys depends on it."""
+        """Return `version`. ConfigError: it is None, but the meaning of the keys depends on the trainer's version."""
         if version is None:
             raise ConfigError(f"{document.name}: {self.needs_version}. Pass yours, as --from {self.name}@{self.newest}")
         return version
@@ -267,7 +267,7 @@ class OwnFormat(Format):
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """Parse text of the format's own kind. ConfigError: it is invalid."""
+        """Parse text of the format's own kind. ConfigError: the text is invalid."""
 
     @abstractmethod
     def dump(self, data: Any) -> str:

@@ -91,7 +91,7 @@ def _named(path: Path, trainer: Format) -> Candidate:
 
 
 def _detect(path: Path) -> Candidate:
-    """Parse a file in the only format that recognises it. ConfigError: none does, or several do."""
+    """Parse a file in the only format that recognises it. ConfigError: no format recognises the file, or several do."""
     candidates = _recognising(path)
     if len(candidates) == 1:
         return candidates[0]

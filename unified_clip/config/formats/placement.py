@@ -13,7 +13,7 @@ from .base import Format
 Path = tuple[Key, ...]
 
 ANY = "*"
-"""In a path of `Format.places`, this stands for any key, or for any index of a list."""
+"""In a path of `Format.places`, "*" stands for any key, or for any index of a list."""
 
 LOOKALIKE = re.compile(
     r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip

@@ -32,7 +32,7 @@ class PythonFormat(OwnFormat):
 
 
 def parse_tree(text: str, name: str) -> ast.Module:
-    """Return the syntax tree of Python source. ConfigError: it is not Python."""
+    """Return the syntax tree of Python source. ConfigError: the text is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(text)
@@ -131,14 +131,14 @@ class Source:
         yield from sorted(uses, key=lambda use: (use[1].lineno, use[1].col_offset))
 
     def call(self, node: ast.expr) -> ast.Call:
-        """Return the call of the function that a node names. ConfigError: it is not called."""
+        """Return the call of the function that a node names. ConfigError: the function is not called here."""
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the clip if there is exactly one; None if there is none. ConfigError: there are several."""
+        """Return the clip of a file; None if it has no clip. ConfigError: the file has several clips."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(clips[1][1], f"the file has several clips (lines {lines}). Import a file with one.")
@@ -149,7 +149,7 @@ class Source:
 
         names: The parameters of the called function, in order.
 
-        ConfigError: An argument is for none of them, or is not a constant.
+        ConfigError: an argument is for no parameter in `names`, or is not a constant.
         """
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
@@ -164,7 +164,9 @@ class Source:
         return Document(f"{self.name}, line {call.lineno}", "", "python", data)
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, or of a name that is assigned a constant once. ConfigError: it is neither."""
+        """Return the value of a constant, or of a name that is assigned a constant once. ConfigError: the node is
+        neither of these.
+        """
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:

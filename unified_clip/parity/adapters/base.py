@@ -261,8 +261,8 @@ class Invocation:
         return lambda parameter: bool(needed.get(id(parameter), True))
 
     def read_gradients(self) -> Sequence[Any]:
-        """Return the gradients after an in-place call: from its arguments, or from the container in which it replaced
-        them.
+        """Return the gradients after an in-place call. They are in its arguments, or in the container in which the call
+        replaced them.
         """
         if self.adapter.writes:
             return self.adapter.read_in_place(self.in_place_arguments)

@@ -1,4 +1,4 @@
-"""The parity worker's adapter for JAX. JAX has no clip functions, so the framework's functions are those of optax."""
+"""The parity worker's adapter for JAX. JAX has no clip functions, so optax's functions count as the framework's own."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Framework(Converter, base.OnParameters):
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Return whether both tensors have the same data pointer.
 
-        `is` would not do: `.grad` returns a new object each time.
+        The test `a is b` would fail, because `.grad` returns a new object each time.
         """
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False

@@ -76,7 +76,7 @@ def judge_result(
 ) -> JudgedResult:
     """Compare one result with the exact one, and find the cause of a difference.
 
-    known: The known differences of this framework. A difference that one of them covers needs no cause.
+    known: The known differences of this framework. A difference that a known difference covers needs no cause.
     """
     mode, case = item
     if isinstance(outcome, Failure):

@@ -192,7 +192,7 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm, then each clipped gradient. Use them one at a time: all at once may not fit into memory."""
+    """Yield the norm, then each clipped gradient. Use the tensors one at a time: all may not fit into memory."""
     yield result.norm
     yield from result.gradients or ()
 

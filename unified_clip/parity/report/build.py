@@ -29,9 +29,9 @@ def report(
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return the report with these changes since a baseline, and the exit status and summary that follow from them.
+    """Return the report with these changes since a baseline. Its exit status and summary follow from the changes.
 
-    Failures that the baseline already had do not fail the run. None: there is no baseline.
+    Failures that the baseline already had do not fail the run. changes: None without a baseline.
     """
     worse = report.differs if changes is None else any(change.worse for change in changes)
     exit_code: Literal[0, 1, 3] = 1 if worse else 3 if report.is_incomplete else 0

@@ -1,6 +1,6 @@
 """Write the report as JUnit XML (xunit2): a test suite for each framework and mode, a test case for each case.
 
-The attributes are those of Jenkins' junit-10.xsd, which GitLab and GitHub's reporters read, too.
+The elements have the attributes of Jenkins' junit-10.xsd, which GitLab and GitHub's reporters read, too.
 """
 
 from __future__ import annotations

@@ -195,7 +195,9 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """Return the function's name and the arguments of an entry of `calls`. SuiteError: one of them is invalid."""
+    """Return the function's name and the arguments of an entry of `calls`. SuiteError: the function or an argument is
+    invalid.
+    """
     arguments = dict(table)
     name = arguments.pop("call", None)
     if not isinstance(name, str) or name not in CALLS:

@@ -47,8 +47,8 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _thresholds(config: Settings) -> list[float]:
-    """Return the thresholds to test: both ends of a ramp, every value of a piecewise schedule, or the single
-    threshold.
+    """Return the thresholds to test: the start and the end of a ramp, every value of a piecewise schedule, or the
+    single threshold.
     """
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):

@@ -141,7 +141,7 @@ class CaseOptions(Table):
 
 
 class CallsTable(Table):
-    """The calls of a `[[cases]]` table, and the lists of gradients that each of them clips."""
+    """The calls of a `[[cases]]` table, and the lists of gradients that each call clips."""
 
     gradients: Annotated[list[Name], Field(min_length=1)]
     calls: list[dict[str, Any]] = []

@@ -20,8 +20,8 @@ from ..modes import DISTRIBUTED, PROCESSES
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
     """Yield the adapter for a mode.
 
-    For a mode with several ranks: start them, join the process group, and yield the adapter that makes distributed
-    tensors.
+    For a mode with several ranks: start the other ranks, join the process group, and yield the adapter that makes
+    distributed tensors.
 
     meeting: The file through which the ranks find each other.
     """

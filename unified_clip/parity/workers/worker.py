@@ -76,7 +76,7 @@ def main() -> None:
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
     """Check that the backend computes a plain tensor on the path (host or device) that the mode tests.
 
-    RuntimeError: it takes the other path, so that the mode would test the wrong code.
+    RuntimeError: the backend takes the other path, so that the mode would test the wrong code.
     """
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 

@@ -49,7 +49,7 @@ def framework_of(function: str) -> str:
 
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function, those with a size first.
+    """Return the known differences of a measured function. Differences with a size come first.
 
     `number` is the place of the difference in `differences.json`.
     """

@@ -1,4 +1,4 @@
-"""The models of the report of `unified-clip port`. JSON, HTML and the terminal are views of them.
+"""The models of the report of `unified-clip port`. JSON, HTML and the terminal show these models.
 
 python -m unified_clip.port.report.model > docs/port.schema.json
 """
@@ -147,10 +147,10 @@ class ReportedClip(ReportModel):
     """The number of the entry in `meanings` for the replacement; null if there is none."""
 
     same: bool | None
-    """Whether both meanings are equal; null if one is missing."""
+    """Whether `meaning` and `becomes_meaning` are equal; null if one of them is missing."""
 
     difference: str
-    """The difference between both meanings in words; empty if one is missing."""
+    """The difference between `meaning` and `becomes_meaning` in words; empty if one of them is missing."""
 
     comparison: int | None
     """The number of the entry in `comparisons`; null if both meanings are equal, or one is missing."""

@@ -25,7 +25,7 @@ WriteClip = Callable[[str, str], list[str]]
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function by PyTorch's own if both take the same arguments. Otherwise flag the clip."""
+    """Replace a function by PyTorch's own function if both take the same arguments. Otherwise flag the clip."""
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "It is already PyTorch's own function.")

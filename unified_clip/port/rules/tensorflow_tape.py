@@ -56,7 +56,7 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 
 
 class TapeRewrite:
-    """The training steps of a file that contain clips, and the changes of those that can be rewritten."""
+    """The training steps of a file that contain clips, and the changes of the steps that can be rewritten."""
 
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
         """Find the training steps. `clips`: the clips of TensorFlow and of Keras optimizers."""
@@ -93,7 +93,7 @@ class TapeRewrite:
         return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
-        """Return an object that identifies the optimizer of a step: it is equal for steps of the same optimizer."""
+        """Return an object that identifies the optimizer of a step. Steps of one optimizer return equal objects."""
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
@@ -121,7 +121,9 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
-        """Return the training steps that contain a clip. UnsureError: there is none, or one cannot be rewritten."""
+        """Return the training steps that contain a clip. UnsureError: no training step contains the clip, or one of
+        these steps cannot be rewritten.
+        """
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:

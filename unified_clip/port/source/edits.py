@@ -31,7 +31,7 @@ DOCSTRING = m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString()), m.ZeroOr
 
 @dataclass
 class LineEdit:
-    """The edits of one statement that has a line of its own: lines before it, in its place, and after it."""
+    """The edits of a statement that is alone on its line: the lines to write before it, in its place, and after it."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
     """By removed argument, the name to which a line before the statement assigns the argument's value."""
@@ -70,7 +70,7 @@ class Edits(cst.CSTTransformer):
         self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
-        """Insert lines before a statement, except those that were inserted there before."""
+        """Insert lines before a statement, except lines that an earlier call has inserted there."""
         before = self._lines[statement].before
         before += [line for line in lines if line not in before]
 
@@ -154,8 +154,8 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return `argument` as the last argument of its call: with the ending of the removed argument, and the comments
-    between both.
+    """Return `argument` as the last argument of its call. It gets the ending of the argument that was removed after it,
+    and the comments between the two.
     """
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg

@@ -67,7 +67,7 @@ class Module(SyntaxTree):
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
         """Return the full names that a dotted name can have, according to the imports.
 
-        It has '' for any other value.
+        The set has '' if the name may have another value.
         """
         rest: list[str] = []
         while isinstance(node, cst.Attribute):
@@ -201,7 +201,7 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression would have the same value at the node `place`.
 
-        It does if its names are visible there, and each is bound only once.
+        This holds if all names in the expression are visible there, and each name is bound only once.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):

@@ -17,7 +17,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def has_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Return whether a list of parameters contains groups, which are dicts. UnsureError: the file does not show that."""
+    """Return whether a list of parameters contains groups, which are dicts. UnsureError: the file does not show it."""
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return any(_is_group(module, element, depth) for element in elements)

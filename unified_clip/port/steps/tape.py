@@ -82,7 +82,7 @@ class TapeSteps:
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
         """Yield a step for each call that computes gradients and the call that applies them.
 
-        The two kinds of calls must alternate.
+        Calls that compute and calls that apply gradients must alternate.
         """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
@@ -163,7 +163,9 @@ class TapeSteps:
             raise UnsureError(f"{method_of(apply)}() has more arguments than gradients and variables. Port it by hand.")
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Check that the optimizer is in a variable that is assigned before the step. UnsureError: it is not."""
+        """Check that the optimizer is in a variable that is assigned before the step. UnsureError: the optimizer is not
+        in such a variable.
+        """
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it to one.")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)

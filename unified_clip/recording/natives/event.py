@@ -17,7 +17,7 @@ from .evidence import NativeCall
 
 
 class Tensors(NamedTuple):
-    """The gradients of a call before it, with their weights and names if it has them."""
+    """The gradients before a call, with their weights and names if the call has these."""
 
     backend: Backend
     gradients: Sequence[Any]
@@ -26,9 +26,10 @@ class Tensors(NamedTuple):
 
 
 class NativeEvent:
-    """The fields of a call. The norm is the one that the function returns; without one, it is measured exactly.
+    """The fields of a call. The norm is the number that the function returns. If it returns none, the norm is measured
+    exactly.
 
-    A recording with norms measures it in both cases. The coefficient follows from the function's formula.
+    A recording with norms always measures the norm. The coefficient follows from the function's formula.
     """
 
     in_graph = False

@@ -1,4 +1,4 @@
-"""Replace the frameworks' own clipping functions while a recording is open, and put them back afterwards."""
+"""Replace the frameworks' own clipping functions while a recording is open, and put the originals back afterwards."""
 
 from __future__ import annotations
 

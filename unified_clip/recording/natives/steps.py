@@ -1,4 +1,4 @@
-"""Record the steps of optimizers: their settings, and the backward passes before them."""
+"""Record the steps of optimizers: the settings of each step, and the number of backward passes before it."""
 
 from __future__ import annotations
 

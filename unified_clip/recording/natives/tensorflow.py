@@ -23,8 +23,8 @@ Describe = Callable[[Sequence[Any]], NativeCall]
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""By `id`, the tensors that are gradients: results of a tape or of `tf.gradients`, and eager tensors computed from
-them."""
+"""By `id`, the tensors that are gradients: results of a tape or of `tf.gradients`, and eager tensors that are computed
+from such results."""
 
 
 def install() -> None:

@@ -59,7 +59,7 @@ CONVERT = "unified_clip.tensors.files.convert_worker"
 
 @cache
 def scratch() -> Path:
-    """Return the directory for gradients that this process converts. It is removed when the process ends."""
+    """Return the directory for gradients that this process converts. The directory is removed when the process ends."""
     directory = Scratch("gradients")
     atexit.register(directory.remove)
     return directory.path
@@ -74,9 +74,10 @@ def read(
 ) -> dict[str, Gradient]:
     """Return the gradients in a file by name, in the order of the file.
 
-    Those of TensorFlow and Keras are sorted by name.
+    Gradients of TensorFlow and Keras are sorted by name.
 
-    Their arrays are contiguous, read-only `np.memmap`s, and may not be aligned. Arrays without elements are plain.
+    The arrays are contiguous, read-only `np.memmap`s, and may not be aligned. Arrays without elements are plain NumPy
+    arrays.
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
@@ -109,8 +110,8 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
     The function runs in another process, on the CPU.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
-    python: The interpreter that runs it.
-    scratch: As for `read`. Errors are also those of `read`.
+    python: The interpreter that runs the function.
+    scratch: As for `read`. The errors are those of `read`, too.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()

@@ -1,4 +1,4 @@
-"""Convert a file that only its framework, or h5py, can read. This module runs as a process of its own.
+"""Convert a file of gradients that only its framework or h5py can read. This module runs as a process of its own.
 
     python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 
@@ -172,7 +172,9 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
 
 def _extract(source: str, out: Path) -> Path:
-    """Extract the HDF5 file from a `.keras` zip, and return its path. UnreadableError: it is missing or compressed."""
+    """Extract the HDF5 file from a `.keras` zip, and return its path. UnreadableError: the HDF5 file is missing or
+    compressed.
+    """
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             problem = "is compressed in" if WEIGHTS in archive.namelist() else "is missing from"
@@ -193,7 +195,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Reject a dataset with missing chunks, or with a chunk that would expand beyond its size:
+    """Reject a dataset with missing chunks, or with a chunk that would expand beyond its size.
 
     HDF5 does not check that.
     """
@@ -268,7 +270,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """Return a tensor of any framework as a `Dense` or `Sparse` tensor. UnreadableError: it cannot be read."""
+    """Return a tensor of any framework as a `Dense` or `Sparse` tensor. UnreadableError: the tensor cannot be read."""
     framework = adapter_of(type(tensor))
     try:
         assert framework is not None

@@ -13,7 +13,7 @@ from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
-"""The prefixes of dtypes that gradients do not have: those of counters, masks and text."""
+"""The prefixes of dtypes that gradients do not have. Tensors with these dtypes are counters, masks or text."""
 
 
 class Item(NamedTuple):

@@ -24,8 +24,8 @@ Entry = Any
 """Where a gradient is in a file, as JSON data. None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The names of files in a scratch directory: the tensors, one after the other; the `Entry` of each tensor; or the
-reason why there are none."""
+"""The names of files in a scratch directory: all tensors, one after the other; the `Entry` of each tensor; the reason
+if there are no tensors."""
 
 ALIGNMENT = 64
 """Each tensor in the file `TENSORS` begins at a multiple of this many bytes."""
@@ -105,7 +105,7 @@ def load(directory: Path) -> dict[str, Gradient]:
 
 
 def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Return all gradients by name, mapped. Write those that are in memory into the directory first."""
+    """Return all gradients by name, mapped. Gradients in memory are first written into the directory."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:

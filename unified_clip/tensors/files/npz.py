@@ -21,8 +21,8 @@ MOST = 1032
 """The method deflate can expand one byte to at most this many bytes."""
 
 LOCAL_HEADER = 30
-"""The number of bytes in a member's header before its name. The last four are the length of the name, and of what
-follows the name."""
+"""The number of bytes in a member's header before its name. The last four bytes are the length of the name, and the
+length of the extra field after the name."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 """By version of an array's header, the function that reads it. Later versions are only for structured arrays."""

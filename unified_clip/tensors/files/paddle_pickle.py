@@ -45,7 +45,7 @@ SLICED = "UnpackBigParamInfor@@"
 
 
 class Dtype:
-    """Replaces np.dtype. Its code for uint16 means bfloat16: Paddle has no uint16."""
+    """Replaces np.dtype. The code of NumPy's uint16 means bfloat16 here: Paddle has no uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -86,7 +86,7 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Replaces OrderedDict. Pickles of Python 2 pass its entries as a list."""
+    """Replaces OrderedDict. Pickles of Python 2 pass the entries of the dict as a list."""
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 

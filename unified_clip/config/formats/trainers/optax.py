@@ -105,7 +105,7 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip. ConfigError: it may not be the first transformation.
+        """Return notes about the place of a clip. ConfigError: the clip may not be the first transformation.
 
         alone: The clip is not an argument of optax.chain at this place, so other code decides about its place.
         """
