@@ -67,7 +67,8 @@ WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     """Add `parity` and `parity init` to the command line. Most of their modules are imported only when a command runs.
 
-    read_ported: A function that reads a report of `unified-clip port`. It raises ValueError for another file.
+    read_ported: A function that reads a report of `unified-clip port`. It raises ValueError if the file is not such a
+    report.
     """
     parity = commands.add_parser(
         "parity",

@@ -14,7 +14,7 @@ HOST, DEVICE, NATIVE = "host", "device", "native"
 """unified_clip on the host path and on the device path, without a graph; and the framework's own functions."""
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
-"""unified_clip in a graph that the framework traces and runs, in one that it compiles, and in a static program."""
+"""unified_clip in a graph that the framework traces and runs, in a graph that it compiles, and in a static program."""
 
 GRAPHS = {
     "torch": (GRAPH, COMPILED),

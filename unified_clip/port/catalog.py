@@ -39,7 +39,7 @@ FRAMEWORKS = {
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, but are no gradients: they switch gradients on or off."""
+"""Names that match GRADIENT_NAME, but switch gradients on or off instead of being gradients."""
 
 CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 """Names of functions and methods that clamp any tensor, not only gradients."""
@@ -51,8 +51,8 @@ ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip
 """Methods of training engines, such as `Accelerator.clip_grad_norm_`, that clip the engine's own parameters."""
 
 ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""A method of ENGINE_METHODS counts only in files that import one of these packages. They have training engines that
-clip, or are used together with one."""
+"""A method of ENGINE_METHODS counts only in files that import one of these packages. These packages have a training
+engine that clips, or are used together with one."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 

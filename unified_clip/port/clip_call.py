@@ -95,7 +95,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expressions of the threshold or of the bounds. None for one that the call does not pass."""
+        """The expressions of the threshold or of the bounds. None for an argument that the call does not pass."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
@@ -135,7 +135,7 @@ class Imports:
         """Names in `import ... as name` that may be a clip."""
 
         self.stars: list[str] = []
-        """The modules in `from module import *`. A relative one begins with its dots."""
+        """The modules in `from module import *`. The name of a relative module begins with its dots."""
 
         for node in module.nodes:
             if isinstance(node, cst.Import):

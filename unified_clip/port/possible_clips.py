@@ -94,8 +94,8 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether a call of getattr may return one of these clips. It cannot if its result is called with other
-    arguments than theirs.
+    """Return whether a call of getattr may return one of these clips. How its result is called decides: with a
+    gradient, or with arguments that a clip takes.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)

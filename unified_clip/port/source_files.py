@@ -1,4 +1,4 @@
-"""Port many files in parallel, and write all of them or none."""
+"""Port many files in parallel, and write either all changed files or none."""
 
 from __future__ import annotations
 

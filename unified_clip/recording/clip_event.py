@@ -1,4 +1,4 @@
-"""`ClipEvent`: the recorded fields of one clip. Some are known at once; others wait for values from the device."""
+"""`ClipEvent`: the recorded fields of one clip. Some are known at once. Others wait for values from the device."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def _with_steps(
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each.
 
-    They are: the first of all; the first that is too large for rounding; the first that is too large for rounding that
-    has grown; and the first of each setting, such as the threshold.
+    These are the first divergence of all, the first that is too large for rounding, the first that is too large even
+    for rounding that has grown, and the first of each setting, such as the threshold.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

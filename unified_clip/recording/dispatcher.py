@@ -13,7 +13,7 @@ from .._core.observer import Clip
 from .natives.hooks import HOOKS
 
 Recording = Any
-"""`recorder.Recording`. It cannot be imported here, because its module imports this one."""
+"""`recorder.Recording`. The class cannot be imported here, because its module imports this module."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 

@@ -21,7 +21,7 @@ Stage = Literal[
 last five are differences between the steps of optimizers."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
-"""The stages that are numbers. Each one depends on the stages before it."""
+"""The stages whose values are numbers. Each stage depends on the stages before it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class DivergencePoint:
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. It is the number of pairs if one run has a further call."""
+    """The index of the pair of calls. If one run has a call more than the other, it is the number of pairs."""
 
     first: Divergence
 

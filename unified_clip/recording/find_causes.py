@@ -162,7 +162,7 @@ def _nearest(ordered: Sequence[float], norm: float) -> float:
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """Return a gradient with one element for each norm. They replace the real gradients, which were not recorded."""
+    """Return a gradient with one element for each norm. They stand for the real gradients, which were not recorded."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 

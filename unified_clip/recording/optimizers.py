@@ -108,7 +108,9 @@ def _left_out(a: RecordedRun, b: RecordedRun, step: int, clips: Sequence[set[int
 
 
 def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield differences of learning rates, of the class, and of the other settings of one class."""
+    """Yield differences between learning rates, between the classes of the optimizers, and, if the class is the same,
+    between their other settings.
+    """
     for name in left.settings:
         old, new = left.settings[name], right.settings.get(name)
         if new is None or _same_setting(old, new):

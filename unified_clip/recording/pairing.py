@@ -21,7 +21,7 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True)
 class CallPair:
-    """The calls of both runs at the same step and at the same position in it."""
+    """A call of each run. Both are at the same step, and at the same position in the step."""
 
     a: RecordedCall
     b: RecordedCall

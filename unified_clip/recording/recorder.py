@@ -201,7 +201,8 @@ class Recording:
                 self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
 
     def log(self, **numbers: float) -> None:
-        """Record numbers of the current step, such as `log(loss=loss.item())`. `unified-clip compare` compares them.
+        """Record numbers of the current step, such as `log(loss=loss.item())`. `unified-clip compare` compares the
+        numbers of two runs.
 
         Raises:
             TypeError: A value is not a number.
@@ -281,7 +282,9 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write a line for each group that a call clipped, or a single one. `head` and `tail` are in each line."""
+        """Write a line for each group that a call clipped; without groups, write one line. Each line has the fields
+        `head` and `tail`.
+        """
         with self._lock:
             self._is_empty = self._is_empty and not is_call
             try:
@@ -294,7 +297,7 @@ class Recording:
                 self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
-        """Write gradients to a new file. Return its name; None if they could not be written."""
+        """Write gradients to a new file. Return the name of the file; None if it could not be written."""
         with self._lock:
             number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
@@ -331,7 +334,7 @@ class CallRecorder:
         return self._step
 
     def on_clip(self, clip: Clip) -> None:
-        """Record a clip. A call may have none, one, or one for each group."""
+        """Record a clip. A call may have no clip, one clip, or one for each group."""
         recording = self.recording
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
@@ -359,7 +362,7 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Record the duration of the call, without that of the recording, and its exception. Then write it."""
+        """Record the exception of the call, and its duration without the time for recording. Then write the lines."""
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"

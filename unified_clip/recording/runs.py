@@ -49,7 +49,9 @@ class RecordedCall(Table):
     call: str
     framework: str | None = None
     rule: str | None = None
-    """"global", "each", "slices" or "value": one norm over all gradients, one for each, one for each slice, none."""
+    """The clip rule. "global": one norm over all gradients; "each": a norm for each gradient; "slices": a norm for each
+    slice; "value": no norm.
+    """
 
     threshold: Real | tuple[Real, Real] | None = None
     """Threshold of the norm, or the two bounds of a clip by value; None if it is not a single number."""

@@ -15,8 +15,8 @@ from .rounding import PRODUCT, is_near
 from .runs import RecordedCall, RecordedRun
 
 DESCENT = 0.1
-"""How much the multiples in `_is_descent` may differ, relatively. They are inexact: differences of squared float32
-norms.
+"""How much the multiples in `_is_descent` may differ, relatively. The multiples are inexact, because they are
+differences of squared float32 norms.
 """
 
 

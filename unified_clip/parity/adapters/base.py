@@ -27,8 +27,8 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    Each module of this package has a subclass `Framework`. It must define `sgd`, and overrides what its framework does
-    in another way than here.
+    Each module of this package has a subclass `Framework`. The subclass must define `sgd`, and overrides the methods
+    that its framework needs to do in another way.
     """
 
     packages: Sequence[str] = ()
@@ -38,7 +38,9 @@ class Adapter(TensorConverter, Protocol):
     """The framework's own functions correspond to public functions of these families (`public_calls.Call.family`)."""
 
     writes: bool = False
-    """Whether in-place functions write into the tensors. If False, they replace the tensors in the container."""
+    """Whether in-place functions write into the tensors. If False, in-place functions replace the tensors in the
+    container.
+    """
 
     writes_from_graphs: bool = True
     """Whether an in-place function inside a graph writes into tensors outside it. Only used if `writes` is True."""
@@ -68,15 +70,21 @@ class Adapter(TensorConverter, Protocol):
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return an equal tensor that is the transpose of a contiguous one; the tensor itself without strides."""
+        """Return an equal tensor that is the transpose of a contiguous tensor. If the framework has no strides, return
+        the tensor itself.
+        """
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of this shape whose elements share one place in memory; the tensor itself without strides."""
+        """Return a tensor of this shape whose elements share one place in memory. If the framework has no strides,
+        return the tensor itself.
+        """
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Return the 1-d tensors as overlapping views of one memory; the tensors themselves if there are no views."""
+        """Return the 1-d tensors as overlapping views of one memory. If the framework has no views, return the tensors
+        themselves.
+        """
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
@@ -111,7 +119,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Clip by the total norm of order `p`. `norm`: a norm to use instead of the measured one, or None."""
+        """Clip by the total norm of order `p`. `norm`: a norm to use instead of the measured norm; None: measure it."""
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:

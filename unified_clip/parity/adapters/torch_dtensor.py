@@ -44,7 +44,7 @@ class Sharded(Framework):
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """Return the gradients as DTensors in several layouts.
 
-        Sparse gradients, and every fourth one, stay plain tensors.
+        Sparse gradients, and every fourth gradient, stay plain tensors.
 
         The number of elements of the list decides which layout is first.
         """

@@ -89,7 +89,7 @@ def _find(
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
     """Return the tensors of a result at one stage, converted to the dtypes and shapes of the exact result `right`.
 
-    None: there are none at this stage, or they have another number of elements.
+    None: the result has no tensors at this stage, or tensors with another number of elements.
     """
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):

@@ -48,7 +48,7 @@ class _Entry:
 
     size: float = 0.0
     numbers: object = None
-    """The numbers of the result, or their digests. They have changed if this value has."""
+    """The numbers of the result, or their digests. Two lines with equal values here have the same numbers."""
 
     wrong: bool = False
     """Whether the line fails the run."""
@@ -171,7 +171,7 @@ def _native(result: NativeResult) -> _Entry:
 
 
 def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
-    """Return a line for each known difference of a report. The second one with the same key gets " (2)"."""
+    """Return a line for each known difference of a report. If two have the same key, the second key gets " (2)"."""
     entries_by_key: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:

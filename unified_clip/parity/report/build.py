@@ -59,7 +59,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Return the problems that fail the run. Cases that fail for the same reason share one."""
+    """Return the problems that fail the run. Cases that fail for the same reason share a problem."""
     cases: dict[tuple[str, str, str | None, str | None], list[str]] = {}
     for case in report.cases:
         for problem in _problems_of(report, case):

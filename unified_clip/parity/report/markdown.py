@@ -91,7 +91,9 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdict on unified_clip as the text of a cell. If modes differ, it is like "equal; device: 1 ULP"."""
+    """Return the verdict on unified_clip as the text of a cell. If modes have different verdicts, the text is like
+    "equal; device: 1 ULP".
+    """
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)

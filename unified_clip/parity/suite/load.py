@@ -49,7 +49,8 @@ class Suite:
     """Modes of the suite that this run leaves out."""
 
     chosen_cases: bool = False
-    """Whether `--case` reduced `cases`. Then an entry of `known` may belong to another case, so none counts as stale.
+    """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale, because it may belong to another
+    case.
     """
 
 

@@ -23,8 +23,8 @@ PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
 """By framework, NumPy first: the package whose presence shows that the framework is installed."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
-"""The functions in the written suite: one with PyTorch's, TensorFlow's and Paddle's rule each, and one that clips per
-tensor."""
+"""The functions in the written suite: three functions with the rules of PyTorch, TensorFlow and Paddle, and a function
+that clips per tensor."""
 
 EXAMPLE = """\
 [[gradients]]

@@ -24,7 +24,7 @@ can set its own `tolerance`."""
 
 
 class SuiteError(Exception):
-    """The suite is invalid. The message names the file, the key in it, and what to change."""
+    """The error for an invalid suite. The message names the file, the key in it, and what to change."""
 
 
 class Table(BaseModel):

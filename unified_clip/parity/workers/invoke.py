@@ -20,13 +20,14 @@ from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address in the repr of an object, such as " at 0x7f3c". Messages lose it, so that equal runs give equal reports.
+"""The address in the repr of an object, such as " at 0x7f3c". It is removed from messages, so that equal runs give
+equal reports.
 """
 
 
 @dataclass(eq=False)
 class CallResult(CallOutcome):
-    """The result of a call, with the framework's own tensors. `worker.pack` converts them."""
+    """The result of a call, with the framework's own tensors. `worker.pack` converts these tensors."""
 
     norm: Any = None
     gradients: Any = None

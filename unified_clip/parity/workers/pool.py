@@ -67,7 +67,9 @@ class WorkerResults:
     """The versions of the framework's packages."""
 
     printed: list[str] = field(default_factory=list)
-    """Unexpected output: for each start that printed any, its first line that is not blank, escaped and shortened."""
+    """Unexpected output of the worker. For each start with output: the first line that is not blank, escaped and
+    shortened.
+    """
 
 
 def command(framework: str, python: str = sys.executable) -> list[str]:

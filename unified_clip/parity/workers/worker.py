@@ -159,7 +159,9 @@ Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
-    """Run these cases, and return their results in order. If they share a graph and it fails, run them one by one."""
+    """Run these cases, and return their results in order. If the cases share a graph and the graph fails, run them one
+    by one.
+    """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
             return list(_run_cases(adapter, namespace, mode, cases))

@@ -120,7 +120,7 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The function. If its name is "*", a text such as "all of torch's"."""
+        """The name of the function. If it is "*", a text such as "all of torch's"."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
@@ -156,8 +156,8 @@ class ReportedClip(ReportModel):
     """The number of the entry in `comparisons`; null if both meanings are equal, or one is missing."""
 
     measured_as: str
-    """The framework's function, measured by the parity suite, that computes the same as this one; empty if there is
-    none."""
+    """The measured function that computes the same as this clip: the parity suite has measured its known differences.
+    Empty if there is none."""
 
     known: list[int]
     """The numbers of the entries in `known` about the function `measured_as`."""

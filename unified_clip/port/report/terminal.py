@@ -1,5 +1,5 @@
-"""Print a report of ported code, in colour on a terminal. A long text is printed once; later, its first place
-is named.
+"""Print a report of ported code, in colour on a terminal. A long text is printed once. Later, the report names the
+place where it was first printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.text import Text
 from .model import ClipMeaning, Report, ReportedClip, spans
 
 MAX_REPEATED = 80
-"""A text up to this length is printed again each time. A longer one is printed once."""
+"""A text up to this length is printed each time. A longer text is printed only once."""
 
 NUMBER_KINDS = ("value", "touched")
 """The kinds of known differences in which numbers differ. Only these are listed one by one."""

@@ -33,7 +33,7 @@ class RuleOrder(IntEnum):
     """Leave trainer settings that switch clipping off."""
 
     JUDGE = 1
-    """Leave or flag a clip by its own arguments."""
+    """Leave or flag a clip, which its own arguments decide."""
 
     STEPS = 2
     """Rewrite clips together with their training steps. Such a rule gets all its clips of a file in one call."""
@@ -51,7 +51,7 @@ clips.
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: which clips it is for, and the function that decides about them."""
+    """A rule: a test for the clips that it is for, and the function that decides about these clips."""
 
     order: RuleOrder
     matches: Matches

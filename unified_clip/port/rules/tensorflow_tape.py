@@ -23,7 +23,7 @@ from .registry import RuleOrder, register
 
 STEPS_ELSEWHERE = "Its training steps are not in this file: clip before each of them."
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""Attributes of an optimizer whose use does not prevent the rewrite: code may read them."""
+"""Attributes of an optimizer that the file may use: reading them does not prevent the rewrite."""
 
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."

@@ -108,7 +108,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _captured(self) -> set[str]:
-        """The names that `case` patterns bind. LibCST's scopes do not contain them."""
+        """The names that `case` patterns bind. LibCST's scopes do not contain these names."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
@@ -242,8 +242,8 @@ class Module(SyntaxTree):
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return other uses of an attribute of self, such as `trainer.clip` outside the class, if it may be the same
-        one.
+        """Return uses of an attribute of self on other objects, such as `trainer.clip` outside the class, if they may
+        be uses of the same attribute.
         """
         if "." not in binding.text:
             return []

@@ -20,7 +20,9 @@ STATIC = re.compile(
     r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
     r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
 )
-"""Matches names that build or run static programs. `paddle.static.InputSpec` is not one: dynamic models use it, too."""
+"""Matches names that build or run static programs. `paddle.static.InputSpec` is not such a name: dynamic models use it,
+too.
+"""
 
 DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
@@ -335,7 +337,7 @@ class PaddleOptimizers:
     def _uses_default_program(self) -> bool:
         """Return whether the file uses a default program.
 
-        Setting its random_seed does not count: dynamic code does it, too.
+        Setting random_seed of the program does not count: dynamic code does so, too.
         """
         calls = [call for call in self._module.calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
         parents = [self._module.parents[call] for call in calls]
@@ -343,7 +345,9 @@ class PaddleOptimizers:
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether reading a variable has no effect on it: it is only printed, or is part of a type annotation."""
+    """Return whether code that reads a variable has no effect on it: the code prints the variable, or is a type
+    annotation.
+    """
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]

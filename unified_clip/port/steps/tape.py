@@ -174,7 +174,7 @@ class TapeSteps:
             raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before.")
 
     def _check_list(self, source: cst.Call) -> None:
-        """Raise UnsureError if the gradient is of one variable instead of a list."""
+        """Raise UnsureError if the gradient is computed for a single variable instead of a list of variables."""
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):

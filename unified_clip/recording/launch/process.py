@@ -78,7 +78,9 @@ class ProcessRecording(Recording):
         return self._file
 
     def _warn(self, message: str) -> None:
-        """Write a warning for `unified-clip record` to print: the script's stderr is its own."""
+        """Write a warning to a file. `unified-clip record` prints it, because this process must not write to the
+        script's stderr.
+        """
         if message not in self._warned:
             self._warned.add(message)
             with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:

@@ -18,7 +18,7 @@ from .evidence import NativeCall, ObservedTensors, fields, read, stored
 
 Recording = Any
 CallRecorder = Any
-"""`Recording` and `CallRecorder` of `recorder`. They cannot be imported here, because `recorder` imports this
+"""`Recording` and `CallRecorder` of `recorder`. These classes cannot be imported here, because `recorder` imports this
 package."""
 
 EPS = 1e-6
@@ -43,7 +43,7 @@ class Observer:
     def outermost(self) -> Iterator[bool]:
         """Enter a call, and yield whether to record it.
 
-        False: it is inside another recorded call, or one of unified_clip.
+        False: the call is inside another recorded call, or inside a call of unified_clip.
         """
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False

@@ -1,4 +1,4 @@
-"""The record of one call of a framework's function, from numbers: no tensor is stored."""
+"""Record one call of a framework's function by its norms. No tensor is stored."""
 
 from __future__ import annotations
 

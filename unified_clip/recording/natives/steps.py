@@ -24,7 +24,9 @@ class StepWatcher:
         self._cleared: bool | None = None
 
     def before_backward(self) -> None:
-        """Count a backward pass. The first one after a step finds whether gradients were cleared since."""
+        """Count a backward pass. At the first backward pass after a step, find out whether the gradients were cleared
+        since the step.
+        """
         self._backward_calls += 1
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None

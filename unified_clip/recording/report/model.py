@@ -55,7 +55,7 @@ class Parting(ReportModel):
     """The divergence in a sentence."""
 
     why: list[str]
-    """Sentences about its causes, or why none is named."""
+    """Sentences about the causes of the divergence, or why no cause is named."""
 
 
 class Agreement(ReportModel):

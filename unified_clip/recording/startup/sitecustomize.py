@@ -52,7 +52,9 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Start the recording. An error does not end the script: it is written for `unified-clip record` to report."""
+    """Start the recording. An error does not end the script. It is written to a file, and `unified-clip record` reports
+    it.
+    """
     package, directory = str(settings.pop("package")), str(settings["directory"])
     values = dict(settings)
     settings.clear()
