@@ -20,7 +20,9 @@ TOTAL = math.sqrt(25 + 144 + 7056)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    """The lines of clips."""
+    found = map(json.loads, path.read_text().splitlines()[1:])
+    return [line for line in found if "call" in line]
 
 
 def gradients() -> tuple[list[tf.Variable], list[tf.Tensor]]:

@@ -118,7 +118,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, int]] = {
     "clip after step": ({"clips_late": True}, "clipping after the step", 1),
     "loss not averaged over 4 ranks": ({"factor": 4.0}, "scaled gradients", 1),
     "loss scale not divided out": ({"factor": 65536.0}, "scaled gradients", 1),
-    "accumulation": ({"passes": 4}, "gradient accumulation", 1),
+    "accumulation": ({"passes": 4, "factor": 4.0}, "gradient accumulation", 1),
 }
 
 
@@ -141,11 +141,17 @@ def test_other_weights_or_data_are_not_blamed_on_the_clip(
     tmp_path: Path, change: dict[str, Any], place: str, norms: bool
 ) -> None:
     comparison = compared(tmp_path, norms, **change)
-    assert comparison.findings == []
+    named = {"seed": ["other initial weights"], "shift": ["other data or loss"]} if norms else {}
+    assert [each.kind for each in comparison.findings] == named.get(next(iter(change), ""), [])
     assert comparison.exit_code == bool(change)
     text = " ".join(sentences.lines(comparison))
     assert place in text
     assert ("Clipping is the same" in text and "Ruled out: " in text) == bool(change)
+
+
+@both
+def test_averaged_accumulation_is_no_mistake(tmp_path: Path, norms: bool) -> None:
+    assert {each.kind for each in compared(tmp_path, norms, passes=4).findings} <= {"rounding"}
 
 
 @both

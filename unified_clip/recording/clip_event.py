@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -14,6 +14,7 @@ from .._core.observer import Clip
 from .._core.path import Path
 from .._core.types import Deferred, Leaf, Scalar
 from .._core.validation import COMPLEX, FLOATING
+from .arrangement import arrangement
 
 Namer = Callable[[Leaf], str | None]
 
@@ -50,6 +51,9 @@ class ByParameter:
 
     def __call__(self, leaf: Leaf) -> str | None:
         return self._by_id.get(id(leaf.parameter), leaf.name)
+
+    def name_of(self, parameter: Any) -> str | None:
+        return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
         """Return the parameters' names in order if the clip is a plain list of their gradients, else []."""
@@ -113,8 +117,11 @@ class ClipEvent:
     Keep this code short: after a clip of long gradients, no CPU cache has any of it.
     """
 
-    def __init__(self, clip: Clip, names: Mapping[str, int] | None) -> None:
-        """Record the clip. `names`: the gradients whose norms are recorded, by name."""
+    def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
+        """Record the clip.
+
+        names: The gradients whose norms are recorded, by name. new: The names that no earlier call had.
+        """
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
         self.scalars: list[Scalar] = []
@@ -152,7 +159,7 @@ class ClipEvent:
         if names is not None and clip.gradients.shards is not None:
             self._measure_shared(clip, names)
         elif names is not None:
-            self._measure(clip, names)
+            self._measure(clip, names, new)
         if self.scalars and not self.in_graph:
             self.deferred = self.path.read_later(self.scalars)
         if path.on_host and self._is_finite() is False:
@@ -174,7 +181,7 @@ class ClipEvent:
         fields["nan"], fields["inf"] = self._counts or ((0, 0) if self._is_finite() else (None, None))
         return fields
 
-    def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
+    def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
         """Record the norm of each gradient and of its weight, with the clip's `norm_type`."""
         backend, p = clip.gradients.backend, clip.p or 2.0
         self.fields["parameters"] = {}
@@ -186,11 +193,18 @@ class ClipEvent:
                 weight = backend.as_tensor(leaf.parameter)
                 if backend.dtype(weight) in (*FLOATING, *COMPLEX):
                     self._norm(backend, weight, p, fields, "weight")
+                    if name in new and not self.in_graph:
+                        self._arrange(backend, weight, fields)
         low, high = self.fields["threshold"] if clip.rule == "value" and self.fields["threshold"] else (0.0, 1.0)
         dtypes = {backend.dtype(value) for value in clip.gradients.values}
         if low == -high and len(dtypes) == 1:
             self._bound = nearest(high, dtypes.pop())
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
+
+    @staticmethod
+    def _arrange(backend: Backend, weight: Any, fields: dict[str, Any]) -> None:
+        if (fingerprints := arrangement(backend.to_numpy(weight), backend.dtype(weight))) is not None:
+            fields["arrangement"] = fingerprints
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Record norms over all ranks, if the ranks have agreed to measure them together with the clip.

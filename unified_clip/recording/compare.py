@@ -9,7 +9,8 @@ from pathlib import Path
 from ..causes.observation import Cause
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .find_causes import find_causes
-from .optimizers import StepDifference, number_calls, step_differences
+from .join_causes import join
+from .optimizers import number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
@@ -65,35 +66,17 @@ def compare(
     left, right = merge_loops(*number_calls(left, right))
     pairs = pair_calls(left, right, names or {})
     agreements = [agreement for stage in NUMBERS if (agreement := stage_agreement(stage, pairs, max_ulp)).compared]
-    explained: dict[Divergence, Sequence[Cause]] = {
-        first: find_causes(DivergencePoint(left, right, pairs, index, first))
-        for first, index in _to_report(left, right, pairs, max_ulp)
-    }
-    explained = _with_steps(explained, step_differences(left, right))
+    points = [
+        DivergencePoint(left, right, pairs, index, first) for first, index in _to_report(left, right, pairs, max_ulp)
+    ]
+    causes = {point.first: find_causes(point) for point in points}
+    explained = join(points, causes, step_differences(left, right), pairs)
     if not (explained or agreements):
         raise RunError(
             f"{left.path} and {right.path}: No numbers were compared. Clips by value record none without norms=True. "
             "Record both runs with norms=True."
         )
     return RecordingComparison(left, right, max_ulp, pairs, explained, agreements)
-
-
-def _with_steps(
-    explained: Mapping[Divergence, Sequence[Cause]], steps: Sequence[StepDifference]
-) -> dict[Divergence, Sequence[Cause]]:
-    """Return the divergences of calls and of optimizers' steps, in the order in which they happen."""
-    known = {cause.kind for causes in explained.values() for cause in causes}
-    steps = [each for each in steps if each.cause.kind not in known]
-    left_out = {each.divergence.step for each in steps if each.divergence.stage == "clips"}
-    items = [
-        ((each.divergence.step, 0 if each.acts_before_the_clip else 2), each.divergence, (each.cause,))
-        for each in steps
-    ] + [
-        ((divergence.step, 1), divergence, tuple(causes))
-        for divergence, causes in explained.items()
-        if not (divergence.stage == "calls" and divergence.step in left_out)
-    ]
-    return {divergence: causes for _, divergence, causes in sorted(items, key=lambda item: item[0])}
 
 
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:

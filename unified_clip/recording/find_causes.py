@@ -18,7 +18,7 @@ from ..causes.hypotheses import scaled_gradients
 from ..causes.observation import By, Cause, Observation, instead
 from ..causes.scaling import coefficient, combined_norm
 from ..tensors.types import Dense
-from . import sequence
+from . import before_clips, sequence
 from .divergence import DivergencePoint, divergences, numbers, threshold
 from .pairing import CallPair
 from .rounding import GROWTH, NEAR, PRODUCT, ROUNDING, is_near, same
@@ -57,19 +57,23 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         return [cause] if cause else []
     # Only the first cause counts, because its numbers can look like those of the later ones.
     exclusive = (
-        _not_finite(point, pair)
+        before_clips.still_scaled(point, pair)
+        or _not_finite(point, pair)
+        or before_clips.repeated(point, pair)
         or sequence.twice(point)
         or sequence.per_tensor(point)
+        or sequence.shifted(point)
         or _before_clipping(point, pair)
         or _fewer_gradients(point, pair)
         or _whole_factor(point, pair)
         or sequence.after_the_step(point, pair)
+        or before_clips.initial_weights(point, pair)
         or _rule(point)
     )
     independent = (
         *_settings(point, pair),
         _no_effect(point, pair),
-        _rounded_coefficient(point, pair),
+        before_clips.inexact_norm(point, pair) or _rounded_coefficient(point, pair),
         _rounding(point),
     )
     causes = [cause for cause in (exclusive, *independent) if cause]
@@ -231,7 +235,8 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
     if not isinstance(line.threshold, float) or not line.coefs():
         return False
     relative = relative or (ROUNDED if line.watched else EXACT)
-    pairs = zip(line.norms(), line.coefs(), strict=False)
+    norms = line.norms() if line.returned_norm is None else [line.returned_norm]
+    pairs = zip(norms, line.coefs(), strict=False)
     return all(
         math.isclose(coefficient(norm, line.threshold, line.eps or 0.0), coef, rel_tol=relative) for norm, coef in pairs
     )

@@ -11,7 +11,10 @@ from .divergence import Divergence, Stage
 from .runs import OptimizerStep, RecordedRun, Setting
 
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
-"""The stages that this module compares. The first two come before the clip of their step, the others after it."""
+"""The stages that this module compares."""
+
+LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
+"""Where the optimizers of the frameworks are."""
 
 EQUAL = 1e-6
 """Settings that differ by at most this, relatively, count as equal: some frameworks store them as float32."""
@@ -22,10 +25,6 @@ class StepDifference(NamedTuple):
 
     divergence: Divergence
     cause: Cause
-
-    @property
-    def acts_before_the_clip(self) -> bool:
-        return self.divergence.stage in STAGES[:2]
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
@@ -70,11 +69,32 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         sentence = f"{late.name} clips after its optimizer has stepped, and {early.name} before"
         counts = (0, 1) if late is a else (1, 0)
         found["", ""] = StepDifference(Divergence(1, "clips", *counts), Cause("clipping after the step", sentence))
+    shift = _rate_shift(a, b)
     clips = [{line.step for line in run.lines} for run in (a, b)]
     for left, right in zip(a.optimizer_steps, b.optimizer_steps, strict=False):
-        for each in (*_between(a, b, left, right), *_left_out(a, b, left.step, clips), *_settings(a, b, left, right)):
+        settings = [_shifted(each, shift) for each in _settings(a, b, left, right)]
+        for each in (*_between(a, b, left, right), *_left_out(a, b, left.step, clips), *settings):
             found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
     return list(found.values())
+
+
+def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDifference:
+    return shift if shift and difference.divergence.stage == "learning rate" else difference
+
+
+def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
+    """Return a difference if the learning rates of one run are those of the other run one step later."""
+    rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
+    of_a, of_b = rates
+    differing = [n for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x and y and not _same_setting(x, y)]
+    for run, other, early, late in ((b, a, of_b, of_a), (a, b, of_a, of_b)):
+        pairs = [(x, y) for x, y in zip(early, late[1:], strict=False) if x is not None and y is not None]
+        if len({x for x, _ in pairs}) > 1 and differing and all(_same_setting(x, y) for x, y in pairs):
+            sentence = f"the learning rates of {run.name} are those of {other.name} one step later"
+            first = differing[0]
+            cause = Cause("shifted step", sentence)
+            return _difference(a.optimizer_steps[first], "learning rate", of_a[first], of_b[first], cause)
+    return None
 
 
 def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
@@ -113,17 +133,27 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
     """
     for name in left.settings:
         old, new = left.settings[name], right.settings.get(name)
-        if new is None or _same_setting(old, new):
+        if new is None or (old == new if name == "betas" else _same_setting(old, new)):
             continue
         if name == "lr":
             sentence = f"{b.name} differs from {a.name} as with a learning rate of {_text(new)} instead of {_text(old)}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
-        elif _kind(left) == _kind(right):
+        elif _are_one_kind(left, right):
             sentence = f"{b.name} differs from {a.name} as with {name} {_text(new)} instead of {_text(old)}"
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
-    if _kind(left) != _kind(right):
+    if not _are_one_kind(left, right):
         sentence = f"{a.name} steps by {left.optimizer}, {b.name} by {right.optimizer}"
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
+
+
+def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
+    """Return whether two optimizers have the same class.
+
+    A class of the user's own may implement one that its name contains.
+    """
+    (short, long), names = sorted((_kind(left), _kind(right)), key=len), (left.optimizer, right.optimizer)
+    is_own = not all(name.startswith(LIBRARIES) for name in names)
+    return short == long or (is_own and short in long)
 
 
 def _kind(step: OptimizerStep) -> str:
@@ -139,9 +169,8 @@ def _difference(
 
 
 def _same_setting(a: Setting, b: Setting) -> bool:
-    left, right = ([*each] if isinstance(each, tuple) else [each] for each in (a, b))
-    if len({*left}) == 1 == len({*right}):  # one number for all groups
-        left, right = left[:1], right[:1]
+    """Return whether two settings are equal. Parameter groups may have any order and number."""
+    left, right = (sorted({*each} if isinstance(each, tuple) else [each]) for each in (a, b))
     return len(left) == len(right) and all(math.isclose(x, y, rel_tol=EQUAL) for x, y in zip(left, right, strict=True))
 
 

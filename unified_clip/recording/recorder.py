@@ -97,6 +97,9 @@ class Recording:
         self._stored: dict[int, int] = {}
         self._waits: set[Callable[[], object]] = set()
         self._warned: set[str] = set()
+        self.loss_scale: Callable[[], float | None] | None = None
+        """Returns the loss scale that gradients contain; None if they contain none, or it is unknown."""
+        self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:
         self._lock = threading.RLock()  # guards the file and the step; graphs that report a call take it, too
@@ -181,6 +184,11 @@ class Recording:
             self._file = None
 
     # -- calls
+
+    def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
+        """Return the names that the user passed for these parameters; None for the others."""
+        namer = self._namer
+        return [namer.name_of(each) if isinstance(namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
         return CallRecorder(self, call)
@@ -326,6 +334,8 @@ class CallRecorder:
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
         self._tail: dict[str, Any] = {}
+        if recording.loss_scale is not None and (scale := recording.loss_scale()) is not None:
+            self._tail["loss_scale"] = scale
 
     @property
     def step(self) -> int:
@@ -342,7 +352,9 @@ class CallRecorder:
                 f"names= does not match the gradients of {self._call}: neither its parameters, nor one gradient "
                 "for each in order. Pass a dict of name to gradient, or (name, gradient) pairs."
             )
-        event = ClipEvent(clip, names if recording.norms else None)
+        new = names.keys() - recording._arranged
+        recording._arranged |= new
+        event = ClipEvent(clip, names if recording.norms else None, new)
         self.events.append(event)
         if recording.gradients_every is None:
             return

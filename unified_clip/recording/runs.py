@@ -37,6 +37,9 @@ class Parameter(Table):
     weight: Real | None = None
     """The norm of the weight; None if it is unknown."""
 
+    arrangement: tuple[Real, Real] | None = None
+    """Fingerprints of the weight at its first call: see `arrangement.arrangement`."""
+
 
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
 """By rule, the type of the fields `norm` and `coef`."""
@@ -90,6 +93,15 @@ class RecordedCall(Table):
 
     layout: dict[str, int] = {}
     """The number of gradients with each layout."""
+
+    loss_scale: Real | None = None
+    """The loss scale that the gradients contain; None if they contain none, or it is unknown."""
+
+    repeated: int = 0
+    """How many parameters the call got more than once."""
+
+    sparse: int = 0
+    """How many gradients are sparse, if a framework's function clips them."""
 
     watched: bool = False
     """Whether the call is of a framework's own function. Then `coef` has the rounding errors of that function."""
@@ -156,6 +168,9 @@ class OptimizerStep(Table):
 
     cleared: bool | None = None
     """Whether all gradients were None or zero at the first of these backward passes; None if that is unknown."""
+
+    clips: Annotated[int, Field(ge=0)] | None = None
+    """The clip calls since the previous step, if a graph reports them in any order."""
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
@@ -245,6 +260,8 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
         if OPTIMIZER in line and "optimizer" in (data := _json(path, number, line)):
             step = _validated(path, number, data, OptimizerStep)
             calls = len(by_process.setdefault(step.process, []))
+            if step.clips is not None:
+                calls = (steps[-1].calls if steps else 0) + step.clips
             steps += [step.model_copy(update={"calls": calls})] * (step.process == 0)
             continue
         call = _parsed(path, number, line, RecordedCall)

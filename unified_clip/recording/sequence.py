@@ -100,6 +100,24 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
     return (norms[0][0], coef, norms[0][1]) if is_same else None
 
 
+def shifted(point: DivergencePoint) -> Cause | None:
+    """Return a cause if the norms of one run are those of the other run one or two calls later."""
+    for run, other in point.both_ways():
+        for shift in (1, 2):
+            norms = [
+                (line.norms()[0], later.norms()[0])
+                for line, later in zip(run.lines[point.index :], other.lines[point.index + shift :], strict=False)
+                if line.rule == later.rule == "global"
+            ]
+            if len({a for a, _ in norms}) > 2 and all(math.isclose(a, b, rel_tol=PRODUCT) for a, b in norms):
+                return Cause(
+                    "shifted step",
+                    f"in {len(norms)} calls, the norms of {run.name} are those of {other.name} {shift} "
+                    f"step{'s' * (shift != 1)} later: {run.name} lacks what {other.name} does first",
+                )
+    return None
+
+
 def one_is_shorter(point: DivergencePoint) -> Cause | None:
     for run, other in point.both_ways():
         last, extra = call_at(run, point.index - 1), call_at(other, point.index)

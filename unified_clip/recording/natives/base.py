@@ -82,7 +82,15 @@ class Observer:
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
         """Record a call that has ended, unless it got no gradients."""
         weights = [None if each is None else _array(each) for each in observed.weights]
-        RunningCall(call, list(map(_array, observed.before)), weights, observed.names, observed).end(())
+        running = RunningCall(
+            call,
+            list(map(_array, observed.before)),
+            weights,
+            observed.names,
+            observed,
+            returns_norm=observed.returned_norm is not None,
+        )
+        running.end((), observed.returned_norm)
 
 
 class RunningCall:
@@ -110,9 +118,13 @@ class RunningCall:
             with _reported(recording, call):
                 if not recording.stores_results:
                     recorder = recording.begin(call.name)
-                    tensors = Tensors(resolve(before)[0], before, weights, names)
+                    known = recording.names_of(observed.sources) if observed else [None] * len(names)
+                    own = [name or other for name, other in zip(known, names, strict=True)] if any(known) else names
+                    tensors = Tensors(resolve(before)[0], before, weights, own)
                     event = NativeEvent(call, tensors, recorder, returns_norm)
                     event.fields["is_gradient"] = observed is None or observed.is_gradient
+                    if observed and observed.sparse:
+                        event.fields["sparse"] = observed.sparse
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:

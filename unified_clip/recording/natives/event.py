@@ -58,6 +58,9 @@ class NativeEvent:
             "inf": None,
             "watched": True,
         }
+        weights = [id(weight) for weight in tensors.weights if weight is not None]
+        if len(weights) > len(set(weights)):
+            self.fields["repeated"] = len(weights) - len(set(weights))
         if recorder.needs_leaves or (call.rule != "value" and not returns_norm and self._norms is None):
             self._measure(tensors, recorder)
 
@@ -73,6 +76,9 @@ class NativeEvent:
         """Add the norm that the function returned, if it returns one."""
         if returned_norm is None:
             return
+        if isinstance(returned_norm, float):
+            self._set_returned([returned_norm])
+            return
         (norm,) = self._read([returned_norm], [self._backend.path([returned_norm], differentiable=False)])
         self._receive(norm, self._set_returned)
 
@@ -86,7 +92,8 @@ class NativeEvent:
             fields |= {key: measured[key] for key in ("parameters", "clipped", "nan", "inf") if key in measured}
         if call.rule != "value" and self._norms is not None:
             of_norm = call.threshold if isinstance(call.threshold, float) else math.nan
-            coefs = [coefficient(norm, of_norm, call.eps or 0.0) for norm in self._norms]
+            used = self._norms if fields.get("returned_norm") is None else [fields["returned_norm"]]
+            coefs = [coefficient(norm, of_norm, call.eps or 0.0) for norm in used]
             is_global = call.rule == "global"
             fields |= {"norm": self._norms[0], "coef": coefs[0]} if is_global else {"norm": self._norms, "coef": coefs}
             fields["clipped"] = None if any(map(math.isnan, coefs)) else any(coef != 1 for coef in coefs)

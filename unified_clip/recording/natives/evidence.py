@@ -61,6 +61,15 @@ class ObservedTensors:
     is_gradient: bool | None = True
     """False if the function got a tensor that is not a gradient, as `tf.clip_by_value` may; None if that is unknown."""
 
+    sources: Sequence[Any] = ()
+    """The framework's variable of each gradient, if it is known."""
+
+    sparse: int = 0
+    """How many gradients are sparse in the framework."""
+
+    returned_norm: float | None = None
+    """The norm that the function returned."""
+
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
         """Split a flat list of arrays into gradients, results and weights. `lengths`: the number of each. `more`: the

@@ -3,13 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 
-from .base import Observer
+from .base import OBSERVER, Observer
 from .evidence import NativeCall, ObservedTensors
+from .hooks import HOOKS
+
+
+@dataclass
+class TracedStep:
+    """A step of an optimizer in a graph, with the number of clips that were traced before and after it."""
+
+    before: int
+    after: int = 0
+    has_run: bool = False
+
+
+class TracedOrder:
+    """The order in which clips and steps are traced. A graph reports them in any order."""
+
+    def __init__(self) -> None:
+        self._reset()
+        HOOKS.on_switch(self._reset, self._reset)
+
+    def _reset(self) -> None:
+        self._clips, self._after = 0, 0
+        self._step: TracedStep | None = None
+
+    def on_clip(self) -> None:
+        if self._step is not None and not self._step.has_run:
+            self._step.after += 1
+        else:
+            self._clips += 1
+
+    def on_step(self) -> TracedStep:
+        self._step = TracedStep(self._clips)
+        self._clips = 0
+        return self._step
+
+    def clips_before(self, step: TracedStep) -> int:
+        """Return the number of clips between the step that has run and the previous one."""
+        step.has_run = True
+        clips, self._after = step.before + self._after, step.after
+        return clips
+
+
+TRACED = TracedOrder()
+
+
+def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
+    """Report a step of an optimizer, at once or each time its compiled graph runs.
+
+    receive: A function that gets `clips`, the number of clips since the last step, and the values of `numbers`.
+    """
+    OBSERVER.wait_with(jax.effects_barrier)
+    step = TRACED.on_step()
+    jax.debug.callback(lambda *values: receive(TRACED.clips_before(step), *values), *numbers)
 
 
 def report_call(
@@ -26,6 +79,7 @@ def report_call(
     describe: A function that returns the settings of the call for the value of `threshold`.
     """
     observer.wait_with(jax.effects_barrier)
+    TRACED.on_clip()
 
     def receive(value: Any, *arrays: Any) -> None:
         observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)

@@ -1,4 +1,4 @@
-"""Record the clipping of Keras' own optimizers."""
+"""Record the clipping and the steps of Keras' own optimizers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from .base import OBSERVER, Observer, RunningCall, without_none
 from .evidence import NativeCall
 from .hooks import HOOKS
+from .steps import record_step
 
 
 def install() -> None:
     HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], OBSERVER.around(_clip_gradients))
+    HOOKS.wrap([(BaseOptimizer, "apply")], _stepped)
 
 
 def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
@@ -58,3 +60,54 @@ def _describe_call(optimizer: Any) -> NativeCall | None:
         threshold = float(optimizer.clipvalue)
         return NativeCall(f"{kind}(clipvalue=)", backend, "value", (-threshold, threshold), None, None)
     return None
+
+
+# -- steps
+
+SETTINGS = {
+    "momentum": "momentum",
+    "nesterov": "nesterov",
+    "weight_decay": "weight_decay",
+    "rho": "alpha",
+    "epsilon": "eps",
+}
+"""By attribute of Keras' optimizers, the name of the setting in a recording."""
+
+
+def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if hasattr(self, "inner_optimizer"):  # which records the steps that are not skipped
+            return function(self, *args, **kwargs)
+        rate = keras.ops.convert_to_tensor(self._get_current_learning_rate())  # before the step counts itself
+        result = function(self, *args, **kwargs)
+        _record_step(f"keras.optimizers.{type(self).__name__}", rate, _settings(self))
+        return result
+
+    return apply
+
+
+def _settings(optimizer: Any) -> dict[str, Any]:
+    settings = {name: getattr(optimizer, attribute, None) for attribute, name in SETTINGS.items()}
+    return settings | {"betas": [getattr(optimizer, "beta_1", None), getattr(optimizer, "beta_2", None)]}
+
+
+def _record_step(kind: str, rate: Any, settings: dict[str, Any]) -> None:
+    """Record a step, at once or whenever its graph runs."""
+
+    def receive(value: Any) -> None:
+        record_step(kind, {"lr": value, **settings}, {})
+
+    def receive_from_jax(clips: int, value: Any) -> None:
+        record_step(kind, {"lr": value, **settings}, {"clips": clips})
+
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from . import tensorflow
+
+        tensorflow.report_numbers(receive, [rate])
+    elif backend == "jax":
+        from . import jax
+
+        jax.report_step(receive_from_jax, [rate])
+    else:
+        receive(float(keras.ops.convert_to_numpy(rate)))

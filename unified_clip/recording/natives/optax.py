@@ -1,4 +1,4 @@
-"""Record optax's own clipping transformations, compiled by JAX or not."""
+"""Record optax's own clipping transformations and the steps of its optimizers, compiled by JAX or not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,32 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from optax._src import alias
 
 from .base import OBSERVER, Observer
 from .evidence import NativeCall
 from .hooks import HOOKS
-from .jax import report_call
+from .jax import report_call, report_step
+from .steps import record_step
+
+OPTIMIZERS = (
+    "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb",
+    "lars", "lion", "nadam", "nadamw", "novograd", "radam", "rmsprop", "sgd", "signum", "yogi",
+)  # fmt: skip
+
+SETTINGS = {
+    "momentum": "momentum",
+    "nesterov": "nesterov",
+    "weight_decay": "weight_decay",
+    "decay": "alpha",
+    "eps": "eps",
+}
+"""By argument of optax, the name of the setting in a recording."""
 
 
 def install() -> None:
+    for name in OPTIMIZERS:
+        HOOKS.wrap([(optax, name), (alias, name)], _stepped)
     for name in ("clip_by_global_norm", "clip"):
         HOOKS.wrap([(optax, name), (optax.transforms, name)], _watched)
 
@@ -49,3 +67,41 @@ def _describe_call(name: str, value: Any) -> NativeCall:
         bounds = None if threshold is None else (-threshold, threshold)
         return NativeCall("optax.clip", "jax", "value", bounds, None, None)
     return NativeCall(f"optax.{name}", "jax", "global", threshold)
+
+
+# -- steps
+
+
+def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        transformation = make(*args, **kwargs)
+        bound = inspect.signature(make).bind(*args, **kwargs)
+        bound.apply_defaults()
+        record = partial(_record_step, f"optax.{make.__name__}", bound.arguments)
+
+        def update(updates: Any, state: Any, *more: Any, **extra: Any) -> Any:
+            result = transformation.update(updates, state, *more, **extra)
+            record(state)
+            return result
+
+        return type(transformation)(transformation.init, update)
+
+    return watched
+
+
+def _record_step(kind: str, arguments: Any, state: Any) -> None:
+    """Record a step, at once or each time its compiled graph runs. Arguments may be traced numbers."""
+    rate = arguments["learning_rate"]
+    if callable(rate):
+        counts = optax.tree_utils.tree_get_all_with_path(state, "count")
+        rate = rate(counts[0][1]) if counts else None
+    values = {name: arguments[argument] for argument, name in SETTINGS.items() if argument in arguments}
+    values |= {"lr": rate, "beta1": arguments.get("b1"), "beta2": arguments.get("b2")}
+    traced = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
+
+    def receive(clips: int, *numbers: Any) -> None:
+        settings = values | dict(zip(traced, numbers, strict=True))
+        betas = [settings.pop("beta1"), settings.pop("beta2")]
+        record_step(kind, settings | {"betas": betas}, {"clips": clips})
+
+    report_step(receive, list(traced.values()))

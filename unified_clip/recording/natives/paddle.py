@@ -9,6 +9,7 @@ from weakref import ref
 
 import numpy as np
 import paddle
+from paddle.amp.grad_scaler import AmpScaler
 
 from ...tensors.types import Dense, from_numpy
 from .base import OBSERVER, Observer, RunningCall, clip_parameters
@@ -39,6 +40,8 @@ def install() -> None:
     HOOKS.wrap([(paddle.static.Executor, "run")], _run)
     HOOKS.wrap([(paddle.Tensor, "backward")], _counted)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], _stepped)
+    HOOKS.wrap([(AmpScaler, "scale")], _scaled)
+    HOOKS.wrap([(AmpScaler, "_unscale")], _unscaled)
 
 
 def install_unified_clip() -> None:
@@ -137,11 +140,38 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
             settings = {"lr": self.get_lr(), "momentum": getattr(self, "_momentum", None)}
             settings["betas"] = [getattr(self, "_beta1", None), getattr(self, "_beta2", None)]
             settings["eps"] = getattr(self, "_epsilon", None)
+            settings["weight_decay"] = _weight_decay(self)
             weak = ref(self)
             WATCHER.after_step(f"paddle.optimizer.{type(self).__name__}", settings, lambda: _is_cleared(weak()))
         return result
 
     return apply
+
+
+def _weight_decay(optimizer: Any) -> Any:
+    if hasattr(optimizer, "_weight_decay"):  # as AdamW
+        return optimizer._weight_decay
+    is_l2 = getattr(optimizer, "_regularization_method", None) == "l2_decay"
+    return optimizer._regularization_coeff if is_l2 else None
+
+
+def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(self, *args, **kwargs)
+        if self.is_enable() and paddle.in_dynamic_mode():
+            WATCHER.scaling_begins(lambda: self._scale)
+        return result
+
+    return scale
+
+
+def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def unscale(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        WATCHER.scaling_ends()
+        return result
+
+    return unscale
 
 
 def _is_cleared(optimizer: Any) -> bool:

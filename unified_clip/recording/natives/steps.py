@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..dispatcher import DISPATCHER
@@ -11,7 +11,10 @@ from .hooks import HOOKS
 
 
 class StepWatcher:
-    """A counter of backward passes, which records each step of an optimizer."""
+    """A counter of backward passes, which records each step of an optimizer.
+
+    While gradients contain a loss scale, each clip event records it.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -31,25 +34,42 @@ class StepWatcher:
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None
 
+    def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
+        """The next gradients contain a loss scale, which `loss_scale` returns."""
+        for recording in DISPATCHER.natives:
+            recording.loss_scale = lambda: plain(loss_scale())
+
+    def scaling_ends(self) -> None:
+        """The loss scale has been divided out."""
+        for recording in DISPATCHER.natives:
+            recording.loss_scale = None
+
     def after_step(self, optimizer: str, settings: Mapping[str, Any], is_cleared: Callable[[], bool]) -> None:
         """Record a step. `is_cleared` returns whether the gradients that it used are None or zero."""
-        fields = {
-            "optimizer": optimizer,
-            "settings": {name: value for name, raw in settings.items() if (value := _plain(raw)) is not None},
-            "backward_calls": self._backward_calls,
-            "cleared": self._cleared,
-        }
+        passes = {"backward_calls": self._backward_calls, "cleared": self._cleared}
         self._backward_calls, self._cleared, self._is_cleared = 0, None, is_cleared
-        for recording in DISPATCHER.natives:
-            recording.add_optimizer_step(fields)
+        record_step(optimizer, settings, passes)
 
 
-def _plain(value: Any) -> Any:
+def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
+    """Record a step of an optimizer. `passes`: what is known about the backward passes before it."""
+    known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
+    fields = {"optimizer": optimizer, "settings": known, **passes}
+    for recording in DISPATCHER.natives:
+        recording.add_optimizer_step(fields)
+
+
+def of_groups(values: Sequence[Any]) -> Any:
+    """Return a setting of several parameter groups: one value if all groups have the same, else a list."""
+    return values[0] if all(value == values[0] for value in values) else list(values)
+
+
+def plain(value: Any) -> Any:
     """Return a number, bool or list of numbers for JSON; None for anything else."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):
-        numbers = [_plain(each) for each in value]
+        numbers = [plain(each) for each in value]
         return None if None in numbers else numbers
     try:
         number = float(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,6 +18,7 @@ from ..._backends.tensorflow.arithmetic import is_for_xla
 from .base import OBSERVER, Observer, without_none
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
+from .steps import record_step
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """A function that returns a call's settings for the values of its thresholds."""
@@ -26,16 +29,27 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """By `id`, the tensors that are gradients: results of a tape or of `tf.gradients`, and eager tensors that are computed
 from such results."""
 
+SOURCE = "_unified_clip_source"
+"""The attribute of a gradient that has its `Source`."""
+
+
+class Source(NamedTuple):
+    """The variable that a gradient belongs to."""
+
+    variable: Any
+    name: str
+
 
 def install() -> None:
-    HOOKS.wrap([(tf.GradientTape, "gradient")], partial(_not_converted, _marking))
-    HOOKS.wrap([(gradients_util, "_GradientsHelper")], partial(_not_converted, _marking))
+    HOOKS.wrap([(tf.GradientTape, "gradient")], partial(_not_converted, partial(_marking, 2)))
+    HOOKS.wrap([(gradients_util, "_GradientsHelper")], partial(_not_converted, partial(_marking, 1)))
     HOOKS.on_switch(
         partial(op_callbacks.add_op_callback, _mark_computed), partial(op_callbacks.remove_op_callback, _mark_computed)
     )
     for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
         homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
         HOOKS.wrap(homes, partial(_not_converted, OBSERVER.around(clip)))
+    HOOKS.wrap([(tf.compat.v1.train.Optimizer, "apply_gradients")], partial(_not_converted, _stepped))
 
 
 def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
@@ -43,17 +57,39 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
     return tf.autograph.experimental.do_not_convert(wrapper(function))
 
 
-def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that marks the tensors in its result as gradients."""
+def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that marks the tensors in its result as gradients.
+
+    position: That of the argument with the sources, for which the function returns gradients.
+    """
+    keyword = [*inspect.signature(function).parameters][position]
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        for each in tf.nest.flatten(result):
-            if each is not None:
-                GRADIENTS[id(_values(each))] = _values(each)
+        sources = args[position] if len(args) > position else kwargs[keyword]
+        for gradient, source in zip(tf.nest.flatten(result), _describe_sources(sources), strict=True):
+            if gradient is not None:
+                values = _values(gradient)
+                GRADIENTS[id(values)] = values
+                if source is not None:
+                    setattr(values, SOURCE, source)
         return result
 
     return watched
+
+
+def _describe_sources(sources: Any) -> list[Source | None]:
+    """Return the variables among the sources of gradients. A name that several have gets the position."""
+    variables = tf.nest.flatten(sources)
+    names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
+    return [
+        Source(each, name if names.count(name) == 1 else f"{name}#{position}") if hasattr(each, "assign") else None
+        for position, (each, name) in enumerate(zip(variables, names, strict=True))
+    ]
+
+
+def _source_of(tensor: Any) -> Source | None:
+    return getattr(_values(tensor), SOURCE, None)
 
 
 def _mark_computed(
@@ -63,8 +99,10 @@ def _mark_computed(
 
     In graphs this is not needed: `from_tape` follows the inputs of operations.
     """
-    if graph is None and any(map(_is_marked, inputs)):
-        GRADIENTS.update((id(each), each) for each in outputs)
+    marked = [each for each in inputs if _is_marked(each)] if graph is None else []
+    GRADIENTS.update((id(each), each) for each in outputs if marked)
+    if len(marked) == len(outputs) == 1 and outputs[0].shape == marked[0].shape and _source_of(marked[0]) is not None:
+        setattr(outputs[0], SOURCE, _source_of(marked[0]))
 
 
 def _values(tensor: Any) -> Any:
@@ -98,7 +136,8 @@ def clip_by_global_norm(
 ) -> Any:
     clipped, norm = function(t_list, clip_norm, use_norm, name)
     thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
-    return report_call(observer, _describe("tf.clip_by_global_norm", "global"), thresholds, t_list, clipped), norm
+    call, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None
+    return report_call(observer, call, thresholds, t_list, clipped, norm=returned), norm
 
 
 def clip_by_norm(observer: Observer, function: Any, t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
@@ -131,6 +170,14 @@ def _describe(name: str, rule: Any) -> Describe:
     return call
 
 
+def report_numbers(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
+    """Pass numbers to `receive`, at once or each time a function of TensorFlow runs."""
+    if tf.executing_eagerly():
+        receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
+    elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
+        tf.numpy_function(receive, [tf.convert_to_tensor(number) for number in numbers], [])
+
+
 def report_call(
     observer: Observer,
     describe: Describe,
@@ -140,26 +187,40 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
     is_gradient: Callable[[], bool | None] = lambda: True,
+    norm: Any = None,
 ) -> list[Any]:
     """Record a call, and return `after`. If nothing else in a graph would run the recording operation, the returned
     tensors depend on it.
 
     As few operations as possible read the tensors, because TensorFlow optimizes a graph by the operations that read
     each tensor.
+
+    norm: The norm that the function returned.
     """
     needs = OBSERVER.needs()
+    sources = [None if gradient is None else _source_of(gradient) for gradient in before]
+    if not names and all(source or gradient is None for source, gradient in zip(sources, before, strict=True)):
+        names = [source.name if source else "" for source in sources]
+        weights = [source.variable if source else None for source in sources]
     present = without_none(before, after if needs.results else (), weights if needs.leaves else (), names)
+    variables = without_none(before, weights)[1]
+    is_measured = norm is None or needs.results or needs.leaves
+    sparse = sum(isinstance(each, tf.IndexedSlices) for each in before)
 
     def receive(*values: Any) -> None:
-        numbers, arrays = values[: len(thresholds)], values[len(thresholds) :]
+        numbers, arrays = values[: len(thresholds)], list(values[len(thresholds) :])
+        returned = None if norm is None else float(arrays.pop(0))
+        if not is_measured:
+            arrays = [np.empty(0, tensor.dtype.as_numpy_dtype) for tensor in present[0]]
         lengths = [len(part) for part in present[:3]]
         observed = ObservedTensors.from_arrays(arrays, lengths, present[3], is_gradient())
+        observed = replace(observed, sources=variables, sparse=sparse, returned_norm=returned)
         observer.record(describe(numbers), observed)
 
-    tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part]
+    tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part if is_measured]
     are_tensors = [tf.is_tensor(value) or isinstance(value, tf.Variable) for value in thresholds]
     dtypes = [None if is_tensor else tf.float64 for is_tensor in are_tensors]  # float64 represents all numbers exactly
-    inputs = [*map(tf.convert_to_tensor, thresholds, dtypes), *tensors]
+    inputs = [*map(tf.convert_to_tensor, thresholds, dtypes), *([] if norm is None else [norm]), *tensors]
     if tf.executing_eagerly():
         receive(*(tensor.numpy() for tensor in inputs))
         return list(after)
@@ -170,3 +231,23 @@ def report_call(
         return list(after)  # the function runs what has an effect
     with tf.control_dependencies([report]):
         return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]
+
+
+# -- steps of TensorFlow 1's optimizers
+
+
+def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(self, *args, **kwargs)
+        rate = self._call_if_callable(getattr(self, "_lr", None) or getattr(self, "_learning_rate", None))
+        betas = [getattr(self, "_beta1", None), getattr(self, "_beta2", None)]
+        names = {"momentum": "_momentum", "alpha": "_decay", "eps": "_epsilon"}
+        settings = {name: getattr(self, attribute, None) for name, attribute in names.items()} | {"betas": betas}
+        kind = f"tf.compat.v1.train.{type(self).__name__.removesuffix('Optimizer')}"
+        if rate is None:
+            record_step(kind, settings, {})
+        else:
+            report_numbers(lambda value: record_step(kind, {"lr": value, **settings}, {}), [rate])
+        return result
+
+    return apply_gradients

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
-from .steps import StepWatcher
+from .steps import StepWatcher, of_groups
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 """PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`; `clip_grads_with_norm_` is a copy of
@@ -27,6 +27,8 @@ WATCHER = StepWatcher()
 
 def install() -> None:
     HOOKS.wrap([(torch.autograd, "backward")], _counted)
+    HOOKS.wrap([(torch.amp.GradScaler, "scale")], _scaled)
+    HOOKS.wrap([(torch.amp.GradScaler, "unscale_")], _unscaled)
     HOOKS.on_switch(_add_step_hook, _remove_step_hook)
     for name in NAMES:
         HOOKS.wrap([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], _watched)
@@ -63,13 +65,34 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     return backward
 
 
+def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_enabled():
+            WATCHER.scaling_begins(self.get_scale)
+        return function(self, *args, **kwargs)
+
+    return scale
+
+
+def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def unscale(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        WATCHER.scaling_ends()
+        return result
+
+    return unscale
+
+
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if torch.compiler.is_compiling():
         return
     groups, weak = optimizer.param_groups, ref(optimizer)
-    settings = {name: groups[0][name] for name in SETTINGS if name in groups[0]}
-    if len(groups) > 1:
-        settings["lr"] = [group["lr"] for group in groups]
+    groups = [group for group in groups if group["params"]] or groups
+    settings = {
+        name: of_groups([group[name] for group in groups])
+        for name in SETTINGS
+        if all(name in group for group in groups)
+    }
     kind = type(optimizer)
     module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
     WATCHER.after_step(f"{module}.{kind.__name__}", settings, lambda: _is_cleared(weak()))

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..before_clips import OUTSIDE_THE_CLIP
 from ..compare import RecordingComparison
 from ..divergence import Divergence, StageAgreement
 from ..optimizers import STAGES
@@ -181,8 +182,10 @@ def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str
 
 
 def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
-    """Return the first divergence without a cause; None if it may follow from the steps of the optimizers."""
-    unexplained = [each for each, causes in comparison.divergences.items() if not causes]
+    """Return the first divergence that no clip explains; None if it may follow from the steps of the optimizers."""
+    unexplained = [
+        each for each, causes in comparison.divergences.items() if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP
+    ]
     if not unexplained or _unexplained(comparison, unexplained[0]) != UNEXPLAINED:
         return None
     return unexplained[0]

@@ -1,0 +1,69 @@
+"""The GPT of `gpt_torch.py` in a trainer: whole batches, no loss scale, and the optimizer cleared before a step."""
+
+from __future__ import annotations
+
+import math
+
+import setting
+import torch
+from torch import nn
+
+WIDTH, LENGTH, SEQUENCES = 16, 8, 8
+SHAPES = {
+    "wte": (setting.VOCABULARY, WIDTH),
+    "wpe": (LENGTH, WIDTH),
+    "attn": (WIDTH, 3 * WIDTH),
+    "attn_bias": (3 * WIDTH,),
+    "proj": (WIDTH, WIDTH),
+    "up": (WIDTH, 4 * WIDTH),
+    "up_bias": (4 * WIDTH,),
+    "down": (4 * WIDTH, WIDTH),
+}
+
+
+class GPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in SHAPES.items():
+            setattr(self, name, nn.Parameter(torch.from_numpy(setting.weight(name, *shape))))
+        self.lm_head = nn.Linear(WIDTH, setting.VOCABULARY, bias=False)
+        self.lm_head.weight = self.wte  # tied
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.wte[tokens] + self.wpe
+        q, k, v = (nn.functional.layer_norm(x, [WIDTH]) @ self.attn + self.attn_bias).split(WIDTH, -1)
+        scores = (q @ k.transpose(-2, -1) / math.sqrt(WIDTH)).masked_fill(
+            torch.ones(LENGTH, LENGTH).triu(1).bool(), -math.inf
+        )
+        x = x + scores.softmax(-1) @ v @ self.proj
+        x = x + nn.functional.gelu(nn.functional.layer_norm(x, [WIDTH]) @ self.up + self.up_bias) @ self.down
+        return nn.functional.cross_entropy(self.lm_head(x).flatten(0, 1), targets.flatten())
+
+
+def configure_optimizer(model: nn.Module, weight_decay: float = 0.1) -> torch.optim.Optimizer:
+    decay = [p for p in model.parameters() if p.dim() >= 2]
+    rest = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decay, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), eps=1e-4)
+
+
+class Trainer:
+    def __init__(self, model: GPT, grad_clip: float = 0.5) -> None:
+        self.model, self.grad_clip = model, grad_clip
+        self.optimizer = configure_optimizer(model)
+
+    def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.model(batch[:, :-1], batch[:, 1:])
+
+    def optimize(self, loss: torch.Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.grad_clip)
+        self.optimizer.step()
+
+    def fit(self, batches: torch.Tensor) -> None:
+        for batch in batches:
+            self.optimize(self.training_step(batch))
+
+
+Trainer(GPT()).fit(torch.from_numpy(setting.text(6, SEQUENCES, LENGTH)))

@@ -1,0 +1,48 @@
+"""Fingerprints of how the elements of a weight are arranged. They show a weight that a port has not transposed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from .._compute.kernels import decode
+from .._core.validation import COMPLEX
+from ..tensors.arithmetic import Float64s
+
+Arrangement = Sequence[float]
+"""Two fingerprints: of the weight, and of its transpose."""
+
+SAME = 1e-6
+"""Fingerprints of the same elements differ by at most this, relative to the norm of the weight."""
+
+
+def arrangement(array: Any, dtype: str) -> Arrangement | None:
+    """Return the fingerprints of a weight: sums of its elements, with factors that depend on their indices.
+
+    None: the weight has more than two axes or is complex.
+    """
+    if array.ndim not in (1, 2) or dtype in COMPLEX:
+        return None
+    matrix = np.atleast_2d(decode(array, dtype)).astype(np.float64)
+    return [float(_row_factors(len(each)) @ each @ _column_factors(len(each.T))) for each in (matrix, matrix.T)]
+
+
+def _row_factors(length: int) -> Float64s:
+    factors: Float64s = np.cos(1.0 + math.sqrt(2) * np.arange(length))
+    return factors
+
+
+def _column_factors(length: int) -> Float64s:
+    factors: Float64s = np.cos(2.0 + math.sqrt(3) * np.arange(length))
+    return factors
+
+
+def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "transposed", "other"]:
+    """Return how the elements of two weights with the same norm are arranged relative to each other."""
+    tolerance = SAME * norm
+    if abs(a[0] - b[0]) <= tolerance:
+        return "same"
+    return "transposed" if abs(a[0] - b[1]) <= tolerance else "other"

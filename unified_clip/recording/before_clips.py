@@ -1,0 +1,150 @@
+"""Find causes of different gradients that are not in the clip: loss scales, repeated parameters, weights, data."""
+
+from __future__ import annotations
+
+from ..causes.observation import Cause
+from ..causes.scaling import combined_norm
+from .arrangement import order_of
+from .divergence import DivergencePoint, numbers
+from .pairing import CallPair
+from .rounding import ROUNDING, is_near
+from .runs import RecordedCall, RecordedRun
+
+OUTSIDE_THE_CLIP = {"other data or loss", "other initial weights"}
+"""The kinds of causes for which reports say where to look, and what was ruled out."""
+
+
+def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if the gradients of one run contain a loss scale of about the factor by which the norms differ."""
+    for run, line, other in _sides(point, pair):
+        if line.loss_scale is None or other.loss_scale is not None:
+            continue
+        norms = [combined_norm(each.known_norms(), 2) for each in (line, other)]
+        if not all(norms) or 0.5 < norms[0] / norms[1] / line.loss_scale < 2:
+            sentence = (
+                f"{run.name} clips gradients that contain the loss scale {line.loss_scale:.6g}. Divide it out before "
+                "the clip, as scaler.unscale_(optimizer) does"
+            )
+            return Cause("clipping before unscaling", sentence)
+    return None
+
+
+def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if only one run passes parameters more than once."""
+    for run, line, other in _sides(point, pair):
+        if line.repeated and not other.repeated:
+            count = f"{line.repeated} parameter{'s' * (line.repeated != 1)}"
+            sentence = (
+                f"{run.name} passes {count} more than once to {line.call}, which counts and scales the gradient each "
+                "time. Pass each parameter once"
+            )
+            return Cause("repeated parameter", sentence)
+    return None
+
+
+def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if the exact norms agree, but a framework's function has returned another norm in one run."""
+    norms = list(numbers(pair, "norm"))
+    if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
+        return None
+    for run, line, _ in _sides(point, pair):
+        returned, exact = line.returned_norm, line.norm
+        if returned is None or not isinstance(exact, float) or _agree(returned, exact):
+            continue
+        sentence = f"the exact norms are equal ({exact:.9g}), but {line.call} of {run.name} returns {returned:.9g}"
+        if line.sparse:
+            return Cause("rows", f"{sentence}: it does not sum repeated rows of sparse gradients first")
+        return Cause("inexact norm", sentence)
+    return None
+
+
+def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if weights differ at the first call, before any step of an optimizer."""
+    if point.index or point.first.stage not in ("weight", "gradient", "norm"):
+        return None
+    if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
+        return None
+    different = [name or "the weight" for name, a, b in numbers(pair, "weight") if not _agree(a, b)]
+    if different:
+        return Cause("other initial weights", f"{_names(different)} differ before the first step")
+    if point.first.stage == "weight":
+        return None
+    orders = _orders(pair)
+    if others := [name for name, order in orders.items() if order == "other"]:
+        sentence = f"{_names(others)} have equal norms before the first step, but other elements or another order"
+        return Cause("other initial weights", sentence)
+    return _untransposed(pair, orders)
+
+
+def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
+    """Return a cause if square weights are not transposed, but all other matrices are."""
+    matrices = {name: pair.a.parameters[name].shape for name in orders if len(pair.a.parameters[name].shape) == 2}
+    square = [name for name, (rows, columns) in matrices.items() if rows == columns and orders[name] == "same"]
+    rest = [name for name, (rows, columns) in matrices.items() if rows != columns and 1 not in (rows, columns)]
+    if not square or not rest or any(orders[name] != "transposed" for name in rest):
+        return None
+    sentence = (
+        f"{_names(square)} have the same order of elements in both runs, but {_names(rest)} are transposed, as between "
+        "PyTorch and other frameworks. Transpose square weights too"
+    )
+    return Cause("untransposed weight", sentence)
+
+
+def _orders(pair: CallPair) -> dict[str, str]:
+    """Return by name how the elements of each weight are arranged in one run relative to the other."""
+    orders: dict[str, str] = {}
+    for name, other in pair.names.items():
+        a, b = pair.a.parameters.get(name), pair.b.parameters.get(other)
+        if a and b and a.arrangement and b.arrangement and a.weight:
+            is_reversed = a.shape != b.shape
+            order = order_of(a.arrangement, b.arrangement, a.weight)
+            orders[name] = "other" if is_reversed and order == "same" and 1 not in a.shape else order
+    return orders
+
+
+# -- if nothing else explains a difference
+
+
+def by_elimination(point: DivergencePoint) -> Cause | None:
+    """Return a cause that follows because weights were recorded: what is computed from equal numbers differs."""
+    if point.index >= len(point.pairs):
+        return None
+    pair = point.pairs[point.index]
+    weights = list(numbers(pair, "weight"))
+    if not weights or len(weights) < len(pair.a.parameters) or point.first.parameter is None:
+        return None
+    if point.first.stage == "gradient":
+        sentence = (
+            "the weights agree, and the gradients differ before the clip: the data, the forward pass or the loss differ"
+        )
+        return Cause("other data or loss", sentence)
+    if point.first.stage == "weight" and point.index and _clips_agree(point.pairs[point.index - 1]):
+        step = point.pairs[point.index - 1].a.step
+        sentence = (
+            f"the gradients and coefficients of step {step} agree, and the weights differ after it: the optimizers, "
+            "their learning rates or their other settings differ"
+        )
+        return Cause("another optimizer", sentence)
+    return None
+
+
+def _clips_agree(pair: CallPair) -> bool:
+    return all(_agree(a, b) for _, a, b in (*numbers(pair, "norm"), *numbers(pair, "coefficient")))
+
+
+# -- helpers
+
+
+def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, RecordedCall, RecordedCall]]:
+    """Return (run, its call, the call of the other run), for the second run first."""
+    return [(point.b, pair.b, pair.a), (point.a, pair.a, pair.b)]
+
+
+def _agree(a: float, b: float) -> bool:
+    """Return whether two numbers differ by rounding only."""
+    return is_near(a, b) or abs(a - b) <= ROUNDING * 2.0**-24 * max(abs(a), abs(b))
+
+
+def _names(names: list[str]) -> str:
+    shown = [repr(name) for name in names[:3]] + [f"{len(names) - 3} others"] * (len(names) > 3)
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,119 @@
+"""Join the causes of clip calls with those of optimizers' steps, so that each difference is explained once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..causes.observation import Cause
+from . import before_clips
+from .divergence import Divergence, DivergencePoint, divergences
+from .optimizers import STAGES, StepDifference
+from .pairing import CallPair
+from .rounding import PRODUCT, ROUNDING
+
+Explained = Mapping[Divergence, Sequence[Cause]]
+"""Divergences with their causes."""
+
+BEFORE = ("gradients cleared", "backward passes", "clips")
+"""The stages of optimizers' steps that act before the clip of their step, or do not clip there."""
+
+ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
+
+
+def join(
+    points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference], pairs: Sequence[CallPair]
+) -> dict[Divergence, Sequence[Cause]]:
+    """Return the divergences of calls and of optimizers' steps, in the order in which they happen.
+
+    Settings that differ without an effect on any later number are left out.
+    """
+    steps = list(_effective(steps, pairs))
+    known = {cause.kind for causes in explained.values() for cause in causes}
+    steps = [each for each in steps if each.cause.kind not in known]
+    explained, steps = _accumulated(points, explained, steps)
+    joined = _in_order(explained, steps)
+    return _by_elimination(points, joined)
+
+
+def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
+    """Yield the differences that numbers of the same step or later ones confirm, or that no number can confirm."""
+    measured = {pair.a.step for pair in pairs if pair.a.known_norms() and pair.b.known_norms()}
+    differing = {
+        each.step
+        for differences in divergences(pairs, ROUNDING)
+        for each in differences
+        if each.ulps_at_its_size is None or each.ulps_at_its_size > ROUNDING
+    }
+    last_measured, last_differing = max(measured, default=0), max(differing, default=0)
+    for each in steps:
+        step = each.divergence.step
+        if each.divergence.stage == "clips":
+            yield each
+        elif _acts_first(each.divergence):
+            if step in differing or step not in measured:
+                yield each
+        elif last_differing > step or last_measured <= step:
+            yield each
+
+
+def _accumulated(
+    points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
+) -> tuple[Explained, list[StepDifference]]:
+    """Explain scaled gradients by the number of backward passes, if their factor is that of the passes.
+
+    If another cause explains the gradients of this step, the number of passes is none.
+    """
+    passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
+    at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
+    causes = [(point.first, cause) for point in at_step for cause in explained[point.first]]
+    if passes is None or not causes:
+        return explained, list(steps)
+    scaled = [first for first, cause in causes if cause.kind == SCALED]
+    if scaled and _is_factor_of_passes(passes.divergence, scaled[0]):
+        rest = {first: [each for each in found if each.kind != SCALED] for first, found in explained.items()}
+        return {first: found for first, found in rest.items() if found or first not in scaled}, list(steps)
+    return explained, [each for each in steps if each is not passes]
+
+
+def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
+    """Return whether two norms have the ratio of the numbers of backward passes."""
+    numbers = (passes.a, passes.b, scaled.a, scaled.b)
+    if not all(isinstance(each, int | float) and each for each in numbers):
+        return False
+    few, many, low, high = (float(str(each)) for each in numbers)
+    return any(math.isclose(high / low, ratio, rel_tol=PRODUCT) for ratio in (many / few, few / many))
+
+
+def _in_order(explained: Explained, steps: Sequence[StepDifference]) -> dict[Divergence, Sequence[Cause]]:
+    left_out = {each.divergence.step for each in steps if each.divergence.stage == "clips"}
+    items = [
+        ((each.divergence.step, 0 if _acts_first(each.divergence) else 2), each.divergence, (each.cause,))
+        for each in steps
+    ] + [
+        ((divergence.step, 1), divergence, tuple(causes))
+        for divergence, causes in explained.items()
+        if not (divergence.stage == "calls" and divergence.step in left_out)
+    ]
+    return {divergence: causes for _, divergence, causes in sorted(items, key=lambda item: item[0])}
+
+
+def _acts_first(divergence: Divergence) -> bool:
+    """Return whether a difference of steps may cause a difference of the clip in the same step."""
+    return divergence.stage in BEFORE
+
+
+def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
+    """Explain the first unexplained divergence by elimination, unless an earlier cause may have caused it."""
+    result = dict(joined)
+    if any(divergence.stage in STAGES for divergence in joined):
+        first = next(divergence for divergence in joined if divergence.stage in STAGES)
+        points = [point for point in points if point.first.step < first.step + (not _acts_first(first))]
+    at = {point.first: point for point in points}
+    for divergence, causes in joined.items():
+        if not causes and divergence in at:
+            cause = before_clips.by_elimination(at[divergence])
+            result[divergence] = (cause,) if cause else ()
+        if not causes or not {each.kind for each in causes} <= {"rounding", "rounding that has grown"}:
+            break
+    return result
