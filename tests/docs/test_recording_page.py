@@ -53,7 +53,7 @@ def test_every_field_is_on_the_page(model: type[runs.Table]) -> None:
 def test_every_cause_is_on_a_page() -> None:
     package, parity_page = Path(unified_clip.__file__).parent, DOCS / "parity.md"
     sources = [
-        path.read_text(encoding="utf-8") for path in [*package.glob("causes/*.py"), *package.glob("recording/*.py")]
+        path.read_text(encoding="utf-8") for path in [*package.glob("causes/*.py"), *package.glob("recording/**/*.py")]
     ]
     named = r'(?:(?:Cause|Hypothesis|\.cause)\(\s*|kind = |kind, sentence = )"([^"]+)"'
     kinds = {kind for source in sources for kind in re.findall(named, source)}

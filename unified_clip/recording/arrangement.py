@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._compute.kernels import decode
 from .._core.validation import COMPLEX
 from ..tensors.arithmetic import Float64s
+from ..tensors.types import Dense
 
 Arrangement = Sequence[float]
 """Two fingerprints: of the weight, and of its transpose."""
@@ -26,7 +26,7 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
     """
     if array.ndim not in (1, 2) or dtype in COMPLEX:
         return None
-    matrix = np.atleast_2d(decode(array, dtype)).astype(np.float64)
+    matrix = np.atleast_2d(Dense(dtype, array).values())
     return [float(_row_factors(len(each)) @ each @ _column_factors(len(each.T))) for each in (matrix, matrix.T)]
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..causes.observation import Cause
+from .causes.find_causes import find_causes
+from .causes.join_causes import join
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
-from .find_causes import find_causes
-from .join_causes import join
 from .optimizers import number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_clip import cli
-from unified_clip.recording import compare, pairing, rounding, runs, sequence
+from unified_clip.recording import compare, pairing, rounding, runs
+from unified_clip.recording.causes import sequence
 from unified_clip.recording.report import model, sentences
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
@@ -853,3 +854,54 @@ def test_processes_of_one_run_are_compared_with_the_first(
     comparison = compare.compare(path, path)
     assert comparison.first is None
     assert sentence in sentences.lines(comparison)[0]
+
+
+def test_norms_that_are_those_of_a_later_step(compared: Any) -> None:
+    norms = [{"a": 3.0 + step, "b": 4.0, "c": 12.0} for step in range(6)]
+    all_steps = [line(step, each) for step, each in enumerate(norms, start=1)]
+    ahead = [line(step, each) for step, each in enumerate(norms[1:], start=1)]
+    found = compared(all_steps, ahead)
+    assert mistakes(found)[0] == "shifted step"
+    assert "the norms of b.jsonl are those of a.jsonl 1 step later" in found.findings[0].sentence
+    assert "a.jsonl are those of b.jsonl 1 step later" in compared(ahead, all_steps).findings[0].sentence
+    same = [line(step) for step in range(1, 5)]
+    assert "shifted step" not in mistakes(compared([line(1, norms[3]), *same[1:]], same))
+
+
+@pytest.mark.parametrize(("sparse", "kind"), [(1, "rows"), (0, "inexact norm")])
+def test_a_norm_that_a_framework_returns_inexactly(compared: Any, sparse: int, kind: str) -> None:
+    off_by = {"watched": True, "returned_norm": 12.5, "coef": 1 / 12.5, "sparse": sparse}
+    (finding,) = compared([line(1)], [{**line(1), **off_by}]).findings
+    assert finding.kind == kind
+    assert "the exact norms are equal (13), but clip_by_global_norm of b.jsonl returns 12.5" in finding.sentence
+
+
+def step_line(step: int, **changes: Any) -> dict[str, Any]:
+    return {"step": step, "optimizer": "torch.optim.Adam", "settings": {"lr": 0.1, "eps": 1e-8}, **changes}
+
+
+def with_steps(lines: Iterable[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
+    return [each for clip in lines for each in (clip, step_line(clip["step"], **changes))]
+
+
+def test_settings_without_an_effect_are_no_mistake(compared: Any) -> None:
+    other = {"settings": {"lr": 0.1, "eps": 1e-7}}
+    clips, moved = [line(1), line(2)], [line(1), line(2, {**NORMS, "a": 3.5})]
+    assert mistakes(compared(with_steps(clips), with_steps(moved, **other))) == ["another optimizer"]
+    found = compared(with_steps([*clips, line(3)]), with_steps(clips, **other) + with_steps([line(3)]))
+    assert mistakes(found) == []
+    last = with_steps(clips[:1]) + with_steps(clips[1:], **other)
+    assert mistakes(compared(with_steps(clips), last)) == ["another optimizer"]  # no later number shows the effect
+
+
+def test_groups_of_parameters_may_have_another_order(compared: Any) -> None:
+    clips, decays = [line(1)], ([0.1, 0.0], [0.0, 0.1], [0.1, 0.1])
+    first, reordered, other = (with_steps(clips, settings={"weight_decay": decay}) for decay in decays)
+    assert compared(first, reordered).first is None
+    assert mistakes(compared(first, other)) == ["another optimizer"]
+
+
+def test_steps_of_a_graph_have_the_number_of_clips_before_them(tmp_path: Path) -> None:
+    lines = [step_line(1, clips=1), line(1), step_line(1, clips=1), line(2)]
+    steps = runs.read(written(tmp_path / "a.jsonl", lines)).optimizer_steps
+    assert [step.calls for step in steps] == [1, 2]

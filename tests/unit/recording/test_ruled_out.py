@@ -11,7 +11,7 @@ import unified_clip
 from unified_clip.recording.report import sentences
 
 PACKAGE = Path(unified_clip.__file__).parent
-SOURCES = [*sorted((PACKAGE / "causes").glob("*.py")), *sorted((PACKAGE / "recording").glob("*.py"))]
+SOURCES = [*sorted((PACKAGE / "causes").glob("*.py")), *sorted((PACKAGE / "recording").rglob("*.py"))]
 MAKERS = {"Cause", "cause", "Hypothesis"}
 TABLES = (sentences.RULED_OUT, sentences.RULED_OUT_BY_NORMS, sentences.RULED_OUT_BY_STEPS)
 
@@ -19,6 +19,8 @@ NOT_RULED_OUT = {
     # the numbers show these directly, so an unexplained difference has none of them
     "NaN", "inf", "overflow", "underflow", "zeros", "touched", "one run is shorter", "per group for global",
     "not clipped", "clipped below the threshold", "another optimizer", "not scaled", "not finite in one run",
+    # only these follow from other weights or data
+    "untransposed weight", "other initial weights", "other data or loss",
     # rounding is never ruled out
     "rounding", "rounding that has grown", "16 bits", "float32", "coefficient",
     # `compare` has no numbers for these

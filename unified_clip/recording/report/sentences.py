@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..before_clips import OUTSIDE_THE_CLIP
+from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..compare import RecordingComparison
 from ..divergence import Divergence, StageAgreement
 from ..optimizers import STAGES
@@ -21,6 +21,9 @@ RULED_OUT = {
     "another eps": "another eps",
     "per tensor for global": "per tensor for global",
     "clipped twice": "clipped twice",
+    "clipping before unscaling": "clipping before unscaling",
+    "repeated parameter": "a repeated parameter",
+    "shifted step": "a shifted step",
 }
 """By kind of cause, its name in the sentence "Ruled out: ...". Every comparison tests these causes. In addition, each
 tests "a whole factor on all gradients".
@@ -30,6 +33,7 @@ RULED_OUT_BY_NORMS = {
     "left out": "a missing parameter",
     "swapped": "swapped parameters",
     "scaled gradients": "any factor on all gradients",
+    "inexact norm": "an inexact norm of a framework's function",
 }
 """The same for causes that need norms of parameters."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..causes.observation import Cause
-from ..causes.scaling import combined_norm
-from .arrangement import order_of
-from .divergence import DivergencePoint, numbers
-from .pairing import CallPair
-from .rounding import ROUNDING, is_near
-from .runs import RecordedCall, RecordedRun
+from ...causes.observation import Cause
+from ...causes.scaling import combined_norm
+from ..arrangement import order_of
+from ..divergence import DivergencePoint, numbers
+from ..pairing import CallPair
+from ..rounding import ROUNDING, is_near
+from ..runs import RecordedCall, RecordedRun
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other initial weights"}
 """The kinds of causes for which reports say where to look, and what was ruled out."""

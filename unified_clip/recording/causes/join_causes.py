@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..causes.observation import Cause
+from ...causes.observation import Cause
+from ..divergence import Divergence, DivergencePoint, divergences
+from ..optimizers import STAGES, StepDifference
+from ..pairing import CallPair
+from ..rounding import PRODUCT, ROUNDING
 from . import before_clips
-from .divergence import Divergence, DivergencePoint, divergences
-from .optimizers import STAGES, StepDifference
-from .pairing import CallPair
-from .rounding import PRODUCT, ROUNDING
 
 Explained = Mapping[Divergence, Sequence[Cause]]
 """Divergences with their causes."""

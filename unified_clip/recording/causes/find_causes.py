@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..causes.find import NOT_CLIPPED, find_cause, swapped, without_result
-from ..causes.hypotheses import scaled_gradients
-from ..causes.observation import By, Cause, Observation, instead
-from ..causes.scaling import coefficient, combined_norm
-from ..tensors.types import Dense
+from ...causes.find import NOT_CLIPPED, find_cause, swapped, without_result
+from ...causes.hypotheses import scaled_gradients
+from ...causes.observation import By, Cause, Observation, instead
+from ...causes.scaling import coefficient, combined_norm
+from ...tensors.types import Dense
+from ..divergence import DivergencePoint, divergences, numbers, threshold
+from ..pairing import CallPair
+from ..rounding import GROWTH, NEAR, PRODUCT, ROUNDING, is_near, same
+from ..runs import RecordedCall
 from . import before_clips, sequence
-from .divergence import DivergencePoint, divergences, numbers, threshold
-from .pairing import CallPair
-from .rounding import GROWTH, NEAR, PRODUCT, ROUNDING, is_near, same
-from .runs import RecordedCall
 
 EXACT = 1e-13
 """The relative error up to which a coefficient in float64 follows its formula."""

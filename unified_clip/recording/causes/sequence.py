@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..causes.observation import Cause
-from ..causes.scaling import combined_norm
-from .divergence import DivergencePoint, call_at, numbers
-from .pairing import CallPair
-from .rounding import PRODUCT, is_near
-from .runs import RecordedCall, RecordedRun
+from ...causes.observation import Cause
+from ...causes.scaling import combined_norm
+from ..divergence import DivergencePoint, call_at, numbers
+from ..pairing import CallPair
+from ..rounding import PRODUCT, is_near
+from ..runs import RecordedCall, RecordedRun
 
 DESCENT = 0.1
 """How much the multiples in `_is_descent` may differ, relatively. The multiples are inexact, because they are

@@ -1,0 +1,1 @@
+"""Find the causes of differences between two recorded runs."""
