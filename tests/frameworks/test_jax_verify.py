@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, calls, greatest, verified
+from support.port.verify_pairs import NUMPY, calls, check_resync, greatest, run, verified
 
 pytest.importorskip("optax")
 
@@ -52,3 +52,10 @@ def test_optax_is_recorded_inside_jit_and_outside(
     assert calls(data, "old") == {f"optax.{clip.partition('(')[0]}"}
     assert all(len(step["old"]) == 1 for step in data["steps"])
     assert greatest(data, "tensors") <= 64
+
+
+def test_weights_that_yield_returns_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = OPTAX.replace("CLIP", "clip_by_global_norm(0.5)").replace("JIT", "@jax.jit").replace("0.25", "0.26")
+    assert run(tmp_path, new, new, "--resync") == 2
+    assert "new.py:step: yields 'bias' as ArrayImpl, which may be a copy" in capsys.readouterr().err
+    check_resync(tmp_path, capsys, new.replace("yield params, None", "params = (yield params, None) or params"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, needs_torch, verified
+from support.port.verify_pairs import NUMPY, TORCH, calls, check_resync, greatest, mistakes, needs_torch, verified
 
 DYGRAPH = """
 import paddle
@@ -119,3 +119,7 @@ def test_clips_of_paddle_are_recorded_in_dygraph_and_in_static_programs(
     assert calls(data, "old") == {f"paddle.{call}"}
     assert all(len(step["old"]) == 1 for step in data["steps"])
     assert greatest(data, "tensors") <= 64
+
+
+def test_weights_are_copied_into_the_parameters_of_a_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_resync(tmp_path, capsys, GLOBAL.replace("0.25", "0.26"))

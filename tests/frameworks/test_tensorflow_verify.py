@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, needs_torch, verified
+from support.port.verify_pairs import NUMPY, TORCH, calls, check_resync, greatest, mistakes, needs_torch, run, verified
 
 TAPE = """
 import tensorflow as tf
@@ -158,3 +158,16 @@ def test_clips_are_recorded_eagerly_in_graphs_and_in_sessions(
     assert calls(data, "old") == {call}
     assert all(len(step["old"]) == 1 for step in data["steps"])
     assert greatest(data, "tensors") <= 64
+
+
+def test_weights_are_copied_into_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_resync(tmp_path, capsys, tape(ALL, "@tf.function").replace("0.25", "0.26"))
+
+
+def test_weights_are_copied_into_the_variables_of_a_keras_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = KERAS.replace("CLIP", "global_clipnorm=0.5").replace("0.25", "0.26")
+    check_resync(tmp_path, capsys, new.replace("net.get_weights()", "net.trainable_variables"))
+    assert run(tmp_path, new, new, "--resync") == 2
+    assert "new.py:step: yields 'weight' as ndarray, which may be a copy" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, verified
+from support.port.verify_pairs import NUMPY, TORCH, calls, check_resync, greatest, mistakes, run, verified
 
 from unified_clip.cli import main
 
@@ -101,3 +101,14 @@ def without_numbers(text: str) -> list[str]:
     """The lines but for the frame of the table."""
     lines = [re.sub(r"\d[-\d.e]*", "#", line) for line in text.splitlines() if line[0] not in "┏┡└"]
     return [" ".join(line.split()) for line in lines]
+
+
+def test_weights_are_copied_into_the_parameters_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())").replace("0.25", "0.26")
+    check_resync(tmp_path, capsys, new)
+
+
+def test_weights_are_not_copied_into_copies_of_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = NATIVE.replace("dict(net.named_parameters())", "net.state_dict()")
+    assert run(tmp_path, NATIVE, new, "--resync") == 2
+    assert "new.py:step: yields 'weight' as Tensor, which may be a copy" in capsys.readouterr().err

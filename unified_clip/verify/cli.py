@@ -19,7 +19,7 @@ CRASHED = 3
 
 SECONDS = 600.0
 
-OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "out", "timeout")
+OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "resync", "out", "timeout")
 """The names of all options except `--json`. Their default is None, so that `unified-clip port --verify`, the old
 spelling, can see which options were passed."""
 
@@ -52,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> Non
     for side in ("old", "new"):
         add(f"--python-{side}", f"interpreter for {side.upper()} (default: this one)", metavar="PYTHON")
     add("--max-ulp", "ignore differences of up to N units in the last place (default: 0)", type=float, metavar="N")
+    add("--resync", "after each step, copy the weights of OLD into NEW", action="store_true", default=None)
     add("--out", "keep both recordings and all tensors in this directory", type=Path, metavar="DIR")
     add("--timeout", f"seconds for both processes together (default: {SECONDS:g})", type=float, metavar="SECONDS")
 
@@ -103,7 +104,8 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     weights = run.read_weights(options.weights, scratch / "weights")
     batches = run.read_batches(options.batches, options.steps)
     out = run.make_directory(options.out) if options.out else scratch
-    runs = run.run([old, new], weights, batches, out, timeout)
+    resync = {**(names or {})} if options.resync else None
+    runs = run.run([old, new], weights, batches, out, timeout, resync=resync)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
     steps = len(next(iter(batches.values())))
     return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)

@@ -85,6 +85,9 @@ class Verification:
     """The cause if updates differ although the clipped gradients agree."""
 
     max_ulp: float
+    resynced: bool = False
+    """Whether each step of the new training step began with the weights of the old one."""
+
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
     """(run, function, number of calls) for calls on tensors that are not gradients. These calls are not compared."""
 
@@ -130,12 +133,13 @@ def compare_steps(
     finding, rounding = None, all(cause.kind.startswith("rounding") for cause in clips.findings)
     if rounding:
         finding = _other_dtype(pairing, rows) or _uncleared_gradients(clips, pairing, recordings)
-    if finding is None and not clips.findings:
+    resynced = any(output.resynced is not None for output in new.outputs)
+    if finding is None and not clips.findings and not resynced:
         finding = _grown_rounding(rows, clips, max_ulp)
-    if finding is None and rounding:
+    if finding is None and (rounding or resynced):  # with resynced weights, updates are no consequence of the clips
         finding = _cause_of_update(rows, pairing, max(max_ulp, ROUNDING))
     not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
-    return Verification(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
+    return Verification(old, new, clips, rows, unclipped, finding, max_ulp, resynced, not_gradients)
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:

@@ -75,6 +75,8 @@ def sentences(result: Verification) -> list[str]:
         f"{run.script} calls {call} {count} times on tensors that are not gradients; these calls were not compared."
         for run, call, count in result.not_gradients
     ]
+    if result.resynced:
+        lines.append(f"Each step of {result.new.script} began with the weights of {result.old.script}.")
     lines += [*_without_clip(result), *_stages(result), *losses(result.clips), *_another_eps(result)]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
@@ -201,6 +203,7 @@ def as_data(result: Verification) -> dict[str, Any]:
         "new": str(result.new.script),
         "same": result.is_same,
         "max_ulp": result.max_ulp,
+        "resynced": result.resynced,
         "steps": [_step_data(row, result.max_ulp) for row in result.rows],
         "not_gradients": [{"side": run.script.side, "call": call, "count": n} for run, call, n in result.not_gradients],
         "without_clip": result.without_clip,

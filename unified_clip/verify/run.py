@@ -20,7 +20,7 @@ from .._scratch import Scratch
 from ..tensors import files
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, Gradient, UnreadableError, densify, to_numpy
-from .worker import ENDED, OUTPUT_PARTS
+from .worker import ENDED, NAMES, OUTPUT_PARTS, RESYNCED
 
 TOGETHER = ("tensorflow", "paddle")
 """One process cannot import both of these packages: it would crash."""
@@ -59,6 +59,13 @@ class StepOutput:
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
     unclipped: Mapping[str, Dense] | None
+    resynced: Mapping[str, Dense] | None = None
+    """The parameters after the weights of the old step were copied into them; None if they were not."""
+
+    @property
+    def next_parameters(self) -> Mapping[str, Dense]:
+        """The parameters with which the next step begins."""
+        return self.parameters if self.resynced is None else self.resynced
 
 
 @dataclass(frozen=True)
@@ -167,16 +174,29 @@ def make_directory(path: Path) -> Path:
     return path
 
 
-def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, timeout: float) -> list[ScriptRun]:
+def run(
+    scripts: Sequence[Script],
+    weights: Arrays,
+    batches: Arrays,
+    out: Path,
+    timeout: float,
+    *,
+    resync: Mapping[str, str] | None = None,
+) -> list[ScriptRun]:
     """Run both training steps in parallel, each in its own process, and return the runs.
 
     VerifyError: a function or its output is invalid. WorkerError: a process crashed or hung.
     out: The directory for the recordings and tensors.
+    resync: The contents of the file of --map, to copy the old weights into the new step after each step. None: do not.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
         np.savez(scratch.path / "batches.npz", **batches)  # type: ignore[arg-type]
+        if resync is not None:
+            (scratch.path / NAMES).write_text(json.dumps(resync), encoding="utf-8")
+        for script in scripts:
+            (out / script.side).mkdir()
         workers = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]
         until = time.monotonic() + timeout
         for script, worker in zip(scripts, workers, strict=True):
@@ -185,11 +205,18 @@ def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, 
                 raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. Pass a higher --timeout.")
             if end.code:
                 raise WorkerError(f"{script} failed. Correct it: {end}{_not_installed(script, end)}")
-    return [_read(script, out / script.side, len(next(iter(batches.values())))) for script in scripts]
+    runs = []
+    for script in scripts:
+        runs.append(_read(script, out / script.side, len(next(iter(batches.values())))))
+        if resync is not None and not runs[-1].yields:
+            raise VerifyError(
+                f"--resync copies weights after each step, and {script} returns once, after the last one. Yield "
+                "(parameters, gradients) after each step, or remove --resync."
+            )
+    return runs
 
 
 def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
-    out.mkdir()
     arguments = [script.python, "-X", "faulthandler", "-m", "unified_clip.verify.worker", str(script.file), script.name]
     try:
         return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
@@ -220,14 +247,15 @@ def _read(script: Script, out: Path, steps: int) -> ScriptRun:
         raise VerifyError(
             f"{script} yielded {count} time{'s' * (count != 1)} for {steps} batches. Yield once for each batch."
         )
-    outputs = [_step_output(out / f"{number}.safetensors") for number in range(1, count + 1)]
+    outputs = [_step_output(out, number) for number in range(1, count + 1)]
     return ScriptRun(script, outputs, out, ended["yields"])
 
 
-def _step_output(path: Path) -> StepOutput:
+def _step_output(out: Path, number: int) -> StepOutput:
     parts: dict[str, dict[str, Dense]] = {}
-    for key, tensor in safetensors.load(path).items():
+    for key, tensor in safetensors.load(out / f"{number}.safetensors").items():
         part, _, name = key.partition("/")
         parts.setdefault(part, {})[name] = tensor
     parameters, gradients, unclipped = (parts.get(part) for part in OUTPUT_PARTS)
-    return StepOutput(parameters or {}, gradients, unclipped)
+    resynced = out / RESYNCED.format(number)
+    return StepOutput(parameters or {}, gradients, unclipped, safetensors.load(resynced) if resynced.exists() else None)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.pairing import Names, match_parameters
+from ..recording.pairing import Names
 from ..recording.rounding import Distance
 from ..tensors.arithmetic import FORMATS, Float64s
+from .layouts import Values, closest_axes, match_layout
 from .match_names import Parameters
 from .normalize import NormalizedRecording
 from .run import ScriptRun
@@ -24,8 +24,6 @@ STORAGE_ULPS = 4
 
 GREATEST = 2.0**127
 """Above this number, one ULP of float32 does not grow any more."""
-
-Values = Mapping[str, Float64s]
 
 
 class MaxDistance(NamedTuple):
@@ -60,9 +58,7 @@ class StepPairing:
         first = 1 if self._yields_each_step else steps
         old_values, new_values = (self._values(side, first) for side in (0, 1))
         self._shapes = [{name: value.shape for name, value in values.items()} for values in (old_values, new_values)]
-        self.names = match_parameters(old_values, new_values, names)
-        self.axes = {name: _axes(old_values[name], new_values[other]) for name, other in self.names.items()}
-        """The order of axes in which the new tensor matches the old one; None if its shape does not fit."""
+        self.names, self.axes = match_layout(old_values, new_values, names)
         first_old, first_new = (run.outputs[0].parameters for run in self._runs)
         self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
@@ -97,7 +93,7 @@ class StepPairing:
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
-        before = self._initial if is_first else [self._values(side, step - 1) for side in (0, 1)]
+        before = self._initial if is_first else [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
         changes = [
             {name: value - old.get(name, 0.0) for name, value in values.items()}
             for values, old in zip(now, before, strict=True)
@@ -139,9 +135,12 @@ class StepPairing:
         off = max(float(np.abs(pair.new - ratio * pair.old).max(initial=0.0)) for pair in pairs)
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
-    def _values(self, side: int, step: int) -> dict[str, Float64s]:
+    def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
+        """Return the parameters after a step; `at_the_next`: with which the next step begins."""
         output = self._runs[side].output_at(step, self._steps)
-        return _values(output.parameters) if output else {}
+        if output is None:
+            return {}
+        return _values(output.next_parameters if at_the_next else output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
         """Return the initial weight of each of these parameters, with its axes in the order of the parameter's."""
@@ -149,7 +148,7 @@ class StepPairing:
         initial = {}
         for name, value in values.items():
             weight = self._weights.get(name) or self._weights.get(others.get(name, name))
-            axes = _axes(value, weight.values()) if weight else None
+            axes = closest_axes(value, weight.values()) if weight else None
             if weight and axes is not None:
                 initial[name] = weight.values().transpose(axes)
         return initial
@@ -165,12 +164,6 @@ class StepPairing:
 
 def _values(tensors: Parameters) -> dict[str, Float64s]:
     return {name: dense.values() for name, dense in tensors.items()}
-
-
-def _axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes in which `new` is closest to `old`; None if no order gives its shape."""
-    orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
-    return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)
 
 
 def _close(old: Float64s, new: Float64s) -> bool:

@@ -1,9 +1,11 @@
 """Run a training step and record it: `python -X faulthandler -m unified_clip.verify.worker FILE NAME JOB OUT`.
 
-The directory JOB has `weights.npz` and `batches.npz`. The worker writes to the directory OUT:
+The directory JOB has `weights.npz` and `batches.npz`, and `names.json` with --resync. The worker writes to the
+directory OUT:
 
 - `recording.jsonl`, with the gradients beside it;
 - `N.safetensors`, the Nth output of the function;
+- `N.resynced.safetensors`, its parameters after the weights of the old step were copied into them, with --resync;
 - `ended.json` at the end: the number of outputs and whether the function yields, or why it is rejected.
 
 An exception of the function ends the process with its traceback.
@@ -12,10 +14,11 @@ An exception of the function ends the process with its traceback.
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +31,12 @@ from .._dispatch import adapter_of
 from ..recording.natives.hooks import HOOKS
 from ..recording.recorder import Recording
 from ..tensors.files.convert_worker import function_in, read_tensor
-from ..tensors.types import PARTS, UnreadableError, densify
+from ..tensors.types import PARTS, Dense, UnreadableError, densify
+from .resync import OldWeights, ResyncError, assign, takes_weights
 
-RECORDING, ENDED = "recording.jsonl", "ended.json"
+RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
+
+RESYNCED = "{}.resynced.safetensors"
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The tuple that a training step yields: (parameters, gradients, unclipped gradients). The last two are optional."""
@@ -47,7 +53,7 @@ def main() -> None:
     sys.argv = [file]  # the user's file must not see the arguments of this worker
     try:
         ended = run(Path(file), name, Path(job), Path(out))
-    except InvalidStepError as error:
+    except (InvalidStepError, ResyncError) as error:
         ended = {"invalid": str(error)}
     Path(out, ENDED).write_text(json.dumps(ended), encoding="utf-8")
 
@@ -59,13 +65,14 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     recording.stores_results = True
     HOOKS.switch(True)  # before the file imports a framework
     function = _function(file, name)
+    resync = _resync(job, out, function)
     count = 0
     with warnings.catch_warnings(), recording:
         warnings.filterwarnings("ignore", "gradients inside a graph are not stored", unified_clip.ClipWarning)
         warnings.filterwarnings("ignore", ".*No clip calls were recorded", unified_clip.ClipWarning)
         result = function(weights, batches)
         yields = inspect.isgenerator(result)
-        for count, output in enumerate(_yielded(result, recording) if yields else [result], start=1):
+        for count, output in enumerate(_yielded(result, recording, resync) if yields else [result], start=1):
             recording.wait()
             tensors, loss = _split_loss(output)
             _store(out / f"{count}.safetensors", count, tensors)
@@ -111,12 +118,46 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-def _yielded(generator: Iterator[Any], recording: Recording) -> Iterator[Any]:
+Resync = Callable[[int, Any], Mapping[str, Any] | None]
+"""A function that copies the weights of the old step, given the step and its output. It returns what `yield` returns in
+the training step."""
+
+
+def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
     """Yield the outputs of a generator. Before each of them, begin a step of the recording."""
-    recording.next_step()
-    for output in generator:
-        yield output
+    sent = None
+    for step in itertools.count(1):
         recording.next_step()
+        try:
+            output = generator.send(sent)
+        except StopIteration:
+            return
+        yield output
+        sent = resync(step, output) if resync else None
+
+
+def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
+    """Return the function that copies the weights of the old step; None in the old step, and without --resync."""
+    old = out.parent / "old"
+    if out == old or not (job / NAMES).exists():
+        return None
+    weights = OldWeights(old, old / ENDED, json.loads((job / NAMES).read_text(encoding="utf-8")))
+    is_sent = takes_weights(function)
+
+    def resync(step: int, output: Any) -> Mapping[str, Any] | None:
+        parameters = output[0]
+        tensors = {name: _dense("parameters", name, step, each) for name, each in parameters.items()}
+        new = weights.at(step, {name: Dense(*each) for name, each in tensors.items()})
+        if new is None:
+            return None
+        if not is_sent:
+            assign(parameters, new)
+        stored = new if is_sent else parameters
+        after = {name: _dense("parameters", name, step, each) for name, each in stored.items()}
+        _safetensors.write_at_once(out / RESYNCED.format(step), after)
+        return new if is_sent else None
+
+    return resync
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:

@@ -103,3 +103,15 @@ def calls(data: Mapping[str, Any], side: str) -> set[str]:
 def greatest(data: Mapping[str, Any], stage: str) -> float:
     """In ULP; every step has to tell it."""
     return max(step[stage]["ulps"] for step in data["steps"])
+
+
+def check_resync(directory: Path, capsys: pytest.CaptureFixture[str], new: str) -> None:
+    """Check that --resync keeps a port with another learning rate, 0.26, at the weights of the old step."""
+    old = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
+    apart = verified(directory, capsys, old, new, "--max-ulp", "64")
+    assert apart["steps"][-1]["norm"]["relative"] > 1e-3
+    data = verified(directory, capsys, old, new, "--max-ulp", "64", "--resync")
+    assert data["resynced"]
+    assert all("norm" not in step["differs"] and "tensors" not in step["differs"] for step in data["steps"])
+    assert all(step["update"]["relative"] == pytest.approx(1 - 0.25 / 0.26, rel=1e-3) for step in data["steps"])
+    assert data["finding"]["mistake"] == "another learning rate"

@@ -39,11 +39,10 @@ def test_steps_without_a_loss_have_no_columns_for_it(tmp_path: Path, capsys: pyt
 def test_a_loss_may_follow_parameters_without_gradients_or_be_returned_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = (
-        WITH_LOSS.replace("grads, LOSS", f"{MEAN}").replace("yield weights, ", "loss = ")
-        + "    return weights, float(loss)\n"
-    )
-    data = verified(tmp_path, capsys, old, WITH_LOSS.replace("grads, LOSS", f"None, float({MEAN})"))
+    loop = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
+    once = loop.replace("yield weights, grads", f"loss = {MEAN}") + "    return weights, float(loss)\n"
+    each_step = loop.replace("yield weights, grads", f"yield weights, None, float({MEAN})")
+    data = verified(tmp_path, capsys, once, each_step)
     assert [each["loss"]["old"] is None for each in data["steps"]] == [True] * (STEPS - 1) + [False]
     assert data["steps"][-1]["loss"]["old"] == pytest.approx(data["steps"][-1]["loss"]["new"])
 

@@ -1,0 +1,41 @@
+"""Match the parameters of two training steps: their names, and the order of their axes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ..recording.pairing import Names, match_parameters
+from ..tensors.arithmetic import Float64s
+
+Values = Mapping[str, Float64s]
+
+
+class Layout(NamedTuple):
+    """How the parameters of the old training step correspond to those of the new one."""
+
+    names: Names
+    """By old name, the new name."""
+
+    axes: Mapping[str, tuple[int, ...] | None]
+    """By old name, the order of axes in which the new tensor matches the old one; None if its shape does not fit."""
+
+    def to_new(self, old: Values) -> dict[str, Float64s]:
+        """Return the old tensors under their new names, with the axes of the new ones."""
+        matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
+        return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}
+
+
+def match_layout(old: Values, new: Values, names: Names) -> Layout:
+    """Match the parameters of both steps. `names`: the new name of each old parameter whose name differs."""
+    matched = match_parameters(old, new, names)
+    return Layout(matched, {name: closest_axes(old[name], new[other]) for name, other in matched.items()})
+
+
+def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
+    """Return the order of axes in which `new` is closest to `old`; None if no order gives its shape."""
+    orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
+    return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)

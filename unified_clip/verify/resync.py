@@ -1,0 +1,107 @@
+"""Copy the weights of the old training step into the new one, after each step: `unified-clip verify --resync`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._dispatch import adapter_of
+from ..recording.pairing import Names, orient_names
+from ..tensors.files import safetensors
+from ..tensors.types import Dense, to_numpy
+from .layouts import Layout, match_layout
+
+POLL = 0.005
+"""Seconds between two looks for the output of the old step."""
+
+HOW = (
+    "Yield the parameters themselves (torch.nn.Parameter, tf.Variable, Paddle's parameters), or assign the weights "
+    "that yield returns, as in: weights = yield parameters, gradients"
+)
+
+
+class ResyncError(Exception):
+    """The weights of the old step cannot be copied into the new one. The message says why, and what to do."""
+
+
+class OldWeights:
+    """The weights of the old step, which runs at the same time in another process."""
+
+    def __init__(self, directory: Path, ended: Path, names: Names) -> None:
+        """Read the outputs of the old step in `directory`. `ended`: the file that it writes at its end."""
+        self._directory, self._ended, self._names = directory, ended, names
+        self._layout: Layout | None = None
+
+    def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
+        """Wait for the weights after a step. Return them under the names and in the layouts of `new`.
+
+        None if parameters do not match, or the old step has ended: `unified-clip verify` rejects such steps.
+        """
+        path = self._directory / f"{step}.safetensors"
+        while not path.exists():
+            if self._ended.exists() and not path.exists():
+                return None
+            time.sleep(POLL)
+        stored = {
+            key.removeprefix("parameters/"): each
+            for key, each in safetensors.load(path).items()
+            if key.startswith("parameters/")
+        }
+        old = {name: each.values() for name, each in stored.items()}
+        if self._layout is None:
+            names = orient_names(self._names, set(old), set(new))
+            self._layout = match_layout(old, {name: each.values() for name, each in new.items()}, names or {})
+        if len(self._layout.names) < max(len(old), len(new)) or None in self._layout.axes.values():
+            return None
+        return {name: _like(value, new[name]) for name, value in self._layout.to_new(old).items()}
+
+
+def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
+    dtype = "float32" if tensor.dtype == "bfloat16" else to_numpy(tensor).dtype
+    return np.ascontiguousarray(value.astype(dtype))
+
+
+def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Write the weights into the parameters that a training step yields. ResyncError: one may be a copy."""
+    writers = {name: _writer(parameter) for name, parameter in parameters.items() if name in weights}
+    for name, write in writers.items():
+        if write is None:
+            raise ResyncError(
+                f"yields {name!r} as {type(parameters[name]).__name__}, which may be a copy, so --resync cannot write "
+                f"the weights of the old step into it. {HOW}."
+            )
+    for name, write in writers.items():
+        if write is not None:
+            write(weights[name])
+
+
+def _writer(parameter: Any) -> Callable[[Any], object] | None:
+    """Return a function that assigns an array to a parameter; None unless it is one that the framework trains."""
+    framework = adapter_of(type(parameter))
+    if framework == "torch":
+        torch = sys.modules["torch"]
+        is_own = isinstance(parameter, torch.nn.Parameter) or (parameter.is_leaf and parameter.requires_grad)
+        return (lambda array: parameter.data.copy_(torch.from_numpy(array))) if is_own else None
+    if framework == "paddle":
+        is_own = hasattr(parameter, "trainable")  # tensors that are no parameters do not have it
+        return parameter.set_value if is_own else None
+    assign_to = getattr(parameter, "assign", None)
+    return assign_to if callable(assign_to) else None
+
+
+def takes_weights(function: Callable[..., Any]) -> bool:
+    """Return whether a generator function uses what a `yield` in it returns."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    unused = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return any(isinstance(node, ast.Yield) and id(node) not in unused for node in ast.walk(tree))
