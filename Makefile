@@ -125,15 +125,15 @@ kernels-%:
 		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
 		$(TESTS) tests/frameworks/test_torch_whole.py --framework torch
 
-# What users get: a source archive, a wheel from it, built in isolation, and tests where there is nothing but NumPy. Without
-# a compiler the archive is installed all the same, unless the kernels are required.
+# What users get: a source archive, a wheel from it, built in isolation, and tests where NumPy is the only framework.
+# Without a compiler the archive is installed all the same, unless the kernels are required.
 wheel-test: WHEEL = build/wheel-test
 wheel-test:
 	rm -rf $(WHEEL)
 	python3 -m venv $(WHEEL)
 	$(WHEEL)/bin/pip install -q --upgrade pip build
 	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/python -m build --outdir $(WHEEL)/dist .
-	$(WHEEL)/bin/pip install -q --group test $(WHEEL)/dist/*.whl
+	$(WHEEL)/bin/pip install -q --group test "$$(echo $(WHEEL)/dist/*.whl)[cli]"
 	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/pytest -q -p no:cacheprovider --framework numpy \
 		tests/unit/native tests/contract
 	CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz

@@ -96,7 +96,9 @@ def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch, varia
 
 def test_an_unknown_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "numpy")
-    with pytest.raises(ValueError, match=r"UNIFIED_CLIP_GRAPH is 'numpy'. Set it to 'framework', or leave it unset"):
+    with pytest.raises(
+        ValueError, match=r"UNIFIED_CLIP_GRAPH is 'numpy'. Set it to 'framework' or 'kernels', or leave it unset"
+    ):
         program(uc.global_norm, gradients())
 
 

@@ -206,15 +206,16 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 # -- the choice of path
 
 
-def kernels_in_graphs(*own: str) -> bool:
+def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
     """Return whether compiled graphs may call the compiled kernels, where a framework supports it. `own`: its paths.
 
-    UNIFIED_CLIP_GRAPH=framework keeps graphs free of them.
+    UNIFIED_CLIP_GRAPH=framework keeps graphs free of them. UNIFIED_CLIP_GRAPH=kernels enables them where the default
+    does not.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
-    if choice not in ("", "framework"):
-        raise ValueError(f"UNIFIED_CLIP_GRAPH is {choice!r}. Set it to 'framework', or leave it unset")
-    return not choice and not forced_path(*own)
+    if choice not in ("", "framework", "kernels"):
+        raise ValueError(f"UNIFIED_CLIP_GRAPH is {choice!r}. Set it to 'framework' or 'kernels', or leave it unset")
+    return (by_default if not choice else choice == "kernels") and not forced_path(*own)
 
 
 def forced_path(*own: str) -> str:

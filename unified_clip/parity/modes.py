@@ -28,7 +28,7 @@ because they import their framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
-KERNELS_IN_GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH,), "jax": (COMPILED,)}
+KERNELS_IN_GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH,), "jax": (COMPILED,), "paddle": (STATIC,)}
 """By framework, the modes in whose graphs the compiled kernels, if installed, compute norms of order 1 and 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}

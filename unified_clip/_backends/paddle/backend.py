@@ -20,13 +20,14 @@ import numpy as np
 import paddle
 
 from ..._compute import collected, host, kernels, memory, sparse_rows
-from ..._compute.device import DevicePath, inverse
+from ..._compute.device import inverse
+from ..._compute.graph_kernels import GraphPath
 from ..._core import entry
 from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
-from . import sharded
+from . import operators, sharded
 from .conditions import (
     DTYPES,
     NAMES,
@@ -53,6 +54,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
     name = "paddle"
     writable = True
+
+    def kernels_in_graphs(self) -> bool:
+        return operators.enabled()
 
     # -- tensors
 
@@ -191,7 +195,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if self.takes_host([*tensors, *extra_inputs], differentiable=differentiable):
             return host.HostPath(self, tensors)
         check_mode([*tensors, *extra_inputs])
-        return DevicePath(self, [Dense(tensor) for tensor in tensors], differentiable)
+        return GraphPath(self, OPERATORS, [Dense(tensor) for tensor in tensors], differentiable)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         collector = _collector()
@@ -370,4 +374,5 @@ def _run_as_written() -> None:
 
 
 BACKEND = PaddleBackend()
+OPERATORS = operators.Operators(BACKEND, COLLECTOR)
 _run_as_written()

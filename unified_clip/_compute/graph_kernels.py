@@ -1,0 +1,69 @@
+"""The device path with the compiled kernels as operations of a framework's graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Protocol
+
+from .._core.path import DevicePrimitives, Path
+from .._core.types import Scalar, Tensor
+from .device import DevicePath
+
+
+class GraphKernels(Protocol):
+    """The compiled kernels as operations of one framework. `tensors`: those of the device path."""
+
+    def supports(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether the kernels compute on these tensors, in the graph that is being traced."""
+
+    def norm(self, tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
+        """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
+        """Return the products with a coefficient, or of each tensor with its own from a vector."""
+
+    def ndim(self, scalar: Scalar) -> int | None:
+        """Return the number of axes; None if it is unknown."""
+
+
+class GraphPath(DevicePath):
+    """The device path, with the compiled kernels in graphs that can call them."""
+
+    def __init__(
+        self,
+        backend: DevicePrimitives,
+        graph_kernels: GraphKernels,
+        tensors: Sequence[Tensor],
+        differentiable: bool,
+        is_per_tensor: bool = False,
+    ) -> None:
+        """`is_per_tensor`: one norm and one coefficient per tensor, in vectors."""
+        super().__init__(backend, tensors, differentiable)
+        self._graph_kernels, self._is_per_tensor = graph_kernels, is_per_tensor
+
+    def per_tensor(self) -> Path | None:
+        if not self._graph_kernels.supports(self._tensors):
+            return None
+        path = copy.copy(self)
+        path._is_per_tensor = True
+        return path
+
+    def norm(self, p: float) -> Scalar:
+        is_of_reals = p == 2 or (p == 1 and not any(map(self._is_complex, self._tensors)))
+        if is_of_reals and self._graph_kernels.supports(self._tensors):
+            return self._graph_kernels.norm(self._tensors, p, per_tensor=self._is_per_tensor)
+        return self.norm_by_operations(p)
+
+    def norm_by_operations(self, p: float) -> Scalar:
+        """Return the norm without the kernels, with derivatives. Only for one norm over all tensors."""
+        return super().norm(p)
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        is_for_kernels = self._graph_kernels.ndim(coef) == self._is_per_tensor  # else one coefficient per slice
+        if is_for_kernels and self._graph_kernels.supports(self._tensors):
+            return self._graph_kernels.scale(self._tensors, coef, per_tensor=self._is_per_tensor)
+        return super().scale(coef)
+
+    def _is_complex(self, tensor: Tensor) -> bool:
+        return self._backend.dtype(tensor).startswith("complex")
