@@ -24,6 +24,7 @@ from .source.module import Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
 CHECKS = ("isinstance", "issubclass")
+UNKNOWN_OPTIMIZER = "The optimizer that takes this argument cannot be inferred."
 PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cst.AssignTarget, cst.FunctionDef)
 
 
@@ -32,7 +33,7 @@ def find(module: Module) -> list[FoundClip]:
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
-    reason = "The file assigns something else to the name of this function. Port it by hand."
+    reason = "The file assigns something else to the name of this function. Port this clip by hand."
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
 
@@ -71,9 +72,11 @@ def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
-        yield FoundClip(entry.node, entry.name, why_not="The optimizer that takes this argument cannot be inferred.")
+        why_not = f"{UNKNOWN_OPTIMIZER} Write the argument in the call of the optimizer's class."
+        yield FoundClip(entry.node, entry.name, why_not=why_not)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
-        yield FoundClip(entry.node, entry.name, why_not="The limit is set after the optimizer was created.")
+        why_not = "The limit is set after the optimizer was created. Pass it to the optimizer's class."
+        yield FoundClip(entry.node, entry.name, why_not=why_not)
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
@@ -101,7 +104,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     why_not = _use_problem(module, node, function)
     if len(replacements) > 1:
-        why_not = "The imports of this file may bind this name to different functions."
+        why_not = "The imports of this file may bind this name to different functions. Give each its own name."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
@@ -115,7 +118,8 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
     if function.needs in arguments.passed:
         yield FoundClip(arguments.passed[function.needs], full_name, function, call)
     elif any(argument.startswith("*") for argument in arguments.unknown):
-        yield FoundClip(node, full_name, function, call, f"It cannot be inferred whether {function.needs}= is passed.")
+        why_not = f"It cannot be inferred whether {function.needs}= is passed. Pass it by name."
+        yield FoundClip(node, full_name, function, call, why_not)
 
 
 def _is_read(module: Module, node: Target) -> bool:
@@ -138,7 +142,7 @@ def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> s
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
-        return f"A subclass of {function.name} may change its effect."
+        return f"A subclass of {function.name} may change its effect. Port the subclass by hand."
     call = module.enclosing(node, cst.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
         return "This line tests for a class that other code creates. Port that code first, then this line."
@@ -151,7 +155,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
         if keyword in KERAS_RULES and (imports.has_keras or KERAS_OPTIMIZER.match(name)):
-            why_not = "" if KERAS_OPTIMIZER.match(name) else "The optimizer cannot be inferred."
+            why_not = "" if KERAS_OPTIMIZER.match(name) else f"{UNKNOWN_OPTIMIZER} Import its class by name."
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
         elif keyword == "need_clip" and is_name(argument.value, "False"):
             owner = name or module.code(call.func)
@@ -172,6 +176,7 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
     elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
         why_not = (
-            "This method belongs to a training engine, such as Accelerator, and clips the engine's own parameters."
+            "This method belongs to a training engine, such as Accelerator, and clips the engine's own parameters. "
+            "Port it together with the engine."
         )
         yield FoundClip(call, module.code(call.func), call=call, why_not=why_not)

@@ -17,8 +17,10 @@ from .source.syntax_tree import Target, is_name, keywords_of
 
 BY_NAME = "Which function getattr returns is only known at run time. Write the name of the function instead."
 MAY_BE_CLIP = "getattr may return a clip, but which one is only known at run time. Write its name instead."
-UNKNOWN_OWNER = "It has the name of a gradient clip, but the type of {} cannot be inferred."
-UNKNOWN_PACKAGE = "It has the name of a gradient clip, but {} is not a supported package."
+UNKNOWN_OWNER = (
+    "It has the name of a gradient clip, but the type of {} cannot be inferred. If it clips, port it by hand."
+)
+UNKNOWN_PACKAGE = "It has the name of a gradient clip, but {} is not a supported package. If it clips, port it by hand."
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"

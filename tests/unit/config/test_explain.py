@@ -68,6 +68,11 @@ def test_a_configuration_is_described_in_words(settings: dict[str, Any], texts: 
         assert text in sentences(**settings)
 
 
+def test_no_sentence_about_nan_is_repeated() -> None:
+    assert sentences(rule="value", threshold=0.5).count("NaN stays NaN.") == 1
+    assert sentences(rule="none").count("NaN stays NaN.") == 1
+
+
 def test_numbers_are_worked_below_at_and_above_the_threshold() -> None:
     explanation = compare.explain(ClipConfig(rule="global_norm", threshold=2.0, family="paddle"), "a")
     assert [each.norm for each in explanation.worked] == [1.0, 2.0, 20.0]

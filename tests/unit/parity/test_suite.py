@@ -220,9 +220,15 @@ def tensor(text: str) -> str:
         (cases_of(NORM, "listed = [1]"), "listed applies to calls in place"),
         (cases_of(NORM, "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
         (cases_of(NORM, "update = 'false'"), "update: it is 'false'. Give true or false"),
-        (cases_of("{ call = 'clip_by_norm', clip_norm = nan }"), "a threshold is NaN. Change it, or add raises"),
-        (cases_of("{ call = 'clip_by_norm', clip_norm = -1.0 }"), "a norm is negative. Change it"),
-        (cases_of("{ call = 'clip_by_global_norm', clip_norm = 1, use_norm = -1 }"), "a norm is negative. Change it"),
+        (
+            cases_of("{ call = 'clip_by_norm', clip_norm = nan }"),
+            "a threshold is NaN. Give a number, or expect the error: raises = 'ValueError'",
+        ),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = -1.0 }"), "a norm is negative. Give 0 or more"),
+        (
+            cases_of("{ call = 'clip_by_global_norm', clip_norm = 1, use_norm = -1 }"),
+            "a norm is negative. Give 0 or more",
+        ),
         (cases_of("{ call = 'clip_by_value', clip_value_min = 2, clip_value_max = 1 }"), "lower bound is above the"),
         (cases_of("{ call = 'GradientClipByValue', max = -1.0 }"), "the lower bound is above the upper one"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = true }"), "clip_norm is True. Give a number"),
@@ -233,8 +239,11 @@ def tensor(text: str) -> str:
             "error_if_nonfinite is 1. Give true or false",
         ),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [0, -1] }"), "axes repeats an axis"),
-        (cases_of("{ call = 'get_total_norm', norm_type = 1e300 }"), "norm_type must be inf or 0.01 to 100"),
-        (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"), "axes exceeds a gradient's rank"),
+        (cases_of("{ call = 'get_total_norm', norm_type = 1e300 }"), "norm_type is 1e\\+300. Give inf, or 0.01 to 100"),
+        (
+            cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"),
+            "axes has an axis that a gradient lacks. Give axes below 1",
+        ),
         (
             cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = 0 }"),
             "a list of whole numbers",
@@ -286,10 +295,11 @@ def tensor(text: str) -> str:
             tensor("vales = [1.0]"),
             "cases.toml, line 3, gradients 1, tensors 1, vales: there is no such key. Did you mean values\\?",
         ),
-        (tensor("values = ['one']"), "tensors 1: .*hexadecimal"),
+        (tensor("values = ['one']"), "tensors 1: values has 'one'. Give a float, or its hexadecimal form"),
+        (tensor("values = [1.0, 2.0, 3.0], dtype = 'complex64'"), "values has 3 numbers, but complex64 needs two for"),
         (
             tensor("values = [1.0], shape = [2]"),
-            "tensors 1: cannot reshape",
+            "tensors 1: values has 1 numbers, but its shape needs 2. Give 2, or correct shape",
         ),
         (
             tensor("values = [1.0], dtype = 'int8'"),

@@ -16,11 +16,12 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about a configuration. `threshold`: the text for a threshold that is not a number."""
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
-    rest = rule(settings, threshold)
+    rest, last = rule(settings, threshold), nonfinite(settings)
+    ends = [] if rest.endswith(last) else [last]  # for the rule `value`, both are about NaN
     if settings.include != ["*"] or settings.exclude:
         named = f"Parameters named {listed(settings.include, settings.exclude)}: {rest}"
-        return [*groups, named, "Other parameters are not clipped, and not part of the norm.", nonfinite(settings)]
-    return [*groups, f"All other parameters: {rest}" if groups else rest, nonfinite(settings)]
+        return [*groups, named, "Other parameters are not clipped, and not part of the norm.", *ends]
+    return [*groups, f"All other parameters: {rest}" if groups else rest, *ends]
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:

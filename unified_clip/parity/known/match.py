@@ -67,8 +67,8 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     problem = ""
     if package := entry.unreported(installed):
         problem = (
-            f"`versions` has {package}, but the worker of {entry.framework} does not report the version of that "
-            "package. Correct `versions`"
+            f"`versions` has {package}, whose version the worker of {entry.framework} does not report. Name "
+            f"{' or '.join(installed)}"
         )
     elif not cases:
         problem = "no case shows this difference"

@@ -269,32 +269,38 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     shared = form.expanded or form.overlapping
     yield (
         shared and not case.options.raises,
-        "unified_clip rejects expanded and overlapping memory. Add raises, such as raises = 'ValueError'",
+        f"unified_clip rejects expanded and overlapping memory. Remove the key, {OR_EXPECT}",
     )
     numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
     wrong_tensors = form.tensor_arguments and not (dtypes <= {"float32"} and numbers)
     yield wrong_tensors, "tensor_arguments needs float32, and no norm_type, axes or error_if_nonfinite. Remove it"
     yield case.options.update and not dtypes <= {"float32", "float64"}, "update needs float32 or float64. Remove it"
     whole = "int64" in dtypes and case.call_name != "clip_by_value"
-    yield whole and not case.options.raises, "only clip_by_value supports int64. Choose another dtype, or add raises"
+    yield whole and not case.options.raises, f"only clip_by_value supports int64. Choose another dtype, {OR_EXPECT}"
     if not case.options.raises:
         yield from _unfit_numbers(case)
+
+
+OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
     """Yield (whether the case is wrong, the error if it is) for each range of an argument."""
     arguments = case.arguments
     thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
-    yield any(math.isnan(value) for value in thresholds), "a threshold is NaN. Change it, or add raises"
+    yield any(math.isnan(value) for value in thresholds), f"a threshold is NaN. Give a number, {OR_EXPECT}"
     if case.call.by_value:
         low, high = case.call.bounds(arguments)
-        yield low > high, "the lower bound is above the upper one. Swap them, or add raises"
+        yield low > high, f"the lower bound is above the upper one. Swap them, {OR_EXPECT}"
     else:
-        yield any(value < 0 for value in thresholds), "a threshold or a norm is negative. Change it, or add raises"
+        yield any(value < 0 for value in thresholds), f"a threshold or a norm is negative. Give 0 or more, {OR_EXPECT}"
     p = arguments.get("norm_type", 2)
-    yield not (p == math.inf or 0.01 <= p <= 100), "norm_type must be inf or 0.01 to 100. Change it, or add raises"
+    yield not (p == math.inf or 0.01 <= p <= 100), f"norm_type is {p}. Give inf, or 0.01 to 100, {OR_EXPECT}"
     ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
     axes = arguments.get("axes", [])
-    yield any(not -rank <= axis < rank for axis in axes for rank in ranks), "axes exceeds a gradient's rank. Change it"
+    yield (
+        any(not -rank <= axis < rank for axis in axes for rank in ranks),
+        f"axes has an axis that a gradient lacks. Give axes below {min(ranks, default=0)}",
+    )
     twice = any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank)
-    yield twice, "axes repeats an axis. Remove it, or add raises"
+    yield twice, f"axes repeats an axis. Remove it, {OR_EXPECT}"

@@ -68,7 +68,7 @@ def _why_not_one_call(config: Settings) -> str:
     if config.has_own_eps:
         return "suites do not support eps. Remove it"
     if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
-        return f"the family {family!r} has no rule norm. Use tensorflow or paddle"
+        return f"the family {family!r} has no rule norm. Set family to tensorflow or paddle"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
-        return "only global_norm of the family pytorch supports a norm_type other than 2. Set 2"
+        return "only global_norm of the family pytorch supports a norm_type other than 2. Set norm_type = 2"
     return ""

@@ -45,7 +45,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
         try:
             gradients += [_tensor(tensor)] * tensor.copies
         except (TypeError, ValueError, OverflowError) as error:
-            raise SuiteError(f"{place}, tensors {number}: {error}. Correct values and shape") from None
+            raise SuiteError(f"{place}, tensors {number}: {error}") from None
     return {f"gradient {index}": gradient for index, gradient in enumerate(gradients)}
 
 
@@ -56,6 +56,11 @@ def _tensor(table: TensorTable) -> Gradient:
     dense_shape = shape if shape is None or table.rows is None else [len(table.rows), *shape[1:]]
     numbers = _random(table, dense_shape or []) if table.values is None else _literal(table.values, dtype)
     parts = [2] if dtype in PARTS else []
+    if dense_shape is not None and numbers.size != (count := math.prod([*dense_shape, *parts])):
+        size = numbers.size
+        raise ValueError(f"values has {size} numbers, but its shape needs {count}. Give {count}, or correct shape")
+    if numbers.size % math.prod(parts):
+        raise ValueError(f"values has {numbers.size} numbers, but {dtype} needs two for each element. Give one more")
     dense = encode(numbers.reshape([-1, *parts] if dense_shape is None else [*dense_shape, *parts]), dtype)
     if table.rows is None or shape is None:
         return dense
@@ -71,9 +76,13 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
                 f"values has {value}. Give a number, or [n, x] for n copies of x, with a whole n of 1 or more"
             )
         count, number = pair
-        read = float.fromhex(number) if isinstance(number, str) else float(number)
+        try:
+            read = float.fromhex(number) if isinstance(number, str) else float(number)
+        except (ValueError, OverflowError):
+            remedy = "Give a float, or its hexadecimal form such as '0x1p-149'"
+            raise ValueError(f"values has {number!r:.60}. {remedy}") from None
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
-            raise ValueError(f"values has {number}, but int64 needs whole numbers of at most 2**53")
+            raise ValueError(f"values has {number}, but dtype is int64. Give whole numbers of at most 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
 

@@ -67,7 +67,9 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         try:
             matching = sorted(directory.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            raise SuiteError(f"{FILE}, files: {pattern!r} is an invalid pattern: {error}. Correct it") from None
+            raise SuiteError(
+                f"{FILE}, files: {pattern!r} is an invalid pattern: {error}. Write it as cases/*.toml"
+            ) from None
         if not matching:  # as when the pattern is misspelt
             raise SuiteError(f"{FILE}, files: {pattern!r} matches no file in {directory}. Correct or remove it")
         files += matching

@@ -10,10 +10,10 @@ from ..file_rewrite import FileRewrite
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
-LIKE_GRADIENT = "The tensor has the name of a gradient, but cannot be traced to one."
-MADE_OF_GRADIENT = "The clipped expression contains a gradient, but it may not be one itself."
+LIKE_GRADIENT = "The tensor has the name of a gradient, but cannot be traced to one. If it is one, port this by hand."
+MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradient itself, port this by hand."
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
-UNKNOWN_ARGUMENTS = "Its arguments are unknown: {}"
+UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only the documented ones, by name."
 
 
 KINDS = ("in place", "functional", "any tensor", "unknown")

@@ -12,7 +12,7 @@ from ..source.module import Module
 from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
-ONLY_NAMED = "The class is not called here, so its arguments are unknown."
+ONLY_NAMED = "The class is not called here, so its arguments are unknown. Port the code that calls it by hand."
 
 
 def is_class(clip: FoundClip) -> bool:
