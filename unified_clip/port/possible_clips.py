@@ -18,9 +18,11 @@ from .source.syntax_tree import Target, is_name, keywords_of
 BY_NAME = "Which function getattr returns is only known at run time. Write the name of the function instead."
 MAY_BE_CLIP = "getattr may return a clip, but which one is only known at run time. Write its name instead."
 UNKNOWN_OWNER = (
-    "It has the name of a gradient clip, but the type of {} cannot be inferred. If it clips, port it by hand."
+    "This has the name of a gradient clip, but the type of {} cannot be inferred. If it clips, port it by hand."
 )
-UNKNOWN_PACKAGE = "It has the name of a gradient clip, but {} is not a supported package. If it clips, port it by hand."
+UNKNOWN_PACKAGE = (
+    "This has the name of a gradient clip, but {} is not a supported package. If it clips, port it by hand."
+)
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
@@ -53,7 +55,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     code = module.code(node)
     for package in imports.stars:
         if function := clip_function(f"{package}.{code}"):
-            why_not = f"It comes from {package} import *. Import it by name."
+            why_not = f"This name comes from {package} import *. Import it by name."
             yield FoundClip(node, f"{package}.{code}", function, why_not=why_not)
             return
     if not imports.stars or not module.is_unbound(node):
@@ -61,7 +63,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     functions = clip_functions()
     full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
     star = f"{imports.stars[-1]} import *"
-    why_not = f"Its name is not bound in this file and may come from {star}. Import it by name."
+    why_not = f"This name is not bound in the file, and may come from {star}. Import it by name."
     if full_name and ("." in code or CLIP_NAME.search(code)):
         yield FoundClip(node, code, functions[full_name], call, why_not)
     elif call is not None and CLIP_NAME.search(_last(node)):

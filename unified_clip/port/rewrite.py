@@ -48,7 +48,11 @@ def _set_meanings(file: FileRewrite) -> None:
     """Set the meaning of each clip, and flag clips that cannot be rewritten with certainty."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
-        reason = "This file uses the name unified_clip for something else. Rename that." if is_taken else clip.why_not
+        reason = (
+            "This file uses the name unified_clip for something else. Choose another name for that."
+            if is_taken
+            else clip.why_not
+        )
         try:
             file.sites[clip].meaning = meaning(file.module, clip)
         except UnsureError as error:

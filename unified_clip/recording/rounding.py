@@ -62,8 +62,8 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers, in ULP of the number `scale`, such as the total norm of which they are a
-    part.
+    """Return the difference of two numbers, in ULP of the number `scale`, such as the total norm to which they
+    contribute.
     """
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps

@@ -271,7 +271,7 @@ def tensor(text: str) -> str:
         ),
         (
             cases_of(NORM, "frameworks = ['caffe']"),
-            "suite.toml: case 'a: global_norm..' names the framework 'caffe'. Correct it",
+            "suite.toml: case 'a: global_norm..' names the framework 'caffe'. Correct the name",
         ),
         (cases_of(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (cases_of("{ call = 'global_norm' }, { call = 'global_norm' }"), "an earlier table makes the case"),
@@ -428,7 +428,7 @@ KNOWN = """
         (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' has no size. Remove it"),
         (
             ('framework = "numpy"', 'framework = "caffe"'),
-            "suite.toml: the entry of 'f' in known.toml names the framework 'caffe'. Correct it",
+            "suite.toml: the entry of 'f' in known.toml names the framework 'caffe'. Correct the name",
         ),
         (
             ("size = 0.1", 'size = 0.1\nversions = "2.1"'),

@@ -82,7 +82,10 @@ def test_a_name_that_is_something_else_where_an_import_fails_is_flagged() -> Non
 
 def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
     text, (site,) = ported("from torch.nn.utils import *\nclip_grad_norm_(p, 1.0)\n")
-    assert (site.verdict, site.reason) == ("flagged", "It comes from torch.nn.utils import *. Import it by name.")
+    assert (site.verdict, site.reason) == (
+        "flagged",
+        "This name comes from torch.nn.utils import *. Import it by name.",
+    )
     assert "unified_clip" not in text
 
 
@@ -96,7 +99,7 @@ def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
 )
 def test_a_name_of_a_module_that_may_come_from_a_star_is_flagged(star: str, name: str) -> None:
     _, (site,) = ported(f"from {star} import *\n{name}\n")
-    assert site.reason == f"It comes from {star} import *. Import it by name."
+    assert site.reason == f"This name comes from {star} import *. Import it by name."
 
 
 def test_arguments_get_the_names_that_ours_have() -> None:

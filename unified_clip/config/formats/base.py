@@ -217,7 +217,7 @@ class Format(ABC):
         if not problem and zero != "zeros" and settings.threshold == 0:
             effect = "switches clipping off" if zero == "off" else "fails in training"
             problem = (
-                f"a threshold of 0 {effect} there. In unified_clip, 0 makes all gradients 0. Set another threshold."
+                f"a threshold of 0 {effect} there. In unified_clip, 0 makes all gradients 0. Set a threshold above 0."
             )
         if problem:
             raise self.not_exported(problem)

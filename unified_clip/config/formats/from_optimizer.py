@@ -24,7 +24,7 @@ def data(optimizer: Any) -> dict[str, Any]:
             imported = read(optimizer, version)
             provenance = {"format": package.removeprefix("tf_"), "version": version, "notes": imported.notes}
             return {**imported.settings, "provenance": provenance}
-    advice = "is not an optimizer of Keras or Paddle. Pass one of these."
+    advice = "is not an optimizer of Keras or Paddle. Pass such an optimizer."
     if "torch" in packages:
         advice = "does not clip: with PyTorch, the training loop does. Import the trainer's configuration."
     elif "optax" in packages:

@@ -65,7 +65,7 @@ class Adapter(TensorConverter, Protocol):
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         """Return a parameter for each gradient.
 
-        need_clip: The attribute of each parameter. Only used if `marks_parameters` is True.
+        need_clip: The value of the attribute `need_clip` of each parameter. Only used if `marks_parameters` is True.
         """
         return [np.zeros(1) for _ in tensors]
 

@@ -71,7 +71,9 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
                 f"{FILE}, files: {pattern!r} is an invalid pattern: {error}. Write it as cases/*.toml"
             ) from None
         if not matching:  # as when the pattern is misspelt
-            raise SuiteError(f"{FILE}, files: {pattern!r} matches no file in {directory}. Correct or remove it")
+            raise SuiteError(
+                f"{FILE}, files: {pattern!r} matches no file in {directory}. Correct or remove the pattern"
+            )
         files += matching
     frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
@@ -88,7 +90,9 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     for name, place in named:
         if name not in frameworks:
-            raise SuiteError(f"{FILE}: {place} names the framework {name!r}. Correct it, or add [frameworks.{name}]")
+            raise SuiteError(
+                f"{FILE}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
+            )
     return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path))
 
 
@@ -127,7 +131,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
     remaining = [case for case in suite.cases if any(map(case.is_for_framework, frameworks))]
     if not remaining:
-        raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}. Choose others")
+        raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}. Choose other frameworks")
     return dataclasses.replace(suite, cases=remaining, frameworks=frameworks)
 
 

@@ -17,7 +17,7 @@ from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
     "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4. "
-    "Find out which version the file is for."
+    "Find out which version the file is for, and port this by hand."
 )
 
 

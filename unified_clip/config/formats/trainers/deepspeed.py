@@ -46,7 +46,10 @@ class DeepSpeed(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         default, notes = 0.0, []
         if document.get(KEY) == "auto":
-            raise document.wrong([KEY], "'auto' stands for max_grad_norm of HF's TrainingArguments. Import those.")
+            raise document.wrong(
+                [KEY],
+                "'auto' stands for max_grad_norm of HF's TrainingArguments. Import the file with these instead.",
+            )
         if document.get(*ARGUMENT) is not None:
             raise document.wrong(ARGUMENT, "DeepSpeed rejects this key. Set gradient_clipping instead.")
         if document.get(KEY, default=0.0) is None:
