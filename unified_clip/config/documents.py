@@ -151,7 +151,7 @@ def _check_kind(kind: str) -> None:
 
 
 class _UnreadableError(Exception):
-    """A text cannot be parsed. The error has the line, if it is known."""
+    """The error for a text that cannot be parsed. It has the line, if the parser reports one."""
 
     def __init__(self, line: int | None, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Fingerprints of how the elements of a weight are arranged. They show a weight that a port has not transposed."""
+"""Compute fingerprints of the order of a weight's elements. They show a weight that a port has not transposed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..tensors.arithmetic import Float64s
 from ..tensors.types import Dense
 
 Arrangement = Sequence[float]
-"""Two fingerprints: of the weight, and of its transpose."""
+"""Two fingerprints: that of the weight, and that of its transpose."""
 
 SAME = 1e-6
 """Fingerprints of the same elements differ by at most this, relative to the norm of the weight."""

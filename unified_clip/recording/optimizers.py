@@ -14,7 +14,7 @@ STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "l
 """The stages that this module compares."""
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""Where the optimizers of the frameworks are."""
+"""The modules of the frameworks' own optimizers."""
 
 EQUAL = 1e-6
 """Settings that differ by at most this, relatively, count as equal: some frameworks store them as float32."""
@@ -149,7 +149,7 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
 def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
     """Return whether two optimizers have the same class.
 
-    A class of the user's own may implement one that its name contains.
+    A class of the user also counts as the framework's class whose name its own name contains, such as MyAdam.
     """
     (short, long), names = sorted((_kind(left), _kind(right)), key=len), (left.optimizer, right.optimizer)
     is_own = not all(name.startswith(LIBRARIES) for name in names)

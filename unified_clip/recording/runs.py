@@ -13,7 +13,9 @@ from .lines import NO_CALLS, READABLE
 
 
 class RunError(Exception):
-    """A file is not a valid recording, or two recordings cannot be compared. The message says why, and what to do."""
+    """The error for an invalid recording, or for two that cannot be compared. The message has the reason and the
+    remedy.
+    """
 
 
 OPTIMIZER, LOGGED = '"optimizer": ', '"logged": '

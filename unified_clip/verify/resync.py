@@ -20,7 +20,7 @@ from ..tensors.types import Dense, to_numpy
 from .layouts import Layout, match_layout
 
 POLL = 0.005
-"""Seconds between two looks for the output of the old step."""
+"""Seconds between two searches for the output of the old step."""
 
 HOW = (
     "Yield the parameters themselves (torch.nn.Parameter, tf.Variable, Paddle's parameters), or assign the weights "
@@ -29,7 +29,9 @@ HOW = (
 
 
 class ResyncError(Exception):
-    """The weights of the old step cannot be copied into the new one. The message says why, and what to do."""
+    """The error if the weights of the old step cannot be copied into the new one. The message has the reason and the
+    remedy.
+    """
 
 
 class OldWeights:
@@ -43,7 +45,7 @@ class OldWeights:
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
         """Wait for the weights after a step. Return them under the names and in the layouts of `new`.
 
-        None if parameters do not match, or the old step has ended: `unified-clip verify` rejects such steps.
+        None if parameters do not match, or the old step has ended. `unified-clip verify` rejects such steps later.
         """
         path = self._directory / f"{step}.safetensors"
         while not path.exists():
@@ -70,7 +72,9 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write the weights into the parameters that a training step yields. ResyncError: one may be a copy."""
+    """Write the weights into the parameters that a training step yields. ResyncError: a parameter may be a copy, so
+    that writing has no effect.
+    """
     writers = {name: _writer(parameter) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
         if write is None:
@@ -84,7 +88,9 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter; None unless it is one that the framework trains."""
+    """Return a function that assigns an array to a parameter; None if the tensor is not a parameter that the framework
+    trains.
+    """
     framework = adapter_of(type(parameter))
     if framework == "torch":
         torch = sys.modules["torch"]
@@ -98,7 +104,7 @@ def _writer(parameter: Any) -> Callable[[Any], object] | None:
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:
-    """Return whether a generator function uses what a `yield` in it returns."""
+    """Return whether a generator function uses the value that one of its `yield` expressions returns."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):

@@ -20,7 +20,9 @@ TOLERANCE = 1e-3
 """Two updates count as multiples of each other, or as sums, if they differ by at most this much, relatively."""
 
 STORAGE_ULPS = 4
-"""Updates may differ by this many ULP of their parameter: storing rounds on both sides, and some steps round twice."""
+"""Updates may differ by this many ULP of their parameter: both sides round it when they store it, and some steps round
+twice.
+"""
 
 GREATEST = 2.0**127
 """Above this number, one ULP of float32 does not grow any more."""

@@ -45,7 +45,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class InvalidStepError(Exception):
-    """The function or its output does not have the form that `docs/verify.md` describes."""
+    """The error for a function or an output that does not have the form that `docs/verify.md` describes."""
 
 
 def main() -> None:

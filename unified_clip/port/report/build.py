@@ -18,7 +18,7 @@ from .model import Report
 
 
 class ReportError(ValueError):
-    """A report cannot be written or read. The message says why, and what to do."""
+    """The error for a report that cannot be written or read. The message has the reason and the remedy."""
 
 
 def build_report(

@@ -1,4 +1,4 @@
-"""Find causes of different gradients that are not in the clip: loss scales, repeated parameters, weights, data."""
+"""Find causes, other than the clip, of gradients that differ: loss scales, repeated parameters, weights, data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTSIDE_THE_CLIP = {"other data or loss", "other initial weights"}
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the gradients of one run contain a loss scale of about the factor by which the norms differ."""
+    """Return a cause if one run clips gradients that contain a loss scale: about the ratio of the two norms."""
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
             continue
@@ -91,7 +91,7 @@ def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
 
 
 def _orders(pair: CallPair) -> dict[str, str]:
-    """Return by name how the elements of each weight are arranged in one run relative to the other."""
+    """Return, by name of a weight, how its elements are arranged in one run relative to the other run."""
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
         a, b = pair.a.parameters.get(name), pair.b.parameters.get(other)
@@ -106,7 +106,9 @@ def _orders(pair: CallPair) -> dict[str, str]:
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return a cause that follows because weights were recorded: what is computed from equal numbers differs."""
+    """Return a cause that recorded weights show. If they agree and gradients differ, it is the loss or the data. If
+    gradients agree and the next weights differ, it is the optimizer.
+    """
     if point.index >= len(point.pairs):
         return None
     pair = point.pairs[point.index]
@@ -136,7 +138,7 @@ def _clips_agree(pair: CallPair) -> bool:
 
 
 def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, RecordedCall, RecordedCall]]:
-    """Return (run, its call, the call of the other run), for the second run first."""
+    """Return (run, its call, the other run's call) for each run. The second run comes first."""
     return [(point.b, pair.b, pair.a), (point.a, pair.a, pair.b)]
 
 

@@ -1,4 +1,6 @@
-"""Join the causes of clip calls with those of optimizers' steps, so that each difference is explained once."""
+"""Join the causes of differences between clip calls with those between optimizers' steps: each difference is explained
+once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Explained = Mapping[Divergence, Sequence[Cause]]
 """Divergences with their causes."""
 
 BEFORE = ("gradients cleared", "backward passes", "clips")
-"""The stages of optimizers' steps that act before the clip of their step, or do not clip there."""
+"""The stages of optimizers' steps that come before the clip of their step, or that show a missing clip."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
@@ -60,9 +62,9 @@ def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> It
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Explain scaled gradients by the number of backward passes, if their factor is that of the passes.
+    """Explain scaled gradients by the numbers of backward passes, if the ratio of these numbers is the factor.
 
-    If another cause explains the gradients of this step, the number of passes is none.
+    If another cause explains the gradients of this step, the numbers of passes do not count as a cause.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -77,7 +79,7 @@ def _accumulated(
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether two norms have the ratio of the numbers of backward passes."""
+    """Return whether the ratio of two norms is that of the numbers of backward passes."""
     numbers = (passes.a, passes.b, scaled.a, scaled.b)
     if not all(isinstance(each, int | float) and each for each in numbers):
         return False
@@ -104,7 +106,9 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """Explain the first unexplained divergence by elimination, unless an earlier cause may have caused it."""
+    """Explain the first unexplained divergence by `before_clips.by_elimination`, unless an earlier cause may have
+    caused it.
+    """
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):
         first = next(divergence for divergence in joined if divergence.stage in STAGES)

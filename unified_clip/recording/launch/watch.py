@@ -27,7 +27,7 @@ PLAIN_INTERVAL = 30.0
 """Seconds between two lines if stderr is not a terminal."""
 
 RECENT = 100
-"""The share of clipped calls is shown of all calls, and of this many recent ones."""
+"""The view has the share of clipped calls among all calls, and among this many recent calls."""
 
 MOST_ROWS = 8
 """At most this many processes are shown."""
@@ -53,7 +53,7 @@ class WatchedProcess:
     learning_rate: str = "-"
 
     def read_on(self) -> None:
-        """Read the lines that were written since the last time."""
+        """Read the lines that the process has written since the last call of this method."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -150,7 +150,7 @@ class Terminal:
         self._lines, self._size = 0, os.terminal_size((0, 0))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Draw these lines, and reserve more room if there are more lines than before."""
+        """Draw these lines. Reserve more room if there are more of them than before."""
         size = os.get_terminal_size(self._stream.fileno())
         height = size.lines
         if height < 3 * len(lines):
@@ -168,7 +168,7 @@ class Terminal:
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 
     def release(self) -> None:
-        """Erase the lines, and let the whole terminal scroll again."""
+        """Erase the lines that `draw` has drawn, and let the whole terminal scroll again."""
         if self._lines:
             height = self._size.lines
             self._write(f"\x1b7\x1b[r\x1b[{height - self._lines + 1};1H\x1b[J\x1b8")
@@ -186,7 +186,7 @@ def has_live_view() -> bool:
 
 @contextmanager
 def watching(directory: Path) -> Iterator[None]:
-    """Show the numbers of all processes while the block runs, and the last ones when it ends."""
+    """Show the numbers of all processes while the `with` block runs, and the last numbers when it ends."""
     watcher, ended = Watcher(directory), threading.Event()
     thread = threading.Thread(target=_show, args=(watcher, ended), daemon=True)
     thread.start()

@@ -16,24 +16,24 @@ MOST_COLUMNS = 640
 
 
 class Point(ReportModel):
-    """The numbers at one step, or of several neighbouring steps."""
+    """A point of a curve: the numbers at one step, or at several neighbouring steps."""
 
     step: int
-    """The first of these steps."""
+    """The first of the steps at this point."""
 
     low: Real | None
     high: Real | None
-    """The smallest and the largest finite number; null if none is finite."""
+    """`low` and `high` are the smallest and the largest finite number; null if no number is finite."""
 
     not_finite: int
     """How many numbers are NaN or infinite."""
 
 
 class ClipPoint(Point):
-    """The norms at one step, or of several neighbouring steps."""
+    """A point of a curve of norms: the norms at one step, or at several neighbouring steps."""
 
     threshold: Real | None
-    """The last threshold; null if none is a finite number."""
+    """The last finite threshold at this point; null if there is none."""
 
     clipped: int
     """How many calls clipped a gradient."""
@@ -62,7 +62,7 @@ def number_points(numbers: Iterable[tuple[int, float]]) -> list[Point]:
 
 
 def learning_rates(steps: Sequence[OptimizerStep]) -> list[Point]:
-    """Return the curve of the learning rates. Parameter groups may have several."""
+    """Return the curve of the learning rates. A step has several if its parameter groups have different ones."""
     rates = [(step.step, step.settings.get("lr")) for step in steps]
     listed = ((step, rate if isinstance(rate, tuple) else [rate]) for step, rate in rates if rate is not None)
     return number_points((step, float(rate)) for step, of_groups in listed for rate in of_groups)
@@ -75,7 +75,7 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Return the items of (step, item) by step, or by groups of neighbouring steps if there are many."""
+    """Group the items of (step, item) by step. If there are many steps, group those of neighbouring steps."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

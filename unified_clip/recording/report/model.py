@@ -46,7 +46,9 @@ class Parting(ReportModel):
     """The distance of two numbers; null if the stage is not a number."""
 
     ulps_at_its_size: Real | None
-    """The distance in ULP of the number at whose size it was rounded."""
+    """The difference in ULP of a larger number, because rounding that number may have caused it. null if the stage is
+    not a number.
+    """
 
     findings: list[Finding]
     """The causes that the numbers confirm."""

@@ -1,4 +1,4 @@
-"""Plot one or two recorded runs over their steps, as SVG: norms, thresholds and clipped steps; losses; distances."""
+"""Plot one or two recorded runs by step, as SVG: norms, thresholds, clipped steps, losses and distances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_DOTS = 160
 """With more points than this, clipped steps are marked below the curve, but not on it."""
 
 FLOOR = 226
-"""The height of the x axis from the top."""
+"""The distance of the x axis from the top of the plot, in pixels."""
 
 ROW = 16
 """The height of a row of marks below the axis."""
@@ -30,7 +30,7 @@ LOGARITHMIC = 50
 """If the largest positive number is more than this many times the smallest one, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""Relative distances below this are drawn as this."""
+"""Smaller relative distances are drawn at this height."""
 
 Curve = Sequence[Point]
 
@@ -43,7 +43,7 @@ class Frame:
     last: int
     low: float
     high: float
-    """The ends of the y axis: numbers, or powers of ten if it is logarithmic."""
+    """`low` and `high` are the ends of the y axis: numbers, or powers of ten if the axis is logarithmic."""
 
     logarithmic: bool
 
@@ -56,11 +56,11 @@ class Frame:
         return self.at(number)
 
     def at(self, place: float) -> float:
-        """Return the height of a place between `low` and `high`."""
+        """Return the y coordinate of a place between `low` and `high`."""
         return FLOOR - (FLOOR - TOP - 14) * (max(place, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yield (height, label) of each tick."""
+        """Yield (y coordinate, label) of each tick of the y axis."""
         if self.logarithmic:
             low, high = round(self.low), round(self.high)
             yield from ((self.at(power), power_of_ten(power)) for power in range(low, high + 1, _stride(high - low)))
@@ -168,7 +168,7 @@ def _marked(frame: Frame, partings: Sequence[int]) -> Iterator[Markup]:
 
 
 def _curves(run: Curve, frame: Frame) -> Iterator[Markup]:
-    """Yield the curve of the largest number at each point, and the band from there to the smallest one."""
+    """Yield the curve of the largest number at each point, and the band between the largest and the smallest number."""
     highest = [(frame.x(each.step), frame.y(each.high)) for each in run if each.high is not None]
     lowest = [(frame.x(each.step), frame.y(each.low)) for each in reversed(run) if each.low is not None]
     if highest:

@@ -35,7 +35,7 @@ RULED_OUT_BY_NORMS = {
     "scaled gradients": "any factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""The same for causes that need norms of parameters."""
+"""The same table for causes whose test needs norms of parameters."""
 
 RULED_OUT_BY_STEPS = {
     "another learning rate": "another learning rate",
@@ -44,7 +44,7 @@ RULED_OUT_BY_STEPS = {
     "left-out clip": "a left-out clip",
     "clipping after the step": "clipping after the step",
 }
-"""The same for causes that need steps of optimizers."""
+"""The same table for causes whose test needs steps of optimizers."""
 
 COUNTS = {
     "calls": "clip calls",
@@ -52,7 +52,7 @@ COUNTS = {
     "norms": "norms",
     "backward passes": "backward passes before it",
 }
-"""By stage, what is counted."""
+"""By stage of a divergence between two counts, what is counted."""
 
 UNEXPLAINED = "Unexplained: no known cause fits these numbers."
 
@@ -179,7 +179,7 @@ def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Num
 
 
 def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:
-    """Return the sentence about a divergence without a cause of its own."""
+    """Return the sentence about a divergence for which no cause was found."""
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
     return f"It can follow from the difference at step {steps[0].step}." if steps else UNEXPLAINED
@@ -196,7 +196,9 @@ def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about what to compare if the first divergence is unexplained, and before the clip; else []."""
+    """Return a sentence about what to compare, if the first divergence is unexplained and comes before the clip; else
+    [].
+    """
     first, runs = _first_unexplained(comparison), (comparison.a, comparison.b)
     if first is None or first.stage not in ("weight", "gradient", "norm") or first is not comparison.first:
         return []
