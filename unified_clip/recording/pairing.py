@@ -129,7 +129,7 @@ def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRu
 
 
 def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
-    counts = [_tensor_count(line) for line in other.lines]
+    counts = [_count_beside(line, run.lines[0]) for line in other.lines]
     counted_by_calls = [line.step for line in run.lines] == list(range(1, len(run.lines) + 1))
     if not (counted_by_calls and all(count > 1 for count in counts) and sum(counts) == len(run.lines)):
         return run
@@ -145,8 +145,9 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
-            if _tensor_count(lines[0]) > 1 and _is_single(others[0]):
-                most = _tensor_count(lines[0]) if len(lines) > 1 else len(others)
+            tensors = _count_beside(lines[0], others[0])
+            if tensors > 1 and _is_single(others[0]):
+                most = tensors if len(lines) > 1 else len(others)
                 count = count_mergeable(others[:most])
                 others[:count] = [merge_calls(others[:count])]
         for lines, taken in zip(rest, merged, strict=True):
@@ -162,6 +163,12 @@ def _tensor_count(line: RecordedCall) -> int:
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
+
+
+def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
+    """Return the number of gradients that a call clips per tensor, or globally where the other run clips by value."""
+    is_other_rule = line.rule == "global" and other.rule == "value"
+    return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
 
 def _is_single(line: RecordedCall) -> bool:

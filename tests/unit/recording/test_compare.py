@@ -905,3 +905,23 @@ def test_steps_of_a_graph_have_the_number_of_clips_before_them(tmp_path: Path) -
     lines = [step_line(1, clips=1), line(1), step_line(1, clips=1), line(2)]
     steps = runs.read(written(tmp_path / "a.jsonl", lines)).optimizer_steps
     assert [step.calls for step in steps] == [1, 2]
+
+
+@pytest.mark.parametrize("counts_calls", [True, False])
+def test_a_loop_of_clips_by_value_is_another_rule_than_one_global_clip(compared: Any, counts_calls: bool) -> None:
+    by_value = {
+        "rule": "value",
+        "threshold": [-0.5, 0.5],
+        "norm_type": None,
+        "norm": None,
+        "coef": None,
+        "call": "clip",
+    }
+    loop = [{**line(step, {name: norm}), **by_value} for step in (1, 2) for name, norm in NORMS.items()]
+    if counts_calls:
+        loop = [{**each, "step": number} for number, each in enumerate(loop, start=1)]
+    once = [line(1, count=3), line(2, count=3)]
+    for lines in ((loop, once), (once, loop)):
+        found = compared(*lines)
+        assert mistakes(found) == ["another rule"]
+        assert [len(run.lines) for run in (found.a, found.b)] == [2, 2]
