@@ -1,0 +1,109 @@
+"""docs/my-loss-curve-differs.md: its scripts run, and `unified-clip compare` prints the causes on the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "my-loss-curve-differs.md").read_text(encoding="utf-8")
+
+SCRIPTS: dict[str, str] = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+CHANGES: dict[str, str] = dict(re.findall(r"```diff\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+PRINTED: dict[str, str] = dict(re.findall(r"```\w+\n# (\w+)\.py\n(?:(?!```).)*```\n```text\n(.*?)```", PAGE, re.DOTALL))
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def changed(name: str) -> str:
+    """Return train.py with the lines of a change."""
+    (old,) = re.findall(r"^-(.*\n)", CHANGES[name], re.MULTILINE)
+    new = re.findall(r"^\+(.*\n)", CHANGES[name], re.MULTILINE)
+    assert SCRIPTS["train"].count(old) == 1
+    return SCRIPTS["train"].replace(old, "".join(new))
+
+
+def run(folder: Path, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+def record(folder: Path, name: str, code: str) -> None:
+    (folder / f"{name}.py").write_text(code, encoding="utf-8")
+    run(folder, "-m", "unified_clip", "record", f"{name}.jsonl", "--norms", "--", sys.executable, f"{name}.py")
+
+
+def same(line: str, expected: str) -> bool:
+    """Return whether two lines have the same text, and the same numbers up to the rounding of another processor."""
+    if NUMBER.sub("#", line) != NUMBER.sub("#", expected):
+        return False
+    printed, numbers = ([float(each) for each in NUMBER.findall(text)] for text in (line, expected))
+    return printed == pytest.approx(numbers, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the weights, the batches, and the recordings of the scripts that the page compares with."""
+    if find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    path = tmp_path_factory.mktemp("page")
+    run(path, "-c", SCRIPTS["data"])
+    for name in ("train", "port"):
+        record(path, name, SCRIPTS[name])
+    return path
+
+
+def test_every_block_of_output_belongs_to_a_script() -> None:
+    assert PAGE.count("```text") == len(PRINTED) == 9
+    assert set(PRINTED) == CHANGES.keys() | SCRIPTS.keys() - {"data", "train", "port"}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_the_script_is_named(folder: Path, name: str) -> None:
+    record(folder, name, changed(name))
+    check(folder, "train", name, PRINTED[name])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("paddle_script", "paddle"),
+        ("tensorflow_2_script", "tensorflow"),
+        ("keras_script", "keras"),
+        ("tensorflow_1_script", "tensorflow"),
+    ],
+)
+def test_a_difference_of_a_framework_is_named(folder: Path, name: str, package: str) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    record(folder, name, SCRIPTS[name])
+    check(folder, name, "port", PRINTED[name])
+
+
+def check(folder: Path, old: str, new: str, printed: str) -> None:
+    """Check that `compare` prints these lines in this order, and writes the page."""
+    output = iter(
+        run(folder, "-m", "unified_clip", "compare", f"{old}.jsonl", f"{new}.jsonl", "--html", "r.html").splitlines()
+    )
+    for expected in printed.splitlines():
+        assert any(same(line, expected) for line in output), expected
+    assert "first difference: step " in (folder / "r.html").read_text(encoding="utf-8")
+
+
+def test_the_links_of_the_page_exist() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", PAGE):
+        file, _, anchor = target.partition("#")
+        text = (DOCS / file).read_text(encoding="utf-8") if file else PAGE
+        titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        assert not anchor or anchor in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles]
