@@ -66,7 +66,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     found: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and _is_late(a) != _is_late(b):
         late, early = (a, b) if _is_late(a) else (b, a)
-        sentence = f"{late.name} clips after its optimizer has stepped, and {early.name} before"
+        sentence = f"{late.name} clips after its optimizer has stepped, and {early.name} clips before the step"
         counts = (0, 1) if late is a else (1, 0)
         found["", ""] = StepDifference(Divergence(1, "clips", *counts), Cause("clipping after the step", sentence))
     shift = _rate_shift(a, b)
@@ -142,7 +142,7 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
             sentence = f"{b.name} differs from {a.name} as with {name} {_text(new)} instead of {_text(old)}"
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     if not _are_one_kind(left, right):
-        sentence = f"{a.name} steps by {left.optimizer}, {b.name} by {right.optimizer}"
+        sentence = f"{a.name} uses the optimizer {left.optimizer}, and {b.name} uses {right.optimizer}"
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
 
 

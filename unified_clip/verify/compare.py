@@ -260,7 +260,7 @@ def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_u
     if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
         return Cause(
             "another optimizer",
-            "the clipped gradients are the same, and the updates are not: check the learning rate, momentum and weight "
+            "the clipped gradients are the same, but the updates differ: check the learning rate, momentum and weight "
             "decay of both optimizers, and whether one of them also clips or scales",
         )
     for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):

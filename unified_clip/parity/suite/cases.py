@@ -250,7 +250,10 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
         f"container = 'tensor' takes exactly one gradient, not {count}. Choose another container",
     )
     contained = call.in_place or call.style in ("list", "measure")
-    yield form.container != "list" and not contained, "this function takes no container of gradients. Remove container"
+    yield (
+        form.container != "list" and not contained,
+        "this function takes no container of gradients. Remove the key container",
+    )
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
         yield (
             bool(values) and len(values) != count,

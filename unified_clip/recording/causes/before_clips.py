@@ -116,15 +116,13 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
     if not weights or len(weights) < len(pair.a.parameters) or point.first.parameter is None:
         return None
     if point.first.stage == "gradient":
-        sentence = (
-            "the weights agree, and the gradients differ before the clip: the data, the forward pass or the loss differ"
-        )
+        sentence = "the weights agree, and the gradients differ before the clip: compare data, forward pass and loss"
         return Cause("other data or loss", sentence)
     if point.first.stage == "weight" and point.index and _clips_agree(point.pairs[point.index - 1]):
         step = point.pairs[point.index - 1].a.step
         sentence = (
-            f"the gradients and coefficients of step {step} agree, and the weights differ after it: the optimizers, "
-            "their learning rates or their other settings differ"
+            f"the gradients and coefficients of step {step} agree, and the weights differ after it: compare the "
+            "optimizers, their learning rates and their other settings"
         )
         return Cause("another optimizer", sentence)
     return None

@@ -112,7 +112,10 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
     for run, due, observed in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
         if cause := _find_in_norms(due, list(observed.values())):
             is_matched = cause.kind == "swapped" and not any(name in pair.b.parameters for name in due)
-            hint = ". They were matched by shape and order: if that is wrong, pass their names with --map" * is_matched
+            hint = (
+                ". Parameters were matched by shape and order: if that is wrong, pass their names with --map"
+                * is_matched
+            )
             return point.cause(cause.kind, f"{cause.sentence}{hint}", run)
     return None
 
@@ -307,7 +310,7 @@ def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None
     rounded = [f"{line.call} of {run.name}" for run, line in lines if not _is_by_formula(line, EXACT)]
     return Cause(
         "rounding",
-        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients are those of the same formula, except "
+        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula, except "
         f"for the rounding of {' and '.join(rounded)}; allow it with --max-ulp",
     )
 

@@ -182,7 +182,7 @@ def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str
     """Return the sentence about a divergence for which no cause was found."""
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
-    return f"It can follow from the difference at step {steps[0].step}." if steps else UNEXPLAINED
+    return f"This difference can follow from the one at step {steps[0].step}." if steps else UNEXPLAINED
 
 
 def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:

@@ -66,7 +66,7 @@ class HuggingFace(Format):
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0)
         if deepspeed := document.get("deepspeed"):
             if not isinstance(deepspeed, dict) or deepspeed.get("gradient_clipping") != "auto":
-                advice = 'Import that, or set gradient_clipping = "auto" there.'
+                advice = 'Import that configuration, or set gradient_clipping = "auto" in it.'
                 raise document.wrong(["deepspeed"], f"DeepSpeed clips by its own configuration. {advice}")
             notes.append("DeepSpeed clips, and takes gradient_clipping from max_grad_norm.")
         optimizer = str(document.get("optim"))
