@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -925,3 +926,14 @@ def test_a_loop_of_clips_by_value_is_another_rule_than_one_global_clip(compared:
         found = compared(*lines)
         assert mistakes(found) == ["another rule"]
         assert [len(run.lines) for run in (found.a, found.b)] == [2, 2]
+
+
+def test_a_cause_is_explained_once_and_then_named(compared: Any) -> None:
+    found = compared([line(1), line(2)], [line(1, threshold=2.0), line(2, threshold=2.0)])
+    (first, causes), again = *found.divergences.items(), dataclasses.replace(found.first, step=2)
+    both = dataclasses.replace(found, divergences={first: causes, again: causes})
+    printed = sentences.describe(both)
+    assert sum(sentence.startswith("Another threshold: ") for sentence in printed) == 1
+    assert printed[printed.index("Another threshold, as at step 1.") - 1].startswith(
+        "They differ by more than rounding"
+    )

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ...causes.observation import Cause
 from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..compare import RecordingComparison
 from ..divergence import Divergence, StageAgreement
@@ -62,7 +63,7 @@ Numbered = tuple[int, float]
 
 
 class Explanation(NamedTuple):
-    """A divergence in a sentence, and sentences about its causes that no earlier divergence has."""
+    """A divergence in a sentence, and sentences about its causes. A cause of an earlier divergence is only named."""
 
     divergence: Divergence
     what: str
@@ -118,12 +119,19 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
     """Yield each divergence with its causes."""
+    steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
         what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}."
-        why = [str(each) for each in findings] or [_unexplained(comparison, divergence)]
+        why = [_as_before(each, steps[each]) if each in steps else str(each) for each in findings]
+        why = why or [_unexplained(comparison, divergence)]
         yield Explanation(divergence, what, [sentence for sentence in why if sentence not in earlier])
+        steps |= {each: divergence.step for each in findings if each not in steps}
         earlier += why
+
+
+def _as_before(cause: Cause, step: int) -> str:
+    return f"{cause.kind[:1].upper()}{cause.kind[1:]}, as at step {step}."
 
 
 def notes(comparison: RecordingComparison) -> list[str]:
