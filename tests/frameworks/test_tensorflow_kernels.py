@@ -116,9 +116,6 @@ def test_special_values_and_subnormal_numbers(value: float, limit: float) -> Non
     grads = [tf.constant([value, value]), tf.constant([0.0, -0.0])]
     clipped, norm = tf.function(lambda given: uc.clip_by_global_norm(given, limit))(grads)
     wanted, wanted_norm = uc.clip_by_global_norm(grads, limit)
-    if value == 1e-41 and limit == 1e-42:
-        assert 0 < clipped[0].numpy()[0] < value
-        return
     np.testing.assert_array_equal(norm, wanted_norm if wanted_norm > 1e-38 or value != 1e-41 else 0.0)
     for one, other in zip(clipped, wanted, strict=True):
         assert one.numpy().tobytes() == other.numpy().tobytes()

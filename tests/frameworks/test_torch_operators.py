@@ -190,6 +190,7 @@ def test_a_derivative_by_a_tensor_that_requires_one() -> None:
 def test_pytorch_finds_no_fault_in_the_operators(per_tensor: bool) -> None:
     grads = gradients()
     torch.library.opcheck(NORM.default, (grads, 2.0, per_tensor))
+    torch.library.opcheck(torch.ops.unified_clip.kernel_norm.default, (grads, 2.0, per_tensor))
     coef = torch.full([len(grads)] if per_tensor else [], 0.5, dtype=torch.float64)
     torch.library.opcheck(SCALE.default, (grads, coef, per_tensor))
 

@@ -13,6 +13,7 @@
 #include "interpreter_lock.hpp"
 #include "norm.hpp"
 #include "tensorflow.hpp"
+#include "torch.hpp"
 #include "xla.hpp"
 
 namespace {
@@ -112,6 +113,9 @@ NB_MODULE(_kernels, module) {
     module.attr("xla_norm") = nb::steal(PyCapsule_New(reinterpret_cast<void*>(&xla::handle), nullptr, nullptr));
     module.def("register_tensorflow", &tensorflow::register_operations,
                "Register the operations UnifiedClipNorm and UnifiedClipScale. Return whether this TensorFlow takes them.");
+
+    module.def("register_torch", &torch::register_operators,
+               "Implement unified_clip::kernel_norm and unified_clip::scale_. Return whether this PyTorch takes them.");
 
     nb::class_<TensorList> list(module, "TensorList", "Tensors in CPU memory.");
     list.def_static("of_arrays", &TensorList::of_arrays, "arrays"_a, "codes"_a, "writable"_a = false,

@@ -28,6 +28,7 @@ void transform(const Spans& from, const Spans& to, std::size_t threads, const Co
 
 // A coefficient for all spans, or one for each. A coefficient of 1 copies: no bit of a NaN changes.
 inline void scale(const Spans& from, const Spans& to, const std::vector<double>& coefs, std::size_t threads) {
+    const Ieee ieee;
     transform(from, to, threads, [&](std::size_t i, const char* x, char* out, std::size_t count) {
         const double coef = coefs[coefs.size() == 1 ? 0 : i];
         if (coef == 1)

@@ -303,8 +303,4 @@ def _collected(
 BACKEND = TorchBackend()
 
 
-operators.register(
-    lambda tensors: collected.path_over(BACKEND, COLLECTOR.of_tensors(tensors, False, False)),
-    lambda tensors: host.HostPath(BACKEND, tensors),
-    norm_by_operations,
-)
+operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_by_operations)

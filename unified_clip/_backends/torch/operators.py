@@ -1,32 +1,32 @@
 """The compiled kernels as operators of PyTorch, for the graphs of `torch.compile` on the CPU.
 
 `unified_clip::norm` and `unified_clip::scale_` do what the host path does. The rule between them is part of the graph.
+`norm` has derivatives and rules for `torch.func.vmap`. Where nobody asks for these, PyTorch's compiler replaces it by
+`kernel_norm`, which like `scale_` is in `_native/torch.hpp`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch.autograd import forward_ad
 
 from ..._compute import host
-from ..._core.path import CollectedPath, Path
+from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 from .conditions import is_real
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
-CollectedPathOf = Callable[[Sequence[Tensor]], CollectedPath | None]
 HostPathOf = Callable[[Sequence[Tensor]], Path]
 
 LIBRARY = torch.library.Library("unified_clip", "DEF")
 LIBRARY.define("norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor")
+LIBRARY.define("kernel_norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor")
 LIBRARY.define("scale_(Tensor(a!)[] tensors, Tensor coef, bool per_tensor) -> ()")
 
-ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs")
+ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.register_torch()
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
@@ -54,56 +54,36 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 
-def register(collected_path: CollectedPathOf, host_path: HostPathOf, norm_by_operations: NormByOperations) -> None:
+def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> None:
     """Implement the operators.
 
-    `collected_path`: returns the host path over tensors without gaps that are not empty, else None. `host_path`: over
-    tensors of any layout. `norm_by_operations`: computes the norm by PyTorch's operations, which have derivatives and
-    rules for `torch.func.vmap`.
+    `host_path`: returns the host path over tensors. `norm_by_operations`: computes the norm by PyTorch's operations,
+    which have derivatives and rules for `torch.func.vmap`.
     """
 
-    def plain_path(tensors: list[Tensor], per_tensor: bool) -> tuple[Any, list[Tensor]]:
-        """Return the path, and its tensors: copies of those with gaps in memory."""
-        path = collected_path(tensors)
-        if path is None:
-            tensors = [tensor.resolve_neg().contiguous() for tensor in tensors]
-            path = collected_path(tensors)
-        assert path is not None
-        return path.per_tensor() if per_tensor else path, tensors
-
-    def compute_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
-        path: Path
-        if per_tensor:
-            path = plain_path(tensors, per_tensor)[0]
-        else:
-            path = collected_path(tensors) or host_path([tensor.resolve_neg() for tensor in tensors])
+    def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
+        if p in (1, 2):
+            return torch.ops.unified_clip.kernel_norm(tensors, p, per_tensor)
+        path = host_path([tensor.resolve_neg() for tensor in tensors])  # norms per tensor have order 2
         with path.scope():
-            return torch.from_numpy(np.asarray(path.norm(p), np.float64))
-
-    def compute_products(tensors: list[Tensor], coef: Tensor, per_tensor: bool) -> None:
-        path, plain = plain_path(tensors, per_tensor)
-        with path.scope():
-            for write in path.prepare_scale(coef.numpy() if per_tensor else coef.item()):
-                write.make()
-        for tensor, changed in zip(tensors, plain, strict=True):
-            if changed is not tensor:
-                tensor.copy_(changed)
-
-    def describe_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
-        return tensors[0].new_empty([len(tensors)] if per_tensor else [], dtype=torch.float64)
+            return torch.tensor(path.norm(p), dtype=torch.float64)
 
     def norm_with_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if recorded or _have_tangents(tensors):
             return norm_by_operations(tensors, p, per_tensor)
         with torch._C._AutoDispatchBelowAutograd():
-            return norm(tensors, p, per_tensor=per_tensor)
+            operator = torch.ops.unified_clip.kernel_norm if p in (1, 2) else torch.ops.unified_clip.norm
+            return operator(tensors, p, per_tensor)
 
-    LIBRARY.impl("norm", compute_norm, "CPU")
+    def describe_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
+        return tensors[0].new_empty([len(tensors)] if per_tensor else [], dtype=torch.float64)
+
+    LIBRARY.impl("norm", norm_without_derivative, "CPU")
     LIBRARY.impl("norm", norm_with_derivative, "Autograd")
     LIBRARY.impl("norm", norm_by_operations, "FuncTorchBatchedDecomposition")
-    LIBRARY.impl("scale_", compute_products, "CPU")
-    torch.library.register_fake("unified_clip::norm", describe_norm, lib=LIBRARY)
+    for operator in ("norm", "kernel_norm"):
+        torch.library.register_fake(f"unified_clip::{operator}", describe_norm, lib=LIBRARY)
     torch.library.register_fake("unified_clip::scale_", lambda tensors, coef, per_tensor: None, lib=LIBRARY)
 
 
