@@ -179,6 +179,9 @@ class DevicePath:
     def per_tensor(self) -> Path | None:
         return None
 
+    def tensor_norms(self, p: float) -> list[float] | None:
+        return None
+
     def scope(self) -> AbstractContextManager[Any]:
         return self._backend.scope(self._differentiable)
 

@@ -48,7 +48,16 @@ class HostPath:
     def framework(self) -> str:
         return self._backend.name
 
+    _square_sums: tuple[list[float], list[float]] | None = None
+    """The sums of `tensor_norms`, with their relative errors. The next `norm` uses them."""
+
     def norm(self, p: float) -> Scalar:
+        if p == 2 and self._square_sums is not None:
+            (sums, errors), self._square_sums = self._square_sums, None
+            with processor.ieee_arithmetic():
+                (norm,), doubtful = kernels.certified_roots([math.fsum(sums)], [max(errors, default=0.0) + 2.0**-52])
+            if not doubtful.size and math.isfinite(norm):
+                return float(norm)
         if p == 2 or (p == 1 and not self._has_complex):
             return self._list.norm(int(p), self.norm_dtype == "float64", self._threads)
         if p == 1:
@@ -57,6 +66,16 @@ class HostPath:
             return self.max_abs(self.norm_dtype)
         with processor.ieee_arithmetic():
             return kernels.general_norm(self._parts, p, self.norm_dtype, self._threads)
+
+    def tensor_norms(self, p: float) -> list[float] | None:
+        if p != 2 or isinstance(self._list, kernels.ArrayList) or self._list.has_float64:
+            return None
+        with processor.ieee_arithmetic():
+            self._square_sums = self._list.square_sums(self._threads)
+            norms, doubtful = kernels.certified_roots(*self._square_sums)
+            for index in doubtful.tolist():
+                norms[index] = HostPath(self._backend, [self._tensors[index]]).norm(2)
+        return [float(norm) for norm in norms]
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         if p == 2 or not self._has_complex:

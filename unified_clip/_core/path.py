@@ -55,6 +55,9 @@ class Path(Protocol):
     def norm(self, p: float) -> Scalar:
         """Return the p-norm over all tensors, rounded to `norm_dtype`, as float64."""
 
+    def tensor_norms(self, p: float) -> list[float] | None:
+        """Return the p-norm of each tensor, from one pass over all; None if each tensor needs a path of its own."""
+
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the only tensor, reduced over `axes`, kept with length 1.
 

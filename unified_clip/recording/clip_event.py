@@ -184,17 +184,23 @@ class ClipEvent:
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
         """Record the norm of each gradient and of its weight, with the clip's `norm_type`."""
         backend, p = clip.gradients.backend, clip.p or 2.0
-        self.fields["parameters"] = {}
-        for name, index in names.items():
-            value, leaf = clip.gradients.values[index], clip.gradients.leaves[index]
-            fields = self.fields["parameters"][name] = {"shape": list(backend.shape(value) or ())}
-            self._norm(backend, value, p, fields, "norm")
-            if leaf.parameter is not leaf.tensor and backend.is_tensor(leaf.parameter):
-                weight = backend.as_tensor(leaf.parameter)
-                if backend.dtype(weight) in (*FLOATING, *COMPLEX):
-                    self._norm(backend, weight, p, fields, "weight")
-                    if name in new and not self.in_graph:
-                        self._arrange(backend, weight, fields)
+        gradients = {name: clip.gradients.values[index] for name, index in names.items()}
+        fields: dict[str, dict[str, Any]] = {
+            name: {"shape": list(backend.shape(gradient) or ())} for name, gradient in gradients.items()
+        }
+        self.fields["parameters"] = fields
+        leaves = {name: clip.gradients.leaves[index] for name, index in names.items()}
+        weights = {
+            name: backend.as_tensor(leaf.parameter)
+            for name, leaf in leaves.items()
+            if leaf.parameter is not leaf.tensor and backend.is_tensor(leaf.parameter)
+        }
+        weights = {name: each for name, each in weights.items() if backend.dtype(each) in (*FLOATING, *COMPLEX)}
+        is_shared = clip.n is None and len(names) == len(clip.group)  # the total norm is measured next
+        self._put_norms(backend, gradients, p, fields, "norm", clip.path if is_shared else None)
+        self._put_norms(backend, weights, p, fields, "weight")
+        for name in weights.keys() & new if not self.in_graph else ():
+            self._arrange(backend, weights[name], fields[name])
         low, high = self.fields["threshold"] if clip.rule == "value" and self.fields["threshold"] else (0.0, 1.0)
         dtypes = {backend.dtype(value) for value in clip.gradients.values}
         if low == -high and len(dtypes) == 1:
@@ -222,10 +228,27 @@ class ClipEvent:
                 if index in norms
             }
 
-    def _norm(self, backend: Backend, tensor: Any, p: float, fields: dict[str, Any], key: str) -> None:
-        path = backend.path([tensor], differentiable=False)
-        with path.scope():
-            self._put(path, fields, key, path.norm(p))
+    def _put_norms(
+        self,
+        backend: Backend,
+        tensors: Mapping[str, Any],
+        p: float,
+        fields: Mapping[str, dict[str, Any]],
+        key: str,
+        path_over_all: Path | None = None,
+    ) -> None:
+        """Record the norm of each tensor, by name."""
+        if not tensors:
+            return
+        path_over_all = path_over_all or backend.path(list(tensors.values()), differentiable=False)
+        norms = path_over_all.tensor_norms(p)
+        for number, (name, tensor) in enumerate(tensors.items()):
+            if norms is not None:
+                fields[name][key] = norms[number]
+                continue
+            path = backend.path([tensor], differentiable=False)
+            with path.scope():
+                self._put(path, fields[name], key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
         """Set a field to a scalar: at once, or when the deferred value of the scalar arrives."""

@@ -1,0 +1,72 @@
+"""Norms of many tensors from one pass have the bits of the norm of each, and so has their total norm."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from unified_clip._backends.numpy import BACKEND
+from unified_clip._compute import kernels
+from unified_clip._native import KERNELS
+
+needs_kernels = pytest.mark.skipif(KERNELS is None, reason="without compiled kernels, each tensor has its own pass")
+
+
+def same_bits(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def check(tensors: list[np.ndarray]) -> None:
+    path = BACKEND.path(tensors, differentiable=False)
+    norms = path.tensor_norms(2)
+    assert norms is not None
+    assert all(
+        same_bits(norm, BACKEND.path([tensor], differentiable=False).norm(2))
+        for norm, tensor in zip(norms, tensors, strict=True)
+    )
+    assert same_bits(path.norm(2), BACKEND.path(tensors, differentiable=False).norm(2))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.complex64])
+def test_norms_have_the_bits_of_each(dtype: type) -> None:
+    source = np.random.default_rng(3)
+    for scale in (1.0, 1e-3, 1e-30, 1e3):
+        shapes = [(7,), (64, 33), (), (0,), (200_000,), (1, 5)]
+        check([np.asarray(source.standard_normal(shape) * scale).astype(dtype) for shape in shapes])
+
+
+@needs_kernels
+@pytest.mark.parametrize("special", [math.nan, math.inf, 0.0, 1e-45, 3e38])
+def test_special_numbers(special: float) -> None:
+    check([np.full(3, special, np.float32), np.ones(4, np.float32)])
+    check([np.full((40, 50), special, np.float32)])
+
+
+@needs_kernels
+def test_norms_in_doubt_are_rounded_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    certified = kernels.certified_roots
+
+    def wrong_and_in_doubt(*arguments: object) -> tuple[np.ndarray, np.ndarray]:
+        roots, _ = certified(*arguments)
+        return roots * 2, np.arange(len(roots))
+
+    monkeypatch.setattr(kernels, "certified_roots", wrong_and_in_doubt)
+    check([np.arange(1, 6, dtype=np.float32), np.ones((3, 3), np.float32)])
+
+
+def test_a_change_of_the_tensors_is_seen_after_the_next_norm() -> None:
+    tensor = np.array([3.0, 4.0], np.float32)
+    path = BACKEND.path([tensor], differentiable=False)
+    path.tensor_norms(2)
+    assert path.norm(2) == 5
+    tensor *= 2
+    assert path.norm(2) == 10
+
+
+@pytest.mark.parametrize(("dtype", "p"), [(np.float64, 2), (np.float32, 1), (np.float32, math.inf)])
+def test_other_norms_need_a_path_for_each_tensor(dtype: type, p: float) -> None:
+    assert BACKEND.path([np.ones(3, dtype)], differentiable=False).tensor_norms(p) is None
