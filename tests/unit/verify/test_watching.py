@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -293,3 +297,22 @@ def test_a_native_that_rounds_is_found_to_add_eps_too(tmp_path: Path) -> None:
 def test_a_threshold_that_is_not_known_is_not_compared(tmp_path: Path) -> None:
     old, new = written(tmp_path / "old.jsonl", threshold=None), written(tmp_path / "new.jsonl")
     assert compare.compare(old, new).first is None
+
+
+def test_an_action_waits_for_its_own_module_if_one_loader_loads_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pytest's, which rewrites the assertions of a plugin and of all modules of its package."""
+
+    class Finder(MetaPathFinder, Loader):
+        def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+            return ModuleSpec(fullname, self) if fullname in ("shared_outer", "shared_inner") else None
+
+        def exec_module(self, module: ModuleType) -> None:
+            if module.__name__ == "shared_outer":
+                importlib.import_module("shared_inner")
+            ended.append(module.__name__)
+
+    ended: list[str] = []
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    AfterImport({"shared_outer": lambda: ended.append("action")}).install()
+    importlib.import_module("shared_outer")
+    assert ended == ["shared_inner", "shared_outer", "action"]
