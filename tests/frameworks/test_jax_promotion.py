@@ -1,4 +1,4 @@
-"""JAX: strict promotion of ranks and dtypes."""
+"""JAX: strict promotion of ranks and dtypes, on one device and on four."""
 
 from __future__ import annotations
 
@@ -7,31 +7,112 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from support.tiers import nightly
 
 import unified_clip.jax as uc
+from unified_clip import ClipConfig
+from unified_clip._backends.jax import mesh_axes
 
 Tree = dict[str, jax.Array]
+Clip = Callable[[Tree], Any]
 
-NAMES: dict[str, Callable[[Tree], Any]] = {
+
+def in_place(clip: Callable[[list[jax.Array]], Any]) -> Clip:
+    def run(tree: Tree) -> Any:
+        gradients = list(tree.values())
+        return clip(gradients), gradients
+
+    return run
+
+
+NAMES: dict[str, Clip] = {
     "clip_by_global_norm": lambda tree: uc.clip_by_global_norm(tree, 1.0),
+    "clip_by_global_norm with tensors": lambda tree: uc.clip_by_global_norm(tree, jnp.float32(1.0), jnp.float32(9.0)),
     "clip_by_norm": lambda tree: uc.clip_by_norm(tree["kernel"], 1.0),
     "clip_by_norm of slices": lambda tree: uc.clip_by_norm(tree["kernel"], 1.0, axes=-1),
+    "clip_by_value": lambda tree: uc.clip_by_value(tree["kernel"], -1.0, jnp.full_like(tree["kernel"], 1.0)),
+    "get_total_norm of order 1": lambda tree: uc.get_total_norm(tree, 1),
+    "get_total_norm of order inf": lambda tree: uc.get_total_norm(tree, "inf"),
+    "clip_grad_norm_ of order 3": in_place(lambda gradients: uc.clip_grad_norm_(gradients, 1.0, 3.0)),
+    "clip_grads_with_norm_": in_place(lambda gradients: uc.clip_grads_with_norm_(gradients, 1.0, jnp.float32(9.0))),
+    "clip_grad_value_": in_place(lambda gradients: uc.clip_grad_value_(gradients, 1.0)),
+    "GradientClipByNorm": lambda tree: uc.GradientClipByNorm(1.0)(list(zip([None] * 3, tree.values(), strict=True))),
+    "ClipConfig": lambda tree: ClipConfig(
+        rule="global_norm",
+        threshold=1.0,
+        groups=[{"name": "own", "rule": "norm", "threshold": 0.5, "include": ["kernel"]}],
+    ).clipper()(tree),
 }
 
 
 def gradients() -> Tree:
-    return {"kernel": jnp.full((3, 4), 2.0), "bias": jnp.ones(5, jnp.bfloat16), "scale": jnp.float32(3.0)}
+    return {"kernel": jnp.full((4, 8), 2.0), "bias": jnp.ones(8, jnp.bfloat16), "scale": jnp.float32(3.0)}
 
 
-def batch() -> Tree:
-    return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), gradients())
+SPECS = {"kernel": PartitionSpec("x", "y"), "bias": PartitionSpec("x"), "scale": PartitionSpec()}
 
 
-MODES: dict[str, Callable[[Callable[[Tree], Any]], Any]] = {
+def mesh() -> Mesh:
+    return jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+
+def sharded() -> Tree:
+    return {name: jax.device_put(leaf, NamedSharding(mesh(), SPECS[name])) for name, leaf in gradients().items()}
+
+
+def copies(number: int) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * number), gradients())
+
+
+def total(clip: Clip) -> Callable[[Tree], jax.Array]:
+    """Sum all results, for derivatives. The last result of the list has other weights than the first."""
+
+    def run(tree: Tree) -> jax.Array:
+        leaves = jax.tree.leaves(clip(tree))
+        return sum((weight * jnp.sum(leaf.astype(jnp.float32)) for weight, leaf in enumerate(leaves)), jnp.float32(0))
+
+    return run
+
+
+def first(clip: Clip) -> Callable[[Tree], jax.Array]:
+    return lambda tree: jnp.sum(jax.tree.leaves(clip(tree))[0].astype(jnp.float32))
+
+
+def second(function: Callable[[Tree], jax.Array]) -> Any:
+    return jax.jit(jax.grad(total(jax.grad(function))))(gradients())
+
+
+def in_shard_map(clip: Clip) -> Any:
+    """Sum over the devices what varies over them."""
+
+    def run(tree: Tree) -> jax.Array:
+        sums = [jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(clip(tree))]
+        return jnp.stack([jax.lax.psum(number, tuple(mesh_axes.sharded_axes(number, None))) for number in sums])
+
+    return jax.jit(jax.shard_map(run, mesh=mesh(), in_specs=(SPECS,), out_specs=PartitionSpec()))(sharded())
+
+
+ONE_DEVICE: dict[str, Callable[[Clip], Any]] = {
     "jit": lambda clip: jax.jit(clip)(gradients()),
-    "vmap": lambda clip: jax.vmap(clip)(batch()),
+    "vmap": lambda clip: jax.vmap(clip)(copies(2)),
+    "grad": lambda clip: jax.grad(total(clip))(gradients()),
 }
+DEVICES: dict[str, Callable[[Clip], Any]] = {
+    **ONE_DEVICE,
+    "eager and sharded": lambda clip: clip(sharded()),
+    "jit and sharded": lambda clip: jax.jit(clip)(sharded()),
+    "grad and sharded": lambda clip: jax.grad(total(clip))(sharded()),
+    "grad under jit, sharded": lambda clip: jax.jit(jax.grad(total(clip)))(sharded()),
+    "second derivative": lambda clip: second(total(clip)),
+    "second derivative of one result": lambda clip: second(first(clip)),
+    "shard_map": in_shard_map,
+}
+
+
+QUICK = ("eager and sharded", "shard_map")
 
 
 @pytest.fixture
@@ -40,15 +121,32 @@ def _strict() -> Iterator[None]:
         yield
 
 
+def check(result: Any) -> None:
+    leaves = jax.tree.leaves(result)
+    assert leaves
+    assert all(np.isfinite(np.asarray(leaf, np.float32)).all() for leaf in leaves)
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("_strict")
-@pytest.mark.parametrize("devices", [1, 4])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_DEVICE)
 @pytest.mark.parametrize("name", NAMES)
-def test_graphs_work_under_strict_promotion(
-    monkeypatch: pytest.MonkeyPatch, name: str, mode: str, devices: int
-) -> None:
-    monkeypatch.setattr(jax, "device_count", lambda: devices)  # by which norms in graphs choose how they are added up
-    leaves = jax.tree.leaves(MODES[mode](NAMES[name]))
-    assert leaves
-    assert all(bool(jnp.isfinite(leaf.astype(jnp.float32)).all()) for leaf in leaves)
+def test_one_device_works_under_strict_promotion(monkeypatch: pytest.MonkeyPatch, name: str, mode: str) -> None:
+    monkeypatch.setattr(jax, "device_count", lambda: 1)  # by which norms in graphs choose how they are added up
+    check(ONE_DEVICE[mode](NAMES[name]))
+
+
+@pytest.mark.usefixtures("_strict")
+@pytest.mark.parametrize("mode", [*QUICK, *nightly(*sorted(DEVICES.keys() - QUICK))])
+@pytest.mark.parametrize("name", NAMES)
+def test_four_devices_work_under_strict_promotion(name: str, mode: str) -> None:
+    assert jax.device_count() == 4
+    check(DEVICES[mode](NAMES[name]))
+
+
+@pytest.mark.usefixtures("_strict")
+@pytest.mark.parametrize("axes", [None, "device"])
+@pytest.mark.parametrize("p", [1, 2, 3, "inf"])
+def test_pmap_works_under_strict_promotion(p: float, axes: str | None) -> None:
+    clip = jax.pmap(lambda tree: uc.clip_grad_norm_(list(tree.values()), 1.0, p, process_group=axes), "device")
+    check(clip(copies(4)))

@@ -81,7 +81,19 @@ def tensors(result: Any) -> Iterator[torch.Tensor]:
 class Operations(TorchDispatchMode):
     """What is asked of PyTorch, but for memory and views of it, which start no kernel."""
 
-    NO_KERNEL = ("empty_like", "empty", "unbind", "detach", "view", "alias", "lift_fresh", "select", "split", "squeeze")
+    NO_KERNEL = (
+        "empty_like",
+        "empty",
+        "unbind",
+        "detach",
+        "view",
+        "alias",
+        "lift_fresh",
+        "select",
+        "split",
+        "squeeze",
+        "as_strided",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,6 +225,28 @@ def peak_memory(call: Callable[[], object]) -> int:
     found = profile.profiler.kineto_results.events()
     changes = sorted((each.start_ns(), each.nbytes()) for each in found if each.name() == "[memory]")
     return max(itertools.accumulate((size for _, size in changes), initial=0))
+
+
+@pytest.mark.parametrize("per_tensor", [False, True])
+def test_writes_need_no_new_memory(monkeypatch: pytest.MonkeyPatch, per_tensor: bool) -> None:
+    """Without memory a write would fail after others were made, and leave the gradients half clipped."""
+    monkeypatch.setattr(lists, "MAX_WIDENED", 5000)
+    shapes = [(4000,), (3000,), (2, 3, 20, 20), (9000,), (1,)]
+    values = [
+        torch.randn(shape).to(dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32) for shape in shapes
+    ]
+    values = [value.to(memory_format=torch.channels_last) if value.dim() == 4 else value for value in values]
+    coefs = torch.linspace(0.1, 0.9, len(values), dtype=torch.float64)
+    coef = coefs if per_tensor else coefs[3]
+    expected = [
+        (value.float() * factor.float()).to(value.dtype)
+        for value, factor in zip(values, coefs if per_tensor else [coef] * len(values), strict=True)
+    ]
+    writes = lists.prepare_multiply(values, coef)
+    assert len(writes) > 5
+    assert peak_memory(lambda: [write.make() for write in writes]) < 64, "only scalars"
+    for value, product in zip(values, expected, strict=True):
+        assert torch.equal(value, product)
 
 
 BESIDE: dict[str, Callable[[], list[torch.Tensor]]] = {

@@ -199,6 +199,21 @@ def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_commen
     assert (entry.size, entry.reason) == (0.05, "float32 # sums")
 
 
+@pytest.mark.parametrize("size", [0.5, 0.05])
+def test_accepting_some_frameworks_keeps_the_entries_of_the_others(tmp_path: Path, size: float) -> None:
+    """The entry of Paddle was measured in a run of all frameworks, and `--frameworks torch` measures nothing of it."""
+    path = tmp_path / "known.toml"
+    update.write(path, run({"one": 0.5}, []))
+    other = path.read_text(encoding="utf-8").replace('"torch"', '"paddle"').replace("torch.norm", "paddle.clip")
+    path.write_text(f"{other}\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+    compared = [entry for entry in entries.read(path) if entry.framework == "torch"]  # the engine leaves out others
+    update.write(path, run({"one": size}, compared))
+    paddle, torch = sorted(entries.read(path), key=lambda entry: entry.framework)
+    assert (paddle.framework, paddle.function, paddle.size, paddle.cases) == ("paddle", "paddle.clip", 0.5, ["one"])
+    assert (torch.framework, torch.size) == ("torch", size)
+    assert run({"one": size}, [torch]).exit_code == 0
+
+
 @pytest.mark.parametrize("sizes", [{"one": 2.0, "two": 0.5}, {"one": 2.0, "two": 2.0}])
 def test_a_difference_that_has_grown_is_accepted_too(tmp_path: Path, sizes: dict[str, float]) -> None:
     path = tmp_path / "known.toml"

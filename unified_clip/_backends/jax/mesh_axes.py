@@ -91,6 +91,6 @@ def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)
-        slots = jnp.arange(jax.lax.axis_size(axis)).reshape(-1, *[1] * scalar.ndim)
+        slots = jnp.arange(jax.lax.axis_size(axis), dtype=at.dtype).reshape(-1, *[1] * scalar.ndim)
         scalar = jnp.where(slots == at, scalar, 0.0)
     return jax.lax.psum(scalar, tuple(axes)).reshape(-1) if axes else scalar

@@ -50,7 +50,10 @@ class JaxPath(DevicePath):
     def scale(self, coef: Scalar) -> list[Tensor]:
         if not self._is_per_tensor:
             return super().scale(coef)
-        return [self._backend.scale([tensor], coef[index])[0] for index, tensor in enumerate(self._tensors)]
+        coefs = jax.lax.split(coef, [1] * len(self._tensors))  # a slice has no second derivative in float64 without x64
+        return [
+            self._backend.scale([tensor], own.reshape(()))[0] for tensor, own in zip(self._tensors, coefs, strict=True)
+        ]
 
     def norm(self, p: float) -> Scalar:
         if self._by_kernels(p):

@@ -40,17 +40,46 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Prepare products in place. Products of 16 bits need limited new memory when they are written."""
+    """Prepare products in place. No write needs new memory, whose lack would leave a list half written."""
+    limited_groups = list(_limited_groups(tensors))
+    memory = _memory([group for _, group in limited_groups if group[0].dtype not in WIDE])
     writes = []
-    for indices, group in _limited_groups(tensors):
+    for indices, group in limited_groups:
         coefs = _scalars_for(coef.to(_product_dtype(group)), indices, group)
-        write = torch._foreach_mul_ if group[0].dtype in WIDE else _write_products
-        writes.append(Write(functools.partial(write, group, coefs)))
+        if group[0].dtype in WIDE:
+            writes.append(Write(functools.partial(torch._foreach_mul_, group, coefs)))
+        else:
+            wide = _float32_like(group, memory.get(group[0].device))
+            writes.append(Write(functools.partial(_write_products, group, wide, coefs)))
     return writes
 
 
-def _write_products(group: Sequence[Tensor], coef: Scalar) -> None:
-    torch._foreach_copy_(group, _products(group, coef))
+def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
+    """Return float32 memory for the largest group of 16 bits on each device. A compiler plans memory itself."""
+    sizes: dict[torch.device, int] = {}
+    for group in () if torch.compiler.is_compiling() else narrow_groups:
+        device = group[0].device
+        sizes[device] = max(sizes.get(device, 0), sum(tensor.numel() for tensor in group))
+    return {device: torch.empty(size, dtype=torch.float32, device=device) for device, size in sizes.items()}
+
+
+def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor]:
+    """Return float32 tensors of the shapes and strides of a group, one after the other in memory."""
+    if memory is None:
+        return [torch.empty_like(tensor, dtype=torch.float32) for tensor in group]
+    wide, start = [], 0
+    for tensor in group:
+        strides = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
+        wide.append(memory.as_strided(tensor.shape, strides, start))
+        start += tensor.numel()
+    return wide
+
+
+def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
+    """Write the products of 16-bit tensors, through float32 tensors of their shapes."""
+    torch._foreach_copy_(wide, group)
+    torch._foreach_mul_(wide, coef)
+    torch._foreach_copy_(group, wide)
 
 
 def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:

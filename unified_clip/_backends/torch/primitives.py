@@ -124,7 +124,9 @@ class TorchPrimitives(DevicePrimitives):
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         """Prepare the writes, subclasses of tensors first: their write may fail."""
         both = sorted(zip(tensors, values, strict=True), key=lambda item: type(item[0]) in PLAIN)
-        return [Write(functools.partial(_write, *item)) for item in both]
+        return [
+            Write(functools.partial(_write, tensor, value, conditions.is_inference(tensor))) for tensor, value in both
+        ]
 
     def cos(self, scalar: Scalar) -> Scalar:
         return scalar.cos()
@@ -269,18 +271,22 @@ class TorchPath(DevicePath):
         """Write zeros after the change where operations write in place, without new tensors."""
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
-        drop = ~keep
-        return [*change.writes(self), *(Write(functools.partial(_zero_where, t, drop)) for t in self._tensors)]
+        drop = {device: (~keep).to(device) for device in {tensor.device for tensor in self._tensors}}
+        zeros = [
+            Write(functools.partial(_zero_where, tensor, drop[tensor.device], conditions.is_inference(tensor)))
+            for tensor in self._tensors
+        ]
+        return [*change.writes(self), *zeros]
 
 
-def _write(tensor: Tensor, value: Tensor) -> None:
-    with torch.inference_mode() if conditions.is_inference(tensor) else nullcontext():
+def _write(tensor: Tensor, value: Tensor, in_inference: bool) -> None:
+    with torch.inference_mode() if in_inference else nullcontext():
         tensor.copy_(value)
 
 
-def _zero_where(tensor: Tensor, condition: Tensor) -> None:
-    with torch.inference_mode() if conditions.is_inference(tensor) else nullcontext():
-        tensor.masked_fill_(condition.to(tensor.device), 0)
+def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
+    with torch.inference_mode() if in_inference else nullcontext():
+        tensor.masked_fill_(condition, 0)
 
 
 PRIMITIVES = TorchPrimitives()
