@@ -14,7 +14,6 @@ from .._core.observer import Clip
 from .._core.path import Path
 from .._core.types import Deferred, Leaf, Scalar
 from .._core.validation import COMPLEX, FLOATING
-from .arrangement import arrangement
 
 Namer = Callable[[Leaf], str | None]
 
@@ -209,6 +208,8 @@ class ClipEvent:
 
     @staticmethod
     def _arrange(backend: Backend, weight: Any, fields: dict[str, Any]) -> None:
+        from .arrangement import arrangement  # imports NumPy, which `import unified_clip` does not need
+
         if (fingerprints := arrangement(backend.to_numpy(weight), backend.dtype(weight))) is not None:
             fields["arrangement"] = fingerprints
 
