@@ -134,6 +134,8 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
     elif options.diff:
         lines = (line for file in ported for line in _diff(file))
         sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
+        if report.summary.flagged or report.summary.unread:
+            complain(f"{report.headline} A patch has only the rewritten clips. Leave out --diff for the others.")
     else:
         terminal.show(report)
 

@@ -75,6 +75,18 @@ def test_the_patch_is_one_that_git_applies(run: Run) -> None:
     assert Path("b.py").read_text() == PORTED.rstrip("\n")
 
 
+def test_a_patch_names_on_standard_error_how_many_clips_it_does_not_have(run: Run) -> None:
+    broken = "import paddle\nlinear = paddle.nn.Linear(1, 1\uff0cbias_attr=clip_grad_norm_)\n"
+    status, out, err = run(".", "--diff", a=CERTAIN, b=FLAGGED, c=broken)
+    assert status == 1
+    assert out.count("--- a/") == 1
+    assert "1 rewritten, 1 flagged, 0 left; 1 file could not be read. A patch has only the rewritten clips. Leave" in err
+    _, out, _ = run("c.py")
+    assert "c.py could not be read: Line 2 is not valid Python: invalid character" in out
+    _, _, err = run("a.py", "--diff")
+    assert err == ""
+
+
 def test_the_patch_of_a_file_elsewhere_has_a_path_that_git_takes(run: Run, tmp_path: Path) -> None:
     elsewhere = tmp_path / "work"
     elsewhere.mkdir()

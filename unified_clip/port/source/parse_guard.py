@@ -7,6 +7,7 @@ import codecs
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 
 import libcst as cst
 
@@ -61,10 +62,23 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
     """Return the reason why LibCST rejects a file, in a sentence."""
     if _is_too_deep(content):
         return TOO_DEEP
-    line = error.raw_line
+    line, message = error.raw_line, error.message.splitlines()[0]
+    if message.startswith("tokenizer error"):  # LibCST then has no line
+        with suppress(ValueError):
+            line, message = _python_problem(content) or (line, message)
     if any(map(PYTHON_2.match, codecs.decode(content, "utf-8", "replace").splitlines())):
         return f"Line {line} is Python 2. Convert the file with 2to3 or futurize, then port the result."
-    return f"Line {line} is not valid Python: {error.message.splitlines()[0]}. Correct it."
+    return f"Line {line} is not valid Python: {message}. Correct it."
+
+
+def _python_problem(content: bytes) -> tuple[int, str] | None:
+    """Return the line of Python's own syntax error, and its message. None without one. ValueError: NUL bytes."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(content)
+    except SyntaxError as error:
+        return (error.lineno, error.msg) if error.lineno else None
+    return None
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
