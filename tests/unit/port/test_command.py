@@ -80,7 +80,7 @@ def test_a_patch_names_on_standard_error_how_many_clips_it_does_not_have(run: Ru
     status, out, err = run(".", "--diff", a=CERTAIN, b=FLAGGED, c=broken)
     assert status == 1
     assert out.count("--- a/") == 1
-    assert "1 rewritten, 1 flagged, 0 left; 1 file could not be read. A patch has only the rewritten clips. Leave" in err
+    assert "1 flagged, 0 left; 1 file could not be read. A patch has only the rewritten clips. Leave out --diff" in err
     _, out, _ = run("c.py")
     assert "c.py could not be read: Line 2 is not valid Python: invalid character" in out
     _, _, err = run("a.py", "--diff")
