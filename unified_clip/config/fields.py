@@ -50,7 +50,8 @@ def _number_field(
 ) -> Any:
     """Return a pydantic type for the numbers for which `accepts` returns True.
 
-    remedy: The text of the error for other numbers. strings: Infinities that JSON can only have in quotes.
+    remedy: The text of the error for other numbers. strings: Texts that count as numbers, such as "inf", because JSON
+    has no infinities.
     """
 
     def checked(value: Any) -> float:

@@ -94,7 +94,7 @@ class RecordedCall(Table):
     """The world size and the rank, if several ranks own the gradients; else None."""
 
     layout: dict[str, int] = {}
-    """The number of gradients with each layout."""
+    """By layout of shards over ranks, the number of gradients."""
 
     loss_scale: Real | None = None
     """The loss scale that the gradients contain; None if they contain none, or it is unknown."""

@@ -1,4 +1,4 @@
-"""Tensors as plain bytes that belong to no framework: dense, sparse by rows, and their digests.
+"""Tensors that belong to no framework: `Dense`, `Sparse` (by rows), and their digests.
 
 NumPy has no bfloat16: an array of uint16 stores its bits.
 """

@@ -293,8 +293,8 @@ def _uncleared_gradients(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Return a cause if a parameter has another dtype on each side, and rounding to these explains the first
-    difference.
+    """Return a cause if a parameter has different dtypes in the two training steps, and rounding to these dtypes
+    explains the first difference.
     """
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:

@@ -45,7 +45,7 @@ class Hooks:
         """The modules of `WATCHED` without hooks; None before the first recording."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """Replace a function by a wrapper, at each of `homes` that exists."""
+        """Replace a function by a wrapper, in each module or class of `homes` that has it."""
         homes = [home for home in homes if hasattr(*home)]
         if homes:
             function = getattr(*homes[0])

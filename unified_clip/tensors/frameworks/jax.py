@@ -1,4 +1,4 @@
-"""Convert between JAX arrays and plain bytes."""
+"""Convert between JAX arrays and `Dense` or `Sparse` tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert between MLX arrays and plain bytes."""
+"""Convert between MLX arrays and `Dense` or `Sparse` tensors."""
 
 from __future__ import annotations
 

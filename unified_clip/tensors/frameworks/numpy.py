@@ -1,4 +1,4 @@
-"""Convert between NumPy arrays and plain bytes."""
+"""Convert between NumPy arrays and `Dense` or `Sparse` tensors."""
 
 from __future__ import annotations
 

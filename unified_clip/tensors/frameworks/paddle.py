@@ -1,4 +1,4 @@
-"""Convert between Paddle tensors and plain bytes."""
+"""Convert between Paddle tensors and `Dense` or `Sparse` tensors."""
 
 from __future__ import annotations
 

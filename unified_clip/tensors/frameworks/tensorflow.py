@@ -1,4 +1,4 @@
-"""Convert between TensorFlow tensors and plain bytes."""
+"""Convert between TensorFlow tensors and `Dense` or `Sparse` tensors."""
 
 from __future__ import annotations
 

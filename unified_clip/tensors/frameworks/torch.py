@@ -1,4 +1,4 @@
-"""Convert between PyTorch tensors and plain bytes."""
+"""Convert between PyTorch tensors and `Dense` or `Sparse` tensors."""
 
 from __future__ import annotations
 
