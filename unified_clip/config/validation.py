@@ -100,7 +100,9 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
     if kind in TAGS:
         types = _locate(keys, data, model)[1]
         schedules = [name for table in types for name in _tags(table).get("schedule", ())]
-        return [*keys, "schedule"], f"give one of {', '.join(schedules)}."
+        tag = error.get("ctx", {}).get("tag")
+        problem = "it is missing" if tag is None else f"it is {tag!r}"
+        return [*keys, "schedule"], f"{problem}. Give one of {', '.join(schedules)}."
     if kind == "value_error":
         if isinstance(content, dict):
             named = message.split(maxsplit=1)[0].rstrip(",:")

@@ -143,7 +143,9 @@ class Format(ABC):
     def require_version(self, version: Version | None, document: Document) -> Version:
         """Return `version`. ConfigError: it is None, but the meaning of the keys depends on the trainer's version."""
         if version is None:
-            raise ConfigError(f"{document.name}: {self.needs_version}. Pass yours, as --from {self.name}@{self.newest}")
+            raise ConfigError(
+                f"{document.name}: {self.needs_version}. Pass your version, as --from {self.name}@{self.newest}"
+            )
         return version
 
     def settings(
