@@ -94,3 +94,17 @@ def test_steps_of_optimizers_are_recorded_with_what_ran_before_them(tmp_path: Pa
     ]  # fmt: skip
     assert {each.optimizer for each in steps} == {"paddle.optimizer.Adam"}
     assert steps[0].settings == {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8}
+
+
+def test_the_losses_of_backward_passes_are_recorded_with_each_step(tmp_path: Path) -> None:
+    weight = paddle.create_parameter([2], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+    optimizer = paddle.optimizer.SGD(0.0, parameters=[weight], grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        (weight.sum() * 3.0).backward()
+        weight.sum().backward()
+        optimizer.step()
+        (weight * 2.0).backward()  # two numbers, which are no loss
+        weight.sum().backward(paddle.to_tensor(2.0))
+        optimizer.step()
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [list(step.losses) for step in steps] == [[6.0, 2.0], []]

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import unified_clip
 from unified_clip import ClipWarning
+from unified_clip.recording import runs
 
 WEIGHTS = ([3.0, -4.0], [[12.0], [84.0]])
 TOTAL = math.sqrt(25 + 144 + 7056)
@@ -125,3 +126,36 @@ def test_eager_operations_are_as_before_after_the_recording(tmp_path: Path) -> N
     ):
         assert tf.clip_by_norm is not function
     assert tf.clip_by_norm is function
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_the_losses_of_tapes_are_recorded_with_each_step(tmp_path: Path, in_graph: bool) -> None:
+    weight = tf.Variable([1.0, 1.0])
+    optimizer = keras.optimizers.SGD(0.5, global_clipnorm=1.0)
+
+    def step(factor: tf.Tensor) -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            loss, vector = tf.reduce_sum(weight) * factor, weight * factor
+        tape.gradient(vector, [weight])  # two numbers, which are no loss
+        tape.gradient(loss, [weight], output_gradients=tf.constant(2.0))
+        optimizer.apply_gradients([(tape.gradient(target=loss, sources=[weight])[0], weight)])
+
+    step = tf.function(step) if in_graph else step
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for factor in (3.0, 0.0):
+            step(tf.constant(factor))
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [list(step.losses) for step in steps] == [[6.0], [0.0]]
+
+
+def test_the_losses_of_fit_are_recorded(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1, clipnorm=1.0), "mse", jit_compile=False)
+    losses = []
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for _ in range(3):
+            model.fit(tf.ones([4, 2]), tf.ones([4, 1]), batch_size=4, verbose=0, callbacks=[callback])
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [loss for step in steps for loss in step.losses] == pytest.approx(losses)
+    assert len(losses) == 3

@@ -16,6 +16,9 @@ import torch
 import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
+from unified_clip.recording import runs
+from unified_clip.recording.natives.steps import MOST_LOSSES
+from unified_clip.recording.report import sentences
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
 """In a list, where a recording does not replace it."""
@@ -163,3 +166,60 @@ def test_a_sparse_gradient_is_recorded(tmp_path: Path) -> None:
         torch.nn.utils.clip_grads_with_norm_([embedding.weight], 1.0, torch.tensor(2.0))
     (line,) = lines(tmp_path / "run.jsonl")
     assert line["parameters"]["e"]["norm"] == pytest.approx(math.sqrt(8))
+
+
+def losses(path: Path) -> list[list[float]]:
+    return [list(step.losses) for step in runs.read(path).optimizer_steps]
+
+
+def test_the_losses_of_backward_passes_are_recorded_with_each_step(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        weight.sum().mul(3.0).backward()
+        torch.autograd.backward([weight.sum()])
+        optimizer.step()
+        weight.mul(2.0).backward(torch.ones(2))  # two numbers, which are no loss
+        torch.autograd.backward([weight.sum(), weight[:1].sum()])
+        weight.sum().backward(torch.tensor(2.0))
+        with pytest.raises(RuntimeError, match="scalar outputs"):
+            weight.mul(2.0).backward()
+        optimizer.step()
+        scaler.scale(weight.sum()).backward()
+        scaler.step(optimizer)
+        torch.nn.utils.clip_grad_norm_([weight], 1.0)
+    assert losses(tmp_path / "run.jsonl") == [[6.0, 2.0], [], [2.0]]
+
+
+def test_losses_before_a_recording_are_not_recorded_and_those_without_a_step_are_forgotten(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    with unified_clip.record(tmp_path / "first.jsonl"):
+        weight.sum().backward()
+        torch.nn.utils.clip_grad_norm_([weight], 1.0)
+    with unified_clip.record(tmp_path / "second.jsonl"):
+        torch.nn.utils.clip_grad_norm_([weight], 1.0)
+        optimizer.step()
+        for _ in range(MOST_LOSSES + 1):
+            weight.sum().backward()
+        optimizer.step()
+    assert losses(tmp_path / "first.jsonl") == []
+    before, after = losses(tmp_path / "second.jsonl")
+    assert before == []
+    assert len(after) == MOST_LOSSES
+
+
+def test_a_logged_loss_replaces_that_of_the_backward_passes(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for name, logs in (("logged", True), ("seen", False)):
+        with unified_clip.record(tmp_path / name) as recording:
+            for _ in range(2):
+                weight.sum().backward()
+                torch.nn.utils.clip_grad_norm_([weight], 1.0)
+                optimizer.step()
+                if logs:
+                    recording.log(loss=7.0)
+    assert [value for _, value in sentences.logged(runs.read(tmp_path / "logged"))["loss"]] == [7.0, 7.0]
+    assert [step for step, _ in sentences.logged(runs.read(tmp_path / "seen"))["loss"]] == [1, 2]

@@ -174,6 +174,9 @@ class OptimizerStep(Table):
     clips: Annotated[int, Field(ge=0)] | None = None
     """The clip calls since the previous step, if a graph reports them in any order."""
 
+    losses: tuple[Real, ...] = ()
+    """The losses of these backward passes, without loss scale."""
+
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
     """The number of clip calls before this step. `read` counts them."""

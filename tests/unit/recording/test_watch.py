@@ -83,8 +83,10 @@ def test_lines_are_read_as_they_are_written(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write(json.dumps(call(2, 0.5, False))[20:] + "\n")
         file.write(json.dumps({"step": 2, "logged": {"loss": 1.25, "accuracy": 0.5}}) + "\n")
-        file.write(json.dumps({"step": 2, "optimizer": "torch.optim.SGD", "settings": {"lr": [0.1, 0.01]}}) + "\n")
-    assert watcher.read()[0].cells() == ["0", "1", "0.5", "1", "50% of 2", "50%", "1.25", "0.1 (largest of 2)"]
+        file.write(
+            json.dumps({"step": 2, "optimizer": "SGD", "settings": {"lr": [0.1, 0.01]}, "losses": [3.0, 2.5]}) + "\n"
+        )
+    assert watcher.read()[0].cells() == ["0", "1", "0.5", "1", "50% of 2", "50%", "2.5", "0.1 (largest of 2)"]
 
 
 def test_the_recent_share_forgets_old_calls_and_unknown_calls_do_not_count(tmp_path: Path) -> None:
@@ -92,6 +94,11 @@ def test_the_recent_share_forgets_old_calls_and_unknown_calls_do_not_count(tmp_p
     part(tmp_path, "a", None, [*lines, call(202, ["nan", 3.0, 1.0]), {"step": 203, "error": "no gradient"}])
     (process,) = watch.Watcher(tmp_path).read()
     assert process.cells()[1:6] == ["202", "3 (largest of 3)", "1", "50% of 201", "1%"]
+
+
+def test_a_clip_by_value_has_two_bounds_and_no_norm(tmp_path: Path) -> None:
+    part(tmp_path, "a", 0, [{**call(1, None), "rule": "value", "threshold": [-0.5, 1.0]}])
+    assert watch.Watcher(tmp_path).read()[0].cells()[2:4] == ["-", "-0.5 to 1"]
 
 
 def test_each_rank_has_a_row_in_order_and_of_many_only_some_are_shown(tmp_path: Path) -> None:

@@ -71,12 +71,14 @@ class WatchedProcess:
         elif "optimizer" in line:
             self.optimizer_steps += 1
             self.learning_rate = _number(line["settings"].get("lr"))
+            self.loss = _number(line["losses"][-1]) if line.get("losses") else self.loss
         elif "rule" in line:
             self._take_call(line)
 
     def _take_call(self, line: dict[str, Any]) -> None:
         self.step = line["step"]
-        self.norm, self.threshold = _number(line["norm"]), _number(line["threshold"])
+        limits = line["threshold"] if isinstance(line["threshold"], list) else [line["threshold"]]
+        self.norm, self.threshold = _number(line["norm"]), " to ".join(map(_number, limits))
         if line["clipped"] is not None:
             self.calls += 1
             self.clipped += bool(line["clipped"])

@@ -28,7 +28,8 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
     if call is None:
         return function(self, grads)
     variables = self._trainable_variables if len(self._trainable_variables) == len(grads) else ()
-    names, weights = [variable.path for variable in variables], [variable.value for variable in variables]
+    names = [getattr(variable, "path", variable.name) for variable in variables]  # a tf.Variable has no path
+    weights = [variable.value if isinstance(variable, keras.Variable) else variable for variable in variables]
     if backend == "tensorflow":
         from . import tensorflow
 

@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..dispatcher import DISPATCHER
 from .hooks import HOOKS
+
+MOST_LOSSES = 1024
+"""Losses of more backward passes than this are forgotten, if no step of an optimizer follows."""
+
+
+class Losses:
+    """The losses of the backward passes since the previous step of an optimizer."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], float | None]] = deque(maxlen=MOST_LOSSES)
+        HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
+
+    def add(self, read: Callable[[], Any]) -> None:
+        """Add a loss. `read` returns its value, with the loss scale if it has one. The next step calls `read`, when a
+        device has computed the value.
+        """
+        scales = [recording.loss_scale for recording in DISPATCHER.natives]
+        scale = scales[0] if scales else None
+        self._waiting.append(lambda: _unscaled(plain(read()), scale() if scale else None))
+
+    def take(self) -> list[float]:
+        """Return the losses, and forget them."""
+        losses = [self._waiting.popleft()() for _ in range(len(self._waiting))]
+        return [loss for loss in losses if loss is not None]
+
+
+def _unscaled(loss: Any, scale: float | None) -> float | None:
+    return None if loss is None else float(loss) / (scale or 1.0)
+
+
+LOSSES = Losses()
 
 
 class StepWatcher:
@@ -54,7 +86,7 @@ class StepWatcher:
 def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
     """Record a step of an optimizer. `passes`: what is known about the backward passes before it."""
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
-    fields = {"optimizer": optimizer, "settings": known, **passes}
+    fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
     for recording in DISPATCHER.natives:
         recording.add_optimizer_step(fields)
 

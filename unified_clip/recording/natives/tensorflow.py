@@ -18,7 +18,7 @@ from ..._backends.tensorflow.arithmetic import is_for_xla
 from .base import OBSERVER, Observer, without_none
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
-from .steps import record_step
+from .steps import LOSSES, record_step
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """A function that returns a call's settings for the values of its thresholds."""
@@ -65,6 +65,8 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     keyword = [*inspect.signature(function).parameters][position]
 
     def watched(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(args[0], tf.GradientTape):
+            _add_loss(**dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs)
         result = function(*args, **kwargs)
         sources = args[position] if len(args) > position else kwargs[keyword]
         for gradient, source in zip(tf.nest.flatten(result), _describe_sources(sources), strict=True):
@@ -76,6 +78,14 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return watched
+
+
+def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> None:
+    """Record the number whose gradients a tape computes."""
+    targets = tf.nest.flatten(target)
+    is_tensor = len(targets) == 1 and tf.is_tensor(targets[0]) and not isinstance(targets[0], tf.IndexedSlices)
+    if is_tensor and output_gradients is None and targets[0].shape.num_elements() == 1:
+        report_numbers(lambda value: LOSSES.add(value.item), targets)
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
-from .steps import StepWatcher, of_groups
+from .steps import LOSSES, StepWatcher, of_groups
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 """PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`; `clip_grads_with_norm_` is a copy of
@@ -60,9 +60,19 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             WATCHER.before_backward()
+            _add_loss(*args, **kwargs)
         return function(*args, **kwargs)
 
     return backward
+
+
+def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
+    """Record the number whose gradients a backward pass computes."""
+    losses = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
+        return
+    if isinstance(losses[0], torch.Tensor) and losses[0].numel() == 1:
+        LOSSES.add(losses[0].detach().item)
 
 
 def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:

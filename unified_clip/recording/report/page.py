@@ -13,7 +13,7 @@ from . import run_plots
 from .model import ComparisonReport, Run
 from .run_plots import Curve
 
-NO_LOSSES = "No losses were recorded. Record them with log(loss=...), as docs/recording.md describes."
+NO_LOSSES = 'No losses were recorded. To add them, see "Losses" in docs/recording.md.'
 
 
 class Plot(NamedTuple):

@@ -167,12 +167,13 @@ def losses(comparison: RecordingComparison) -> list[str]:
 
 
 def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
-    """Return (step, value) of each logged number, by name."""
+    """Return (step, value) of each logged number, by name. Unless it was logged, "loss" is that of backward passes."""
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
         for name, value in line.logged.items():
             numbers.setdefault(name, []).append((line.step, value))
-    return numbers
+    losses = [(step.step, loss) for step in run.optimizer_steps for loss in step.losses]
+    return {"loss": losses, **numbers} if losses else numbers
 
 
 def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
