@@ -81,7 +81,9 @@ class PaddleDetection(Format):
             note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
             return Imported({"rule": "none"}, [note] if unset else [])
         if document.get(BUILDER, "optimizer", "type") == "AdamWDL":
-            raise document.wrong([BUILDER, names[0]], "PaddleDetection builds AdamWDL without this clip. Remove it.")
+            raise document.wrong(
+                [BUILDER, names[0]], "PaddleDetection builds AdamWDL without this clip. Remove the key."
+            )
         notes = [PER_GROUP] if document.get(BUILDER, "optimizer", "param_groups") else []
         keys = [BUILDER, names[0]]
         if names == [VALUE]:
