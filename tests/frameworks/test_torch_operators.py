@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support import reference
+from support.kits import in_a_new_process
 from support.tiers import nightly
 
 import unified_clip
@@ -19,7 +22,8 @@ from unified_clip._native import KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels")
 
-NORM, SCALE = torch.ops.unified_clip.norm, torch.ops.unified_clip.scale_
+OPERATORS = torch.ops.unified_clip
+NORM, KERNEL_NORM, SCALE = OPERATORS.norm, OPERATORS.kernel_norm, OPERATORS.scale_
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -190,7 +194,7 @@ def test_a_derivative_by_a_tensor_that_requires_one() -> None:
 def test_pytorch_finds_no_fault_in_the_operators(per_tensor: bool) -> None:
     grads = gradients()
     torch.library.opcheck(NORM.default, (grads, 2.0, per_tensor))
-    torch.library.opcheck(torch.ops.unified_clip.kernel_norm.default, (grads, 2.0, per_tensor))
+    torch.library.opcheck(KERNEL_NORM.default, (grads, 2.0, per_tensor))
     coef = torch.full([len(grads)] if per_tensor else [], 0.5, dtype=torch.float64)
     torch.library.opcheck(SCALE.default, (grads, coef, per_tensor))
 
@@ -203,6 +207,53 @@ def test_the_operators_take_tensors_with_gaps_in_memory(p: float) -> None:
     SCALE(grads, torch.tensor(0.5, dtype=torch.float64), False)
     assert grads[0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert grads[2].tolist() == [-2.0]
+
+
+def test_arguments_that_the_operators_cannot_take_are_errors() -> None:
+    one = torch.ones((), dtype=torch.float64)
+    with pytest.raises(ValueError, match="kernel_norm takes the orders 1 and 2"):
+        KERNEL_NORM(gradients(), 3.0, False)
+    with pytest.raises(ValueError, match="take float16, bfloat16, float32 and float64"):
+        KERNEL_NORM([torch.ones(2, dtype=torch.int32)], 2.0, False)
+    for coef, per_tensor in ((one.float(), False), (one, True), (torch.ones(4, dtype=torch.float64), False)):
+        with pytest.raises(ValueError, match="scale_ takes a float64 coefficient, or one for each tensor"):
+            SCALE(gradients(), coef, per_tensor)
+
+
+# -- threads, processes
+
+
+def test_several_threads_may_run_a_compiled_function_at_once() -> None:
+    compiled = torch.compile(uc.global_norm, backend="aot_eager", fullgraph=True)
+    grads = [torch.randn(300, 400) for _ in range(10)]
+    wanted = compiled(grads)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(norm == wanted for norm in pool.map(compiled, [grads] * 40))
+
+
+PROCESS = """
+import os
+import torch
+import unified_clip.torch as uc
+
+compiled = torch.compile(uc.global_norm, backend="aot_eager", fullgraph=True)
+grads = [torch.full([400, 400], 2.0) for _ in range(4)]
+assert compiled(grads) == 1600.0
+child = os.fork()
+if child == 0:
+    assert compiled(grads) == 1600.0
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print("ends with a compiled function alive")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_compiled_function_works_after_fork_and_may_be_alive_when_the_process_ends() -> None:
+    assert in_a_new_process(PROCESS).strip() == "ends with a compiled function alive"
+
+
+# -- torch.export
 
 
 class Clip(torch.nn.Module):
