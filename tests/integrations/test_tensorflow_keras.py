@@ -53,3 +53,13 @@ def test_a_model_is_saved_and_trained_on(tmp_path: Path) -> None:
     assert one[1][1:] == other[1][1:]  # the threshold is that of step 3 in both
     for a, b in zip(one[0].trainable_variables, other[0].trainable_variables, strict=True):
         np.testing.assert_array_equal(np.array(a), np.array(b))
+
+
+def test_a_handle_prints_its_rule_and_its_step() -> None:
+    optimizer = keras.optimizers.SGD(1.0)
+    handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
+    variable = keras.Variable([3.0])
+    optimizer.apply([keras.ops.array([2.0])], [variable])
+    assert repr(handle) == "<ClipConfig global_norm, attached, step 1>"
+    handle.detach()
+    assert repr(handle) == "<ClipConfig global_norm, detached, step 1>"

@@ -559,3 +559,12 @@ def test_a_model_of_another_framework_is_rejected(config: ClipConfig) -> None:
         config.attach_to(optimizer, OfAnotherFramework())
     optimizer.step()  # without a clip
     assert parameter.tolist() == [-3.0, -4.0]
+
+
+def test_a_handle_prints_its_rule_and_its_step() -> None:
+    _, optimizer = one_parameter(3.0)
+    handle = GLOBAL.attach_to(optimizer)
+    optimizer.step()
+    assert repr(handle) == "<ClipConfig global_norm, attached, step 1>"
+    handle.detach()
+    assert repr(handle) == "<ClipConfig global_norm, detached, step 1>"

@@ -108,6 +108,9 @@ class Attached(AbstractContextManager[Any, None]):
         if ALL_REDUCE in self._originals:
             vars(optimizer)[ALL_REDUCE] = list  # do nothing when Keras calls it: `_clip` has called the original
 
+    def __repr__(self) -> str:
+        return f"<ClipConfig {self._settings.rule}, {'attached' if self.is_attached else 'detached'}, step {self.step}>"
+
     @property
     def last(self) -> LastStep:
         """The outcome of the last step.

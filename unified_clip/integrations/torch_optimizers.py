@@ -51,6 +51,9 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._hooks: list[Any] = []
         self._outermost: FrameType | None = None
 
+    def __repr__(self) -> str:
+        return f"<ClipConfig {self._config.rule}, {'attached' if self._hooks else 'detached'}, step {self.step}>"
+
     def __getstate__(self) -> dict[str, Any]:
         return {"config": self._config, "step": self.step}
 
