@@ -937,3 +937,17 @@ def test_a_cause_is_explained_once_and_then_named(compared: Any) -> None:
     assert printed[printed.index("Another threshold, as at step 1.") - 1].startswith(
         "They differ by more than rounding"
     )
+
+
+def test_thresholds_that_had_no_effect_do_not_explain_later_differences(compared: Any) -> None:
+    small = {name: norm / 100 for name, norm in NORMS.items()}
+    moved = {name: weight * 2 for name, weight in WEIGHTS.items()}
+    a = [line(1, small), line(2, small)]
+    b = [line(1, small, threshold=2.0), line(2, small, threshold=2.0, weights=moved)]
+    printed = sentences.lines(compared(a, b))
+    expected = "They do not explain what else differs: weights from step 2 on. Compare the optimizers"
+    assert expected in printed[-1]
+    same_weights = [line(1, small, threshold=2.0), line(2, small, threshold=2.0)]
+    assert not any("had no effect" in sentence for sentence in sentences.lines(compared(a, same_weights)))
+    clipped = [line(1), line(2)], [line(1, threshold=2.0), line(2, threshold=2.0, weights=moved)]
+    assert not any("had no effect" in sentence for sentence in sentences.lines(compared(*clipped)))

@@ -55,6 +55,8 @@ COUNTS = {
 }
 """By stage of a divergence between two counts, what is counted."""
 
+STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
+
 UNEXPLAINED = "Unexplained: no known cause fits these numbers."
 
 
@@ -204,10 +206,26 @@ def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
     return unexplained[0]
 
 
+def _without_effect(comparison: RecordingComparison) -> list[str]:
+    """Return a sentence if only thresholds differ, no coefficient does, and later numbers differ all the same."""
+    by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
+    later = {stage: step for stage, step in by_stage.items() if step is not None}
+    only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}
+    if not only_thresholds or by_stage.get("coefficient", 0) is not None or not later:
+        return []
+    names = [f"{STAGE_NAMES[stage].lower()} from step {step} on" for stage, step in later.items()]
+    return [
+        f"All coefficients are equal, so the thresholds had no effect. They do not explain what else differs: "
+        f"{', '.join(names)}. Compare the optimizers, the forward pass and the data."
+    ]
+
+
 def where_to_look(comparison: RecordingComparison) -> list[str]:
     """Return a sentence about what to compare, if the first divergence is unexplained and comes before the clip; else
     [].
     """
+    if without_effect := _without_effect(comparison):
+        return without_effect
     first, runs = _first_unexplained(comparison), (comparison.a, comparison.b)
     if first is None or first.stage not in ("weight", "gradient", "norm") or first is not comparison.first:
         return []
@@ -267,8 +285,7 @@ def _format_distance(ulps: float, relative: float | None) -> str:
 
 
 def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
-    names = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
-    name = names[agreement.stage]
+    name = STAGE_NAMES[agreement.stage]
     if agreement.differs_at_step is None:
         return f"{name} are equal in all {_calls(len(comparison.pairs))} that were compared{_allowed(comparison)}."
     is_first = agreement.differs_at_step == comparison.pairs[0].a.step
