@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -60,6 +61,24 @@ def test_recording_leaves_every_bit_of_the_weights(folder: Path) -> None:
         lines = runs.read(folder / file).lines
         assert [line.call for line in lines] == ["torch.nn.utils.clip_grad_norm_"] * 4
         assert [len(line.parameters) for line in lines] == [4 * len(options)] * 4
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("ending", "status"), [("sys.exit(3)", 3), ("raise ValueError('no data')", 1), ("os.kill(os.getpid(), 2)", -2)]
+)
+def test_the_file_is_complete_up_to_the_end_in_the_middle_of_training(folder: Path, ending: str, status: int) -> None:
+    script = (folder / "train.py").read_text(encoding="utf-8")
+    step = "    optimizer.step()\n"
+    assert script.count(step) == 1
+    ended = script.replace(step, f"{step}    if batch is not inputs[0] and (batch == inputs[1]).all(): {ending}\n")
+    (folder / "train.py").write_text(ended, encoding="utf-8")
+    command = [sys.executable, *RECORD, "run.jsonl", "--", sys.executable, "train.py", "recorded.pt"]
+    restore = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731  # a background shell ignores it
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, check=False, timeout=300, preexec_fn=restore)
+    assert done.returncode == status
+    recorded = runs.read(folder / "run.jsonl")
+    assert len(recorded.lines) == len(recorded.optimizer_steps) == 2
 
 
 def same_weights(folder: Path) -> bool:

@@ -129,7 +129,13 @@ def test_ctrl_c_reaches_the_command_which_may_go_on(folder: Path) -> None:
     write(folder / "wait.py", WAIT)
     own = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", sys.executable, "wait.py"]
     running = subprocess.Popen(
-        own, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        own,
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )
     assert running.stdout is not None
     assert running.stdout.readline() == "ready\n"
