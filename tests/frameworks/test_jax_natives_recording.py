@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from support.agreement import agreeing
 
 import unified_clip
+from unified_clip.recording import runs
 
 GRADIENTS = {"a": [3.0, -4.0], "b": [[12.0]]}
 
@@ -53,3 +55,46 @@ def test_a_transformation_is_an_event_of_each_update(
     for line in found:
         assert {key: line[key] for key in expected} == expected
         assert {name: each["norm"] for name, each in line["parameters"].items()} == {"['a']": 5.0, "['b']": 12.0}
+
+
+@pytest.mark.parametrize("name", ["clip_by_global_norm", "clip"])
+@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
+def test_events_agree_with_those_of_verify(tmp_path: Path, name: str, compile: Callable[..., Any]) -> None:
+    gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
+    with agreeing(tmp_path, calls=2):
+        update = compile(getattr(optax, name)(1.0).update)
+        for _ in range(2):
+            update(gradients, optax.EmptyState(), gradients)
+
+
+@pytest.mark.parametrize("rate", [0.1, optax.exponential_decay(0.1, 1, 0.5)], ids=["constant", "schedule"])
+@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
+def test_steps_of_optimizers_have_their_learning_rate_and_place(
+    tmp_path: Path, rate: Any, compile: Callable[..., Any]
+) -> None:
+    gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
+    for name, is_late in (("before", False), ("after", True)):
+        with unified_clip.record(tmp_path / f"{name}.jsonl"):
+            parts = [optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.5)]
+            transformation = optax.chain(*(parts[::-1] if is_late else parts))
+            state, update = transformation.init(gradients), compile(transformation.update)
+            for _ in range(3):
+                _, state = update(gradients, state, gradients)
+        run = runs.read(tmp_path / f"{name}.jsonl")
+        steps = sorted(run.optimizer_steps, key=lambda step: step.calls)
+        assert [step.calls for step in steps] == ([0, 1, 2] if is_late else [1, 2, 3])
+        rates = [0.1, 0.05, 0.025] if callable(rate) else [0.1] * 3
+        assert sorted((step.settings["lr"] for step in steps), reverse=True) == pytest.approx(rates)
+        assert {step.settings["weight_decay"] for step in steps} == {0.5}
+
+
+def test_an_injected_learning_rate_is_recorded(tmp_path: Path) -> None:
+    gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        transformation = optax.chain(
+            optax.clip_by_global_norm(1.0), optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
+        )
+        state, update = transformation.init(gradients), jax.jit(transformation.update)
+        _, state = update(gradients, state, gradients)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert (step.optimizer, step.settings["lr"]) == ("optax.sgd", pytest.approx(0.1))

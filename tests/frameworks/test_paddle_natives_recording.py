@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from support.agreement import agreeing
 
 import unified_clip
 from unified_clip.recording import runs
@@ -108,3 +109,17 @@ def test_the_losses_of_backward_passes_are_recorded_with_each_step(tmp_path: Pat
         optimizer.step()
     steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
     assert [list(step.losses) for step in steps] == [[6.0, 2.0], []]
+
+
+@pytest.mark.parametrize("kind", ["ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"])
+def test_events_agree_with_those_of_verify(tmp_path: Path, kind: str) -> None:
+    with agreeing(tmp_path, calls=2):
+        train(getattr(paddle.nn, kind)(0.5))
+
+
+def test_events_of_functions_agree_with_those_of_verify(tmp_path: Path) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    layer(paddle.ones([4, 3])).square().sum().backward()
+    with agreeing(tmp_path, calls=2):
+        paddle.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        paddle.nn.utils.clip_grad_value_(layer.parameters(), 0.1)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
+from support.agreement import agreeing
 
 import unified_clip
 from unified_clip import ClipWarning
@@ -159,3 +160,92 @@ def test_the_losses_of_fit_are_recorded(tmp_path: Path) -> None:
     steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
     assert [loss for step in steps for loss in step.losses] == pytest.approx(losses)
     assert len(losses) == 3
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_events_agree_with_those_of_verify(tmp_path: Path, in_graph: bool) -> None:
+    def clip() -> None:
+        _, grads = gradients()
+        tf.clip_by_global_norm(grads, 1.0)
+        tf.clip_by_global_norm([*grads, None], 1e6)
+        tf.clip_by_norm(grads[0], 2.0)
+        tf.clip_by_value(grads[1], -1.0, 1.0)
+
+    weights, _ = gradients()
+
+    def clip_in_graph() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(weight**2) / 2 for weight in weights])
+        grads = tape.gradient(loss, weights)
+        tf.clip_by_global_norm(grads, 1.0)
+        tf.clip_by_norm(grads[0], 2.0)
+
+    with agreeing(tmp_path, calls=2 if in_graph else 4):
+        tf.function(clip_in_graph)() if in_graph else clip()
+
+
+@pytest.mark.parametrize("setting", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_events_of_keras_agree_with_those_of_verify(tmp_path: Path, setting: str) -> None:
+    weights, grads = gradients()
+    optimizer = keras.optimizers.SGD(0.1, **{setting: 0.5})
+    with agreeing(tmp_path, calls=1):
+        optimizer.apply_gradients(zip(grads, weights, strict=True))
+
+
+def test_gradients_have_the_names_and_weights_of_their_variables(tmp_path: Path) -> None:
+    weights = [tf.Variable(values, name=name) for values, name in zip(WEIGHTS, ("kernel", "bias"), strict=True)]
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True), tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_sum(weight**2) / 2 for weight in weights])
+        grads = tape.gradient(loss, weights)
+        tf.clip_by_global_norm([grad / 2.0 for grad in reversed(grads)], 1.0)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert {name: (each["norm"], each["weight"]) for name, each in line["parameters"].items()} == {
+        "bias": (pytest.approx(math.sqrt(144 + 7056) / 2), pytest.approx(math.sqrt(144 + 7056))),
+        "kernel": (2.5, 5.0),
+    }
+
+
+def test_the_norm_of_the_function_is_recorded_beside_the_exact_one(tmp_path: Path) -> None:
+    """TensorFlow does not sum the repeated rows of an embedding's gradient before it measures."""
+    table = tf.Variable(tf.zeros((3, 2)))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [1, 1]))
+    grads = tape.gradient(loss, [table])
+    for norms in (False, True):
+        with unified_clip.record(tmp_path / f"{norms}.jsonl", norms=norms):
+            _, norm = tf.clip_by_global_norm(grads, 1.0)
+    rough, exact = (lines(tmp_path / f"{norms}.jsonl")[0] for norms in (False, True))
+    assert norm.numpy() == rough["norm"] == rough["returned_norm"] == exact["returned_norm"] == 2.0
+    assert exact["norm"] == pytest.approx(8**0.5)
+    assert rough["coef"] == exact["coef"] == 0.5
+    assert (rough["sparse"], rough["count"]) == (1, 1)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_steps_have_the_learning_rate_of_a_schedule(tmp_path: Path, in_graph: bool) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5, staircase=True)
+    weights, grads = gradients()
+    optimizer = keras.optimizers.SGD(schedule, momentum=0.9)
+    optimizer.build(weights)
+
+    def step() -> None:
+        optimizer.apply_gradients(zip(grads, weights, strict=True))
+
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        run = tf.function(step) if in_graph else step
+        for _ in range(3):
+            run()
+        tf.clip_by_global_norm(grads, 1.0)  # a recording without a clip call is reported
+    found = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:-1]]
+    assert [line["settings"]["lr"] for line in found] == [pytest.approx(rate) for rate in (0.1, 0.05, 0.025)]
+    assert {(line["optimizer"], line["settings"]["momentum"]) for line in found} == {("keras.optimizers.SGD", 0.9)}
+
+
+def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
+    weights, grads = gradients()
+    optimizer = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        grads, _ = tf.clip_by_global_norm(grads, 1.0)
+        optimizer.apply_gradients(zip(grads, weights, strict=True))
+    step = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
+    assert (step["optimizer"], step["settings"]["lr"]) == ("tf.compat.v1.train.Momentum", pytest.approx(0.1))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.agreement import agreeing
 
 import unified_clip
 import unified_clip.torch as uc
@@ -223,3 +224,22 @@ def test_a_logged_loss_replaces_that_of_the_backward_passes(tmp_path: Path) -> N
                     recording.log(loss=7.0)
     assert [value for _, value in sentences.logged(runs.read(tmp_path / "logged"))["loss"]] == [7.0, 7.0]
     assert [step for step, _ in sentences.logged(runs.read(tmp_path / "seen"))["loss"]] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.5),
+        lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.5, norm_type=1),
+        lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 1e6),
+        lambda parameters: torch.nn.utils.clip_grads_with_norm_(parameters, 0.5, torch.tensor(7.0)),
+        lambda parameters: torch.nn.utils.clip_grad_value_(parameters, 0.1),
+    ],
+)
+def test_events_agree_with_those_of_verify(tmp_path: Path, clip: Callable[..., Any]) -> None:
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    with agreeing(tmp_path, calls=2):
+        for _ in range(2):
+            net(torch.randn(4, 6)).square().sum().backward()
+            clip(list(net.parameters()))

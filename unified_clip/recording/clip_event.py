@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -76,6 +76,13 @@ def _check_names(names: Sequence[Any]) -> None:
             )
 
 
+def unique_name(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken: this one, or with a number."""
+    if name not in taken:
+        return name
+    return next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
+
+
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     """Return the index of each gradient of a clip, by a unique name.
 
@@ -86,8 +93,7 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
     for index in clip.group:
         leaf = clip.gradients.leaves[index]
         name = name_of(leaf) or (ordered[leaf.position] if ordered else str(leaf.position))
-        if name in taken:
-            name = next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
+        name = unique_name(name, taken)
         taken.add(name)
         indices[name] = index
     return indices

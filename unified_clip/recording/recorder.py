@@ -158,6 +158,7 @@ class Recording:
         return self._file
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        self.wait()  # calls of frameworks' functions reach only the recordings of the dispatcher
         DISPATCHER.remove(self)
         self.wait()
         with self._flushing:

@@ -316,3 +316,12 @@ def test_an_action_waits_for_its_own_module_if_one_loader_loads_all(monkeypatch:
     AfterImport({"shared_outer": lambda: ended.append("action")}).install()
     importlib.import_module("shared_outer")
     assert ended == ["shared_inner", "shared_outer", "action"]
+
+
+def test_the_end_of_a_recording_waits_for_graphs_that_have_not_reported_their_calls(tmp_path: Path) -> None:
+    tensors = ObservedTensors([Dense("float32", VALUES)], [])
+    recording = unified_clip.record(tmp_path / "run.jsonl")
+    with recording:
+        reports = [NativeCall("framework.clip", "numpy", "global", 1.0)]
+        recording.wait_with(lambda: OBSERVER.record(reports.pop(), tensors) if reports else None)
+    assert [line.call for line in runs.read(tmp_path / "run.jsonl").lines] == ["framework.clip"]

@@ -58,6 +58,7 @@ class ProcessRecording(Recording):
 
     def end_recording(self) -> None:
         """Write the lines whose numbers have not arrived yet, and close the file."""
+        self.wait()
         DISPATCHER.remove(self)
         self.wait()
         with self._flushing:

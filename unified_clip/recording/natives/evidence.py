@@ -19,6 +19,7 @@ from ...causes import scaling
 from ...numpy import get_total_norm
 from ...tensors.files.convert_worker import read_tensor
 from ...tensors.types import PARTS, Dense, densify, from_numpy
+from ..clip_event import unique_name
 
 SLACK = 2.0**-50
 """The relative rounding error of a bound on a coefficient: bounds are computed in float64."""
@@ -119,7 +120,10 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Dense]:
     names = observed.names or [str(index) for index in range(len(tensors))]
-    return dict(zip(names, tensors, strict=True))
+    named: dict[str, Dense] = {}
+    for name, tensor in zip(names, tensors, strict=True):
+        named[unique_name(name, named)] = tensor
+    return named
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
