@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from markupsafe import escape
 
 from unified_clip import cli
+from unified_clip._report_model import json_schema
 from unified_clip.recording import compare
 from unified_clip.recording.report import model, page, run_plots
 from unified_clip.recording.report.curves import MOST_COLUMNS, clip_points, number_points
 from unified_clip.recording.runs import RecordedCall
 
+DOCS = Path(__file__).parents[3] / "docs"
 HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z"}
 EVIL = '"><img src=x onerror=alert(1)>\x1b[2J\u202e'
 
@@ -58,6 +61,15 @@ def test_the_page_is_made_of_the_json_alone(tmp_path: Path, capsys: pytest.Captu
     assert out.read_text(encoding="utf-8") == page.render(model.ComparisonReport.model_validate(data))
     assert cli.main(["compare", str(a), str(b)]) == 1
     assert capsys.readouterr().out.splitlines() == data["sentences"]
+
+
+def test_the_json_has_the_published_form(tmp_path: Path) -> None:
+    published = (DOCS / "compare.schema.json").read_text(encoding="utf-8")
+    expected = json_schema(model.ComparisonReport, "unified_clip comparison")
+    assert published == expected, "type: python -m unified_clip.recording.report.model > docs/compare.schema.json"
+    a = [{**line, "norm": "nan", "coef": "nan"} if line.get("step") == 3 and "norm" in line else line for line in WRONG]
+    for runs in ((RIGHT, a), (RIGHT, RIGHT)):
+        jsonschema.validate(report_of(tmp_path, *runs).as_json(), json.loads(published))
 
 
 def test_the_page_names_the_cause_and_marks_the_first_difference_in_each_plot(tmp_path: Path) -> None:

@@ -1,4 +1,9 @@
-"""The report of `unified-clip compare`: the terminal, `--json` and the page show this model."""
+"""The report of `unified-clip compare`: the terminal, `--json` and the page show this model.
+
+Later versions may add keys.
+
+    python -m unified_clip.recording.report.model > docs/compare.schema.json
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from pydantic import PlainSerializer
 
 from ... import _json
 from ..._display import safe
-from ..._report_model import Real, ReportModel
+from ..._report_model import Real, ReportModel, json_schema
 from ..compare import RecordingComparison
 from ..divergence import StageAgreement, numbers
 from ..rounding import distance
@@ -208,3 +213,7 @@ def _run(run: RecordedRun) -> Run:
         logged={name: number_points(numbers) for name, numbers in sentences.logged(run).items()},
         learning_rate=learning_rates(run.optimizer_steps),
     )
+
+
+if __name__ == "__main__":
+    print(json_schema(ComparisonReport, "unified_clip comparison"), end="")
