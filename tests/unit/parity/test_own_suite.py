@@ -300,6 +300,19 @@ def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
     assert sorted(entry.framework for entry in entries.read(path)) == ["jax", "torch"]
 
 
+@pytest.mark.parametrize("options", [[], ["--accept"]])
+def test_a_run_of_some_frameworks_leaves_the_entries_of_the_others_alone(tmp_path: Path, options: list[str]) -> None:
+    path = written(tmp_path, 'known = "known.toml"\n[frameworks.torch]\n' + SUITE + RULES)
+    entry = (
+        '# by hand\n[[known]]\nframework = "torch"\nfunction = "torch.norm"\nkind = "value"\nsize = 0.5\n'
+        'cases = ["*"]\nreason = "long sums"\n'
+    )
+    (path.parent / "known.toml").write_text(entry, encoding="utf-8")
+    command = ["parity", "--suite", str(path), "--frameworks", "numpy", "--out", str(tmp_path / "out")]
+    assert cli.main([*command, *options]) == 0
+    assert (path.parent / "known.toml").read_text(encoding="utf-8") == entry
+
+
 def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = written(tmp_path, SUITE + RULES), str(tmp_path / "out")
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
