@@ -300,6 +300,14 @@ def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
     assert sorted(entry.framework for entry in entries.read(path)) == ["jax", "torch"]
 
 
+def test_numpy_alone_has_no_table_of_frameworks_functions(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["parity", "--suite", str(written(tmp_path, SUITE + RULES)), "--out", str(out)]) == 0
+    for text in (capfd.readouterr().out, (out / "parity.md").read_text(encoding="utf-8")):
+        assert "PASS: 1 case on numpy" in text
+        assert "The frameworks' functions" not in text
+
+
 @pytest.mark.parametrize("options", [[], ["--accept"]])
 def test_a_run_of_some_frameworks_leaves_the_entries_of_the_others_alone(tmp_path: Path, options: list[str]) -> None:
     path = written(tmp_path, 'known = "known.toml"\n[frameworks.torch]\n' + SUITE + RULES)

@@ -72,6 +72,11 @@ def problem_lines(report: ParityReport) -> list[str]:
     return lines
 
 
+def native_rows(report: ParityReport) -> list[list[str]]:
+    """Return the rows of the frameworks' own functions; [] if no framework of the run has one, as NumPy."""
+    return rows(report, native) if report.summary.natives else []
+
+
 def known_rows(report: ParityReport) -> list[list[str]]:
     """Return a table row for each known difference, with the columns of KNOWN_HEADER."""
     lines = []
@@ -142,7 +147,7 @@ def as_markdown(report: ParityReport, most: int = MOST) -> str:
         ("Known differences", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
         ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),
-        ("The frameworks' functions", [NATIVE_LEGEND], _markdown.rows(header, rows(report, native))),
+        ("The frameworks' functions", [NATIVE_LEGEND], _markdown.rows(header, native_rows(report))),
     ]
     room = most - len("\n\n".join(parts).encode()) - len(sections) * 200  # for a line on each section that is cut
     for title, legend, lines in sections:
