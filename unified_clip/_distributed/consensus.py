@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import struct
 import weakref
@@ -175,7 +176,7 @@ class Consensus:
 
     def _all_reduce(self, collective: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> list[int]:
         try:
-            with waiting.logged(waiting.PATIENCE, lambda: self._waiting("waits")):
+            with waiting.logged(waiting.PATIENCE, logging.WARNING, lambda: self._waiting("waits")):
                 return collective(numbers)
         except Exception as error:
             error.add_note(f"{self._waiting('waited')} No gradient was changed.")
@@ -247,7 +248,7 @@ def send_rejection(error: Exception, find_group: Callable[[], Group]) -> None:
         return
     note = f"unified_clip waits for the other ranks of the process group, to raise on all of them: {error!r}"
     try:
-        with waiting.logged(waiting.REJECTION_PATIENCE, lambda: note):
+        with waiting.logged(waiting.REJECTION_PATIENCE, logging.ERROR, lambda: note):
             Consensus(group, Call()).reject(error)
     except Exception as failure:  # the error of the call is the one to raise
         error.add_note(f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")

@@ -17,18 +17,18 @@ REJECTION_PATIENCE = 10.0
 INTERVAL = 1.0
 """Seconds between two looks at the waiting calls."""
 
-_WAITS: dict[object, tuple[float, Callable[[], str]]] = {}
-"""The deadline of each waiting call, and its message."""
+_WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
+"""The deadline of each waiting call, its level of logging, and its message."""
 
 _STARTING = threading.Lock()
 _WATCH: list[threading.Thread] = []
 
 
 @contextmanager
-def logged(patience: float, message: Callable[[], str]) -> Iterator[None]:
+def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[None]:
     """Log a message if the block takes longer than `patience` seconds. One thread watches the blocks of a process."""
     wait = object()
-    _WAITS[wait] = time.monotonic() + patience, message
+    _WAITS[wait] = time.monotonic() + patience, level, message
     _start()
     try:
         yield
@@ -47,6 +47,6 @@ def _start() -> None:
 def _watch() -> None:
     while True:
         time.sleep(INTERVAL)
-        for wait, (deadline, message) in list(_WAITS.items()):
+        for wait, (deadline, level, message) in list(_WAITS.items()):
             if time.monotonic() > deadline and _WAITS.pop(wait, None) is not None:
-                logging.getLogger("unified_clip").error(message())
+                logging.getLogger("unified_clip").log(level, message())

@@ -625,6 +625,7 @@ def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any
         "Rank 0 of 2 waits for the other ranks in call 2 of this process group. Make the same calls on every rank, "
         "also where a rank has no gradient, and look for a rank that has ended."
     ]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> None:
