@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 import unified_clip
 import unified_clip.torch as uc
+from unified_clip.recording import runs
 from unified_clip.recording.compare import RecordingComparison, compare
 from unified_clip.recording.report import sentences
 
@@ -147,6 +149,41 @@ def test_other_weights_or_data_are_not_blamed_on_the_clip(
     text = " ".join(sentences.lines(comparison))
     assert place in text
     assert ("Clipping is the same" in text and "Ruled out: " in text) == bool(change)
+
+
+def clip_at_each_step(parameters: Parameters, step: int) -> None:
+    clip_grad_norm_(parameters, THRESHOLD)
+
+
+def by_hand(parameters: Parameters, step: int) -> None:
+    norm = torch.stack([parameter.grad.norm() for parameter in parameters]).norm()
+    for parameter in parameters:
+        parameter.grad.mul_((THRESHOLD / norm).clamp(max=1.0))
+
+
+def by_hand_at_step_3(parameters: Parameters, step: int) -> None:
+    by_hand(parameters, step) if step == 3 else clip_grad_norm_(parameters, THRESHOLD)
+
+
+def test_a_clip_by_hand_is_reported(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.jsonl" for name in ("old", "new", "mixed")]
+    for path, clip in zip(paths, (clip_at_each_step, by_hand, by_hand_at_step_3), strict=True):
+        with warnings.catch_warnings(), unified_clip.record(path):
+            warnings.filterwarnings("ignore", ".*No clip calls were recorded", unified_clip.ClipWarning)
+            train(clip)
+    with pytest.raises(runs.RunError, match="Other code changed 6 gradients before step 1 of the optimizer"):
+        compare(paths[0], paths[1])
+    (cause,) = compare(paths[0], paths[2]).findings
+    assert cause.kind == "left-out clip"
+    assert "Other code changed 6 gradients of mixed.jsonl before this step" in cause.sentence
+    assert {step.changed for step in runs.read(paths[0]).optimizer_steps} == {None}
+
+
+def test_unchanged_gradients_are_counted_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with unified_clip.record(path):
+        train(lambda parameters, step: None if step < 5 else clip_grad_norm_(parameters, THRESHOLD), passes=2)
+    assert [step.changed for step in runs.read(path).optimizer_steps] == [0, 0, 0, 0, None]
 
 
 @both

@@ -35,6 +35,8 @@ class Dispatcher:
         self._changing = threading.Lock()
         self._thread = threading.local()
         self.needs_leaves = self.norms = False
+        self.recorded_calls = 0
+        """The number of calls that recordings have begun to record."""
         self.natives: tuple[Recording, ...] = ()
         """The recordings that record the frameworks' functions too."""
 

@@ -192,6 +192,7 @@ class Recording:
         return [namer.name_of(each) if isinstance(namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
+        DISPATCHER.recorded_calls += 1
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:

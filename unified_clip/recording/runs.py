@@ -171,6 +171,9 @@ class OptimizerStep(Table):
     cleared: bool | None = None
     """Whether all gradients were None or zero at the first of these backward passes; None if that is unknown."""
 
+    changed: Annotated[int, Field(ge=0)] | None = None
+    """How many gradients changed after the last backward pass without a recorded clip; None if that is unknown."""
+
     clips: Annotated[int, Field(ge=0)] | None = None
     """The clip calls since the previous step, if a graph reports them in any order."""
 
@@ -285,6 +288,16 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
     )
 
 
+def _changed_by_hand(run: RecordedRun) -> str:
+    step = next((step for step in run.optimizer_steps if step.changed), None)
+    if step is None:
+        return ""
+    return (
+        f" Other code changed {step.changed} gradients before step {step.step} of the optimizer, as a clip by hand "
+        "does. Use unified-clip verify, which records such clips, or replace the code by one of these functions."
+    )
+
+
 def check_clipped(run: RecordedRun) -> None:
     """Check that at least one call of a run clipped a gradient. RunError: no call clipped a gradient, so there is
     nothing to compare.
@@ -292,7 +305,7 @@ def check_clipped(run: RecordedRun) -> None:
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:
-        raise RunError(f"{run.path}: {NO_CALLS}")
+        raise RunError(f"{run.path}: {NO_CALLS}{_changed_by_hand(run)}")
     errors = [line.error for line in run.lines if line.error]
     without = len(run.lines) - len(errors)
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []

@@ -57,6 +57,8 @@ class StepWatcher:
         self._backward_calls = 0
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
+        self.changed: int | None = None
+        """How many gradients unrecorded code changed since the last backward pass; None if that is unknown."""
 
     def before_backward(self) -> None:
         """Count a backward pass. At the first backward pass after a step, find out whether the gradients were cleared
@@ -78,8 +80,10 @@ class StepWatcher:
 
     def after_step(self, optimizer: str, settings: Mapping[str, Any], is_cleared: Callable[[], bool]) -> None:
         """Record a step. `is_cleared` returns whether the gradients that it used are None or zero."""
-        passes = {"backward_calls": self._backward_calls, "cleared": self._cleared}
-        self._backward_calls, self._cleared, self._is_cleared = 0, None, is_cleared
+        passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared}
+        if self.changed is not None:
+            passes["changed"] = self.changed
+        self._backward_calls, self._cleared, self._is_cleared, self.changed = 0, None, is_cleared, None
         record_step(optimizer, settings, passes)
 
 

@@ -7,11 +7,12 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
 from .steps import LOSSES, StepWatcher, of_groups
+from .torch_gradients import GradientVersions
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 """PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`; `clip_grads_with_norm_` is a copy of
@@ -23,10 +24,12 @@ SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", 
 """The settings of optimizers that are recorded."""
 
 WATCHER = StepWatcher()
+VERSIONS = GradientVersions()
 
 
 def install() -> None:
     HOOKS.wrap([(torch.autograd, "backward")], _counted)
+    HOOKS.wrap([(torch.optim.Optimizer, "__init__")], _made)
     HOOKS.wrap([(torch.amp.GradScaler, "scale")], _scaled)
     HOOKS.wrap([(torch.amp.GradScaler, "unscale_")], _unscaled)
     HOOKS.on_switch(_add_step_hook, _remove_step_hook)
@@ -49,11 +52,22 @@ _step_hooks: list[Any] = []
 
 
 def _add_step_hook() -> None:
+    _step_hooks.append(register_optimizer_step_pre_hook(_before_step))
     _step_hooks.append(register_optimizer_step_post_hook(_after_step))
 
 
 def _remove_step_hook() -> None:
-    _step_hooks.pop().remove()
+    while _step_hooks:
+        _step_hooks.pop().remove()
+
+
+def _made(function: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        function(self, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            VERSIONS.add(self)
+
+    return init
 
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +75,10 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
         if not torch.compiler.is_compiling():
             WATCHER.before_backward()
             _add_loss(*args, **kwargs)
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            VERSIONS.store()
+        return result
 
     return backward
 
@@ -88,9 +105,16 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
     def unscale(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         WATCHER.scaling_ends()
+        VERSIONS.store()
         return result
 
     return unscale
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        WATCHER.changed = VERSIONS.count_changed(optimizer)
+        VERSIONS.add(optimizer)
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

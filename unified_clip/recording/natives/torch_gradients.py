@@ -1,0 +1,52 @@
+"""Find gradients of PyTorch that unrecorded code changes between a backward pass and a step, as a clip by hand does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakSet
+
+from ..dispatcher import DISPATCHER
+from .hooks import HOOKS
+
+State = tuple[int, int]
+"""The identity of a gradient, and how often it was changed in place."""
+
+
+class GradientVersions:
+    """The versions of all gradients at the end of the last backward pass."""
+
+    def __init__(self) -> None:
+        self._optimizers: WeakSet[Any] = WeakSet()
+        self._reset()
+        HOOKS.on_switch(self._reset, self._reset)
+
+    def _reset(self) -> None:
+        self._states: dict[int, State] = {}
+        self._recorded_calls = DISPATCHER.recorded_calls
+
+    def add(self, optimizer: Any) -> None:
+        """Include the parameters of an optimizer from the next backward pass on."""
+        self._optimizers.add(optimizer)
+
+    def store(self) -> None:
+        """Store the versions, at the end of a backward pass."""
+        self._recorded_calls = DISPATCHER.recorded_calls
+        self._states = {key: state for optimizer in self._optimizers for key, state in _states(optimizer)}
+
+    def count_changed(self, optimizer: Any) -> int | None:
+        """Return how many gradients of an optimizer changed since the backward pass.
+
+        None: that is unknown, or a recorded clip may have changed them.
+        """
+        if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
+            return None
+        pairs = [(self._states.get(key), state) for key, state in _states(optimizer)]
+        return sum(before != after for before, after in pairs if before is not None)
+
+
+def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                yield id(parameter), (id(parameter.grad), parameter.grad._version)
