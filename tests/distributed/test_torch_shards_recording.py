@@ -57,3 +57,22 @@ def test_norms_are_left_out_one_by_one(world: World, tmp_path: Path) -> None:
         lines = runs.read(tmp_path / f"rank{rank}.jsonl").lines
         told = [{name: each.norm for name, each in line.parameters.items()} for line in lines]
         assert told == [{"a": 4.0}, {"b": 4.0}]
+
+
+@pytest.mark.parametrize(("norms", "only"), [(False, None), (True, None), (False, 0)])
+def test_pytorchs_own_clip_of_sharded_gradients_is_recorded_with_the_norm_of_all(
+    world: World, tmp_path: Path, norms: bool, only: int | None
+) -> None:
+    alone = world.run(training.recorded_native, str(tmp_path), norms, -1)
+    assert world.run(training.recorded_native, str(tmp_path), norms, only) == alone
+    model = training.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05) and None)
+    with unified_clip.record(tmp_path / "one.jsonl"):
+        training.train(model, optimizer)
+    for rank in (0, 1) if only is None else (only,):
+        run = runs.read(tmp_path / f"rank{rank}.jsonl")
+        assert [line.count for line in run.lines] == [6] * training.STEPS
+        assert len(run.optimizer_steps) == training.STEPS
+        kinds = {each.kind for each in compare.compare(tmp_path / "one.jsonl", run.path).findings}
+        assert kinds <= {"rounding", "rounding that has grown"}

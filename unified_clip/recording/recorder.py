@@ -188,8 +188,7 @@ class Recording:
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
         """Return the names that the user passed for these parameters; None for the others."""
-        namer = self._namer
-        return [namer.name_of(each) if isinstance(namer, ByParameter) else None for each in parameters]
+        return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
         DISPATCHER.recorded_calls += 1

@@ -125,6 +125,25 @@ def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None =
         train(net, optimizer)
 
 
+def recorded_native(directory: str, norms: bool, only: int | None = None) -> list[float]:
+    """The weights after training by PyTorch's own clip under FSDP2. All processes record, or one, or none (-1)."""
+    net = model()
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+    optimizer, rank = torch.optim.SGD(net.parameters(), lr=0.5), dist.get_rank()
+    path = Path(directory) / f"rank{rank}.jsonl"
+    with unified_clip.record(path, norms=norms) if only in (None, rank) else nullcontext():
+        for step in range(STEPS):
+            x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad(set_to_none=False)
+            net(x).square().mean().backward()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+            assert norm.full_tensor().item() > 0
+            optimizer.step()
+    return [number for weight in net.parameters() for number in weight.full_tensor().flatten().tolist()]
+
+
 def recorded_flat(directory: str) -> float:
     """The norm of plain parts of a gradient, which do not tell each other's norms."""
     weight = nn.Parameter(torch.zeros(1))

@@ -173,7 +173,13 @@ def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 
 
-def clip_parameters(observer: Observer, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def clip_parameters(
+    observer: Observer,
+    function: Callable[..., Any],
+    *args: Any,
+    value_of: Callable[[Any], Any] = lambda norm: norm,
+    **kwargs: Any,
+) -> Any:
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument."""
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
@@ -190,7 +196,7 @@ def clip_parameters(observer: Observer, function: Callable[..., Any], *args: Any
     except BaseException as error:
         running.fail(error)
         raise
-    running.end([parameter.grad for parameter in clipped], result if returns_norm else None)
+    running.end([parameter.grad for parameter in clipped], value_of(result) if returns_norm else None)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -13,6 +14,7 @@ from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
 from .steps import LOSSES, StepWatcher, of_groups
 from .torch_gradients import GradientVersions
+from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
 """PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`; `clip_grads_with_norm_` is a copy of
@@ -25,6 +27,7 @@ SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", 
 
 WATCHER = StepWatcher()
 VERSIONS = GradientVersions()
+SHARDED = ShardedNorm()
 
 
 def install() -> None:
@@ -33,12 +36,13 @@ def install() -> None:
     HOOKS.wrap([(torch.amp.GradScaler, "scale")], _scaled)
     HOOKS.wrap([(torch.amp.GradScaler, "unscale_")], _unscaled)
     HOOKS.on_switch(_add_step_hook, _remove_step_hook)
+    HOOKS.wrap([(torch.nn.utils.clip_grad, "_get_total_norm")], SHARDED.around_total_norm)
     for name in NAMES:
         HOOKS.wrap([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], _watched)
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    recorded = OBSERVER.around(clip_parameters)(function)
+    recorded = OBSERVER.around(partial(clip_parameters, value_of=SHARDED.value_of))(SHARDED.around_clip(function))
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs) if torch.compiler.is_compiling() else recorded(*args, **kwargs)
@@ -135,4 +139,5 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _is_cleared(optimizer: Any) -> bool:
     """Return whether all gradients of an optimizer are None or zero."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
-    return all(each.grad is None or not each.grad.any() for each in parameters)
+    gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
+    return all(gradient is None or not gradient.any() for gradient in gradients)
