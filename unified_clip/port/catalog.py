@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
+
+from .. import _any_framework
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
@@ -75,6 +79,29 @@ class ClipFunction:
     quiet: bool = False
     why_not: str = ""
     lines: Sequence[str] = ()
+
+    @property
+    def new_names(self) -> list[str]:
+        """The names of the parameters in the replacement, in the order of this function."""
+        return [self.renamed.get(name, name) for name in self.parameters]
+
+    @property
+    def same_positions(self) -> int:
+        """The number of leading parameters that have the same position in the replacement."""
+        pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
+        return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+    @property
+    def takes_other_arguments(self) -> bool:
+        """Whether the replacement has other names or another order of parameters."""
+        return bool(self.renamed) or self.same_positions < len(self.parameters)
+
+
+@functools.cache
+def positional_parameters(replacement: str) -> tuple[str, ...]:
+    """Return the parameters of unified_clip's function or class that a call can pass by position."""
+    parameters = inspect.signature(getattr(_any_framework, replacement)).parameters.values()
+    return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
 
 NO_FUNCTION = ClipFunction("", "", "")

@@ -58,10 +58,19 @@ class FileRewrite:
         self.rewrite(clip, f"{module}.{name}")
 
     def rename_arguments(self, clip: FoundClip) -> None:
-        """Give the keywords in a clip's call the names that they have in the replacement (`ClipFunction.renamed`)."""
-        for keyword, argument in keywords_of(clip.call).items() if clip.call is not None else ():
-            if keyword in clip.function.renamed:
-                self.edits.replace(cast(cst.Name, argument.keyword), clip.function.renamed[keyword])
+        """Give the keywords in a clip's call the names that they have in the replacement (`ClipFunction.renamed`).
+
+        A positional argument whose parameter has another position in the replacement becomes a keyword argument.
+        """
+        if clip.call is None:
+            return
+        function = clip.function
+        for keyword, argument in keywords_of(clip.call).items():
+            if keyword in function.renamed:
+                self.edits.replace(cast(cst.Name, argument.keyword), function.renamed[keyword])
+        for argument, name in list(zip(clip.call.args, function.new_names, strict=False))[function.same_positions :]:
+            if argument.keyword is None:
+                self.edits.pass_by_keyword(argument, name)
 
     def check(self, clip: FoundClip, *checks: str) -> None:
         """Add sentences about what the user has to check after the rewrite of a clip."""

@@ -113,6 +113,57 @@ def test_renamed_arguments_that_are_unknown_are_flagged() -> None:
     assert ported(source, "drop-in")[0] == source
 
 
+@pytest.mark.parametrize("target", ["torch", "drop-in"])
+def test_a_positional_argument_with_another_position_in_the_replacement_is_passed_by_keyword(target: Target) -> None:
+    source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(p.grad, 1.0, 'clipped')  # per tensor\n"
+    text, (site,) = ported(source, target)
+    assert site.verdict == "rewritten"
+    assert text.endswith(".clip_by_norm(p.grad, 1.0, name='clipped')  # per tensor\n")
+
+
+def test_unpacked_arguments_of_a_function_with_another_order_are_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = ClipFunction(
+        "tensorflow", "tf.clip_by_norm", "functional", (), ["t", "clip_norm", "name"], "clip_by_norm"
+    )
+    monkeypatch.setitem(catalog.clip_functions(), function.name, function)
+    assert verdicts("import tensorflow as tf\nx = tf.clip_by_norm(*args)\n", "drop-in") == ["flagged"]
+    assert verdicts("import tensorflow as tf\nclip = tf.clip_by_norm\n", "drop-in") == ["flagged"]
+    text, _ = ported("import tensorflow as tf\nx = tf.clip_by_norm(grad, 1.0, 'clipped')\n", "drop-in")
+    assert text.endswith("unified_clip.tensorflow.clip_by_norm(grad, 1.0, name='clipped')\n")
+
+
+def test_a_replacement_with_another_order_gets_every_argument_by_keyword(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = ClipFunction(
+        framework="torch",
+        name="torch.nn.utils.swapped.clip_grad_norm_",
+        kind="in place",
+        parameters=["c", "params"],
+        replacement="clip_grad_norm_",
+        renamed={"c": "max_norm", "params": "parameters"},
+    )
+    monkeypatch.setitem(catalog.clip_functions(), function.name, function)
+    text, _ = ported("import torch\ntorch.nn.utils.swapped.clip_grad_norm_(1.0, model.parameters())\n")
+    assert text.endswith("clip_grad_norm_(max_norm=1.0, parameters=model.parameters())\n")
+
+
+def _has_replacement(function: ClipFunction) -> bool:
+    return bool(function.replacement)
+
+
+@pytest.mark.parametrize(
+    "function",
+    sorted(set(filter(_has_replacement, catalog.clip_functions().values())), key=lambda function: function.name),
+    ids=lambda function: function.name,
+)
+def test_every_parameter_in_the_catalog_is_a_parameter_of_the_replacement(function: ClipFunction) -> None:
+    replacement = catalog.positional_parameters(function.replacement)
+    unknown = sorted({*function.new_names} - {*replacement})
+    assert not unknown, (
+        f"port/catalog.toml, {function.name}: {function.replacement} has no parameter {', '.join(unknown)}. "
+        "Name it in `renamed`."
+    )
+
+
 @pytest.fixture
 def renaming_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of the catalog whose arguments have other names in PyTorch's and unified_clip's function."""

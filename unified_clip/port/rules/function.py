@@ -15,6 +15,9 @@ MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradi
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only the documented ones, by name."
 
+ONLY_NAMED_FUNCTION = (
+    "The function is not called here, and its replacement takes other arguments. Port the code that calls it by hand."
+)
 
 KINDS = ("in place", "functional", "any tensor", "unknown")
 
@@ -32,10 +35,12 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
         file.flag(clip, function.why_not)
-    elif [name for name in unknown if not name.startswith("*")] or (unknown and function.renamed):
+    elif [name for name in unknown if not name.startswith("*")] or (unknown and function.takes_other_arguments):
         file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
     elif clip.call is not None and function.name == "paddle.clip" and not {"min", "max"} <= arguments.passed.keys():
         file.flag(clip, "Only one bound is passed. Pass min and max.")
+    elif clip.call is None and clip.kind in KINDS and function.takes_other_arguments:
+        file.flag(clip, ONLY_NAMED_FUNCTION)
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")

@@ -48,6 +48,7 @@ class Edits(cst.CSTTransformer):
         super().__init__()
         self._module = module
         self._replaced: dict[cst.CSTNode, cst.BaseExpression] = {}
+        self._keywords: dict[cst.Arg, str] = {}
         self._removed: set[cst.Arg] = set()
         self._updated: dict[cst.CSTNode, Any] = {}
         """By removed argument, its value with all edits inside it."""
@@ -65,6 +66,10 @@ class Edits(cst.CSTTransformer):
     def replace(self, node: cst.BaseExpression, code: str) -> None:
         """Replace an expression by code. Parentheses around the expression stay."""
         self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
+
+    def pass_by_keyword(self, argument: cst.Arg, keyword: str) -> None:
+        """Turn a positional argument into a keyword argument."""
+        self._keywords[argument] = keyword
 
     def remove_argument(self, argument: cst.Arg) -> None:
         self._removed.add(argument)
@@ -96,9 +101,9 @@ class Edits(cst.CSTTransformer):
 
     def to_bytes(self) -> bytes:
         """Return the content of the file with all edits applied."""
-        if not (self._replaced or self._removed or self._lines):
+        if not (self._replaced or self._keywords or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
-        for node in (*self._replaced, *self._removed, *self._lines):
+        for node in (*self._replaced, *self._keywords, *self._removed, *self._lines):
             around = self._module.ancestors(node)
             self._changed.add(next(outer for outer in around if isinstance(outer, cst.BaseStatement)))
         tree = self._module.tree.visit(self)
@@ -110,6 +115,11 @@ class Edits(cst.CSTTransformer):
         if isinstance(original_node, cst.Arg) and original_node in self._removed:
             self._updated[original_node.value] = updated_node.value
             return cst.RemoveFromParent()
+        if isinstance(original_node, cst.Arg) and original_node in self._keywords:
+            no_space = cst.SimpleWhitespace("")
+            return updated_node.with_changes(
+                keyword=cst.Name(self._keywords[original_node]), equal=cst.AssignEqual(no_space, no_space)
+            )
         if isinstance(original_node, cst.Call) and updated_node.args and original_node.args[-1] in self._removed:
             last = _as_last(updated_node.args[-1], original_node.args[-1])
             updated_node = updated_node.with_changes(args=[*updated_node.args[:-1], last])
