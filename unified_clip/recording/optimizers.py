@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -31,9 +32,18 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
     """Number the calls of two runs by the steps of their optimizers. Both runs must have recorded these steps, and must
     not have set `step`.
     """
+    a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not all(run.optimizer_steps and _counts_calls(run) for run in (a, b)):
         return a, b
     return _numbered(a), _numbered(b)
+
+
+def _without_partial_steps(run: RecordedRun) -> RecordedRun:
+    """Return a run without steps if only its first ones are recorded, as those before `torch.compile` is done."""
+    ends = [0, *(step.calls for step in run.optimizer_steps)]
+    most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
+    is_partial = len(run.lines) - ends[-1] > max(1, most)
+    return run.model_copy(update={"optimizer_steps": ()}) if is_partial else run
 
 
 def _counts_calls(run: RecordedRun) -> bool:

@@ -951,3 +951,10 @@ def test_thresholds_that_had_no_effect_do_not_explain_later_differences(compared
     assert not any("had no effect" in sentence for sentence in sentences.lines(compared(a, same_weights)))
     clipped = [line(1), line(2)], [line(1, threshold=2.0), line(2, threshold=2.0, weights=moved)]
     assert not any("had no effect" in sentence for sentence in sentences.lines(compared(*clipped)))
+
+
+def test_steps_of_which_only_the_first_are_recorded_are_not_compared(compared: Any) -> None:
+    clips = [line(step) for step in range(1, 5)]
+    partial = with_steps(clips[:1], settings={"lr": 0.2}) + clips[1:]
+    assert compared(with_steps(clips), partial).first is None
+    assert mistakes(compared(with_steps(clips), with_steps(clips[:3], settings={"lr": 0.1}) + clips[3:])) == []
