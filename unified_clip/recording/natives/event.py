@@ -61,7 +61,11 @@ class NativeEvent:
         weights = [id(weight) for weight in tensors.weights if weight is not None]
         if len(weights) > len(set(weights)):
             self.fields["repeated"] = len(weights) - len(set(weights))
-        if returns_norm and any(hasattr(each, "placements") for each in tensors.gradients):
+        if (
+            returns_norm
+            and call.framework == "torch"
+            and any(hasattr(each, "placements") for each in tensors.gradients)
+        ):
             return  # other ranks own parts of the gradients, so that only the norm of all is known
         if recorder.needs_leaves or (call.rule != "value" and not returns_norm and self._norms is None):
             self._measure(tensors, recorder)
