@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from ..causes.observation import Cause
 from .divergence import Divergence, Stage
+from .optimizer_names import LIBRARIES
 from .runs import OptimizerStep, RecordedRun, Setting
 
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 """The stages that this module compares."""
-
-LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""The modules of the frameworks' own optimizers."""
 
 EQUAL = 1e-6
 """Settings that differ by at most this, relatively, count as equal: some frameworks store them as float32."""

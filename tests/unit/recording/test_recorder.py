@@ -21,6 +21,7 @@ import unified_clip.numpy as uc
 from unified_clip import ClipWarning
 from unified_clip._core import observer
 from unified_clip.recording import compare
+from unified_clip.recording.natives.steps import record_step
 from unified_clip.recording.report import sentences
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
@@ -328,3 +329,20 @@ def test_what_is_no_number_cannot_be_logged(path: Path) -> None:
         clip()
         with pytest.raises(TypeError, match=r"loss is a ndarray. Pass a number, as loss.item\(\) returns"):
             run.log(loss=np.ones(1))  # type: ignore[arg-type]
+
+
+# -- steps of optimizers
+
+
+def test_a_step_has_settings_by_the_known_names_only() -> None:
+    with pytest.raises(ValueError, match=r"optax\.adam has settings with unknown names: learning_rate\..*SETTINGS"):
+        record_step("optax.adam", {"learning_rate": 0.1, "eps": 1e-8}, {})
+
+
+def test_the_module_of_an_optimizer_is_known_unless_its_class_is_the_users(path: Path) -> None:
+    with pytest.raises(ValueError, match=r"mlx\.optimizers\.Adam is in no known module\. .*LIBRARIES"):
+        record_step("mlx.optimizers.Adam", {"lr": 0.1}, {})
+    with unified_clip.record(path):
+        clip()
+        record_step("mine.Adam", {"lr": 0.1}, {}, is_users=True)
+    assert [line["optimizer"] for line in lines(path) if "optimizer" in line] == ["mine.Adam"]

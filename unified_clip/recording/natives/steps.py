@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..dispatcher import DISPATCHER
+from ..optimizer_names import check_names
 from .hooks import HOOKS
 
 MOST_LOSSES = 1024
@@ -78,17 +79,33 @@ class StepWatcher:
         for recording in DISPATCHER.natives:
             recording.loss_scale = None
 
-    def after_step(self, optimizer: str, settings: Mapping[str, Any], is_cleared: Callable[[], bool]) -> None:
-        """Record a step. `is_cleared` returns whether the gradients that it used are None or zero."""
+    def after_step(
+        self, optimizer: str, settings: Mapping[str, Any], is_cleared: Callable[[], bool], *, is_users: bool = False
+    ) -> None:
+        """Record a step, as `record_step` does.
+
+        is_cleared: Returns whether the gradients that the step used are None or zero.
+        """
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared}
         if self.changed is not None:
             passes["changed"] = self.changed
         self._backward_calls, self._cleared, self._is_cleared, self.changed = 0, None, is_cleared, None
-        record_step(optimizer, settings, passes)
+        record_step(optimizer, settings, passes, is_users=is_users)
 
 
-def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
-    """Record a step of an optimizer. `passes`: what is known about the backward passes before it."""
+def record_step(
+    optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], *, is_users: bool = False
+) -> None:
+    """Record a step of an optimizer.
+
+    optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
+    settings: By PyTorch's name, such as `lr`. SETTINGS in `optimizer_names` has the names.
+    passes: The known fields about the backward passes before the step.
+    is_users: The class is the user's own, so that its module may be any.
+
+    ValueError: a name is unknown.
+    """
+    check_names(optimizer, frozenset(settings), is_users=is_users)
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
     fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
     for recording in DISPATCHER.natives:

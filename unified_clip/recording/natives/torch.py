@@ -10,6 +10,7 @@ from weakref import ref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..optimizer_names import SETTINGS
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
 from .steps import LOSSES, StepWatcher, of_groups
@@ -21,9 +22,6 @@ NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_wi
 that.
 """
 
-
-SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "amsgrad", "maximize")
-"""The settings of optimizers that are recorded."""
 
 WATCHER = StepWatcher()
 VERSIONS = GradientVersions()
@@ -132,8 +130,9 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if all(name in group for group in groups)
     }
     kind = type(optimizer)
-    module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
-    WATCHER.after_step(f"{module}.{kind.__name__}", settings, lambda: _is_cleared(weak()))
+    is_users = not kind.__module__.startswith("torch.optim")
+    module = kind.__module__ if is_users else "torch.optim"
+    WATCHER.after_step(f"{module}.{kind.__name__}", settings, lambda: _is_cleared(weak()), is_users=is_users)
 
 
 def _is_cleared(optimizer: Any) -> bool:

@@ -1,0 +1,27 @@
+"""The names of optimizers and of their settings in recordings."""
+
+from __future__ import annotations
+
+LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
+"""The modules of the frameworks' own optimizers. A class outside them counts as the user's own: it matches every class
+whose name its own name contains.
+"""
+
+SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "amsgrad", "maximize")
+"""The settings that are recorded, by PyTorch's names. Two recordings are compared by these names."""
+
+
+def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:
+    """Check the names that a hook records. `is_users`: the class may be the user's own.
+
+    ValueError: a name is in no table of this module.
+    """
+    if unknown := sorted(settings - {*SETTINGS}):
+        raise ValueError(
+            f"{optimizer} has settings with unknown names: {', '.join(unknown)}. Use PyTorch's name of the setting, or "
+            "add the name to SETTINGS in recording/optimizer_names.py."
+        )
+    if not is_users and not optimizer.startswith(LIBRARIES):
+        raise ValueError(
+            f"{optimizer} is in no known module. Add its module to LIBRARIES in recording/optimizer_names.py."
+        )
