@@ -228,6 +228,18 @@ def test_the_path_that_is_taken_is_checked(kit: Kit, adapter: Adapter, ours: str
         worker.check_path(adapter, backend, PATHS[not kit.exact])
 
 
+def test_a_mode_without_a_branch_is_an_error_that_names_the_function(
+    kit: Kit, adapter: Adapter, tmp_path: Path
+) -> None:
+    backend = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
+    with pytest.raises(RuntimeError, match=r"mode 'hooks': check_path in parity/workers/worker\.py has no branch"):
+        worker.check_path(adapter, backend, "hooks")
+    (outcome,) = outcomes(
+        adapter, kit.namespace, "hooks", [case(DENSE, "clip_by_value", **ARGUMENTS["clip_by_value"])], tmp_path
+    )
+    assert "_run_cases in parity/workers/worker.py has no branch" in str(outcome)
+
+
 def run(kit: Kit, adapter: Adapter, one: Case, mode: str, tmp_path: Path) -> CallOutcome:
     """The outcome of a case."""
     (outcome,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)

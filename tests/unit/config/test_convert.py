@@ -177,7 +177,9 @@ def test_the_same_word_is_another_thing_per_tensor_or_over_all() -> None:
     config = ClipConfig.import_from(DATA / "detectron2" / "norm.yaml")
     with pytest.raises(NotRepresentableError, match="Cannot export to Lightning: it does not support the rule 'norm'"):
         config.export_to("lightning")
-    with pytest.raises(NotRepresentableError, match="it clips by norm per tensor only"):
+    with pytest.raises(
+        NotRepresentableError, match=r"rule 'global_norm'\. Set norm or value, .*`CLIP_TYPE: full_model`"
+    ):
         ClipConfig.import_from(DATA / "lightning" / "norm.yaml").export_to("detectron2")
 
 

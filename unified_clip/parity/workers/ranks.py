@@ -51,6 +51,8 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     """Gather `text` from every rank, and return all texts in the order of the ranks.
 
+    step: What this rank has reached, in words, such as "the end of a call".
+
     Every rank must be at the same step. If not, exit: this rank would get the texts of another step from now on.
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)

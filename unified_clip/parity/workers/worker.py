@@ -94,11 +94,18 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
             shards = backend.distributed.shards(leaves, leaves, INFERRED, differentiable=False)
             if shards is not None:
                 look(shards.values)
+    elif mode != NATIVE:
+        raise RuntimeError(unknown_mode("check_path", mode))
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
         raise RuntimeError(
             f"mode {mode!r} ({TITLES[mode]}): the backend took another path. Check how the adapter makes its tensors, "
             "and the conditions in Backend.path."
         )
+
+
+def unknown_mode(function: str, mode: str) -> str:
+    """Return the message that a function of this module has no branch for a mode."""
+    return f"mode {mode!r}: {function} in parity/workers/worker.py has no branch for this mode. Add one."
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -191,8 +198,10 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
         results = invoke.call_in_graph(mode, calls, namespace)
     elif mode == NATIVE:
         results = [invoke.call_native(invocation) for invocation, _ in calls]
-    else:
+    elif mode in (HOST, DEVICE, *PROCESSES):
         results = [invoke.observe(invoke.call_public_name, *call, namespace) for call in calls]
+    else:
+        raise RuntimeError(unknown_mode("_run_cases", mode))
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
         ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "the end of a call")
         if mode != NATIVE:

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from ...documents import Document
 from ...schema import Settings, is_off
-from ..base import Format, FormatKey, Imported, imported_key, paths, read_norm_type, rejected_key, words
+from ..base import CHOOSE, Format, FormatKey, Imported, imported_key, paths, read_norm_type, rejected_key, words
 
 TABLE = ("SOLVER", "CLIP_GRADIENTS")
 DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYPE": 2.0}
@@ -89,7 +89,9 @@ class Detectron2(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         if settings.rule == "global_norm" and not is_off(settings):
             advice = "If your project has `CLIP_TYPE: full_model`, as Mask2Former does, write that by hand."
-            raise self.not_exported(f"it clips by norm per tensor only. {advice}")
+            raise self.not_exported(
+                f"it does not support the rule 'global_norm'. {CHOOSE.format(' or '.join(self.rules))} {advice}"
+            )
         threshold = self.export_threshold(settings)
         table: dict[str, Any] = {"ENABLED": threshold is not None}
         if threshold is not None:

@@ -55,7 +55,8 @@ class HuggingFace(Format):
         for name in PRIVATE:
             if document.get(name) is not None:
                 raise document.wrong(
-                    [name], "opacus clips the gradient of each example, which is not supported. Keep its clip."
+                    [name],
+                    "opacus clips the gradient of each example, which is not supported. Leave the clipping to opacus.",
                 )
         max_norm = document.get("max_grad_norm", default=1.0)
         if max_norm is None and self.require_version(version, document) >= NULL_FAILS:
