@@ -17,9 +17,6 @@ from support.parity.cases import ONE_CASE, suite
 from support.parity.gradient_files import Found, write_safetensors
 
 from unified_clip import _limits, cli
-from unified_clip.recording.report import run_plots
-from unified_clip.recording.report.curves import clip_points
-from unified_clip.recording.runs import RecordedCall
 from unified_clip.tensors import files
 from unified_clip.tensors.types import UnreadableError, densify
 
@@ -155,11 +152,6 @@ def test_names_that_together_take_much_memory_are_rejected() -> None:
         tree.name("x" * 10_000)
     with pytest.raises(_limits.LimitError, match="its names have more than 100000000 characters"):
         tree.name("x")
-
-
-def test_a_plot_of_the_greatest_float_is_drawn() -> None:
-    call = RecordedCall(step=1, call="clip_grad_norm_", norm=1.7e308, threshold=1.7e308, clipped=True)
-    assert "10³⁰⁹" in str(run_plots.clips([clip_points([call])]))
 
 
 # -- any damage

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,8 +16,6 @@ from support.parity.runs import NORM_OFF, run, wrong
 from unified_clip.parity.judge.verdict import VERDICTS, NativeVerdict, VerdictKind
 from unified_clip.parity.report import page, write
 from unified_clip.parity.results import ParityReport
-from unified_clip.recording.report import run_plots
-from unified_clip.recording.report.curves import clip_points
 from unified_clip.recording.runs import RecordedCall
 
 pytestmark = pytest.mark.nightly
@@ -141,34 +138,6 @@ def test_a_page_of_thousands_of_results_stays_small(failed: Any) -> None:
     many = rendered({**failed, "cases": cases, "problems": []})
     assert len(cases) == 510
     assert len(many.encode()) < 3e6
-
-
-def test_a_recorded_run_shows_norms_thresholds_and_which_steps_were_clipped() -> None:
-    plot = str(run_plots.clips([clip_points(CALLS)]))
-    assert "3 of 5 calls clipped" in plot
-    assert plot.count('class="clipped"') == 3
-    assert plot.count("the norm is not finite") == 1
-    assert run_plots.clips([[]]) is None
-
-
-def test_a_threshold_changes_at_a_step_and_not_between_two() -> None:
-    thresholds = [1.0, 1.0, 0.1, 0.1]
-    lines = [{"step": step, "norm": 5.0, "threshold": limit} for step, limit in enumerate(thresholds, 1)]
-    (path,) = re.findall(r'<path d="M([^"]+)" class="threshold"', str(run_plots.clips([clip_points(calls(lines))])))
-    points = [tuple(map(float, point.split())) for point in path.split("L")]
-    assert all(left[0] == right[0] or left[1] == right[1] for left, right in pairwise(points))
-    assert len({down for _, down in points}) == 2
-
-
-def test_a_long_record_is_drawn_in_few_columns_and_lists_of_norms_by_the_greatest() -> None:
-    lines = [
-        {"step": step, "norm": [1.0, 1.0 + step % 7], "threshold": [0.0, 1.0], "clipped": step % 1000 == 0}
-        for step in range(1, 10001)
-    ]
-    plot = str(run_plots.clips([clip_points(calls(lines))]))
-    assert "10 of 10000 calls clipped" in plot
-    assert plot.count('class="clipped"') == 10
-    assert len(plot) < 50_000
 
 
 # -- in a browser

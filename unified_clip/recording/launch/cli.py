@@ -18,7 +18,6 @@ def add_parser(commands: Any) -> None:
     record = commands.add_parser(
         NAME,
         help="run a training command, and record its clip calls",
-        usage="unified-clip record [-h] [--norms] [--watch] FILE -- COMMAND ...",
         description="Run a command, and record the clip calls of all its Python processes to FILE, without any change "
         "of the script. Compare two recordings with `unified-clip compare`. The exit status is that of COMMAND; "
         "2: FILE exists or cannot be written.",
@@ -29,6 +28,7 @@ def add_parser(commands: Any) -> None:
     record.add_argument(
         "--watch", action="store_true", help="show norm, threshold, clipped share, loss and learning rate on stderr"
     )
+    record.usage = f"{' '.join(record.format_usage().split()[1:])} -- COMMAND ..."
     record.set_defaults(run=run)
 
 

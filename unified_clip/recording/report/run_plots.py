@@ -113,7 +113,7 @@ def distances(name: str, curve: Curve, partings: Sequence[int] = ()) -> Markup |
     differing = [each.high for each in curve if each.high] + [1.0 for each in curve if each.not_finite]
     if not differing:
         return None
-    frame = _frame([curve], [LEAST_DISTANCE, 1.0, *differing], logarithmic=True)
+    frame = _frame([curve], [LEAST_DISTANCE, 1.0, max(differing)], logarithmic=True)
     assert frame is not None
     return _lines(name, [curve], frame, partings, ["distance"])
 

@@ -1,0 +1,110 @@
+"""The plots of recordings: norms, thresholds, clipped steps, losses and distances, each at its height."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from unified_clip.recording.report import run_plots
+from unified_clip.recording.report.curves import Point, clip_points, number_points
+from unified_clip.recording.runs import RecordedCall
+
+
+def calls(lines: list[dict[str, Any]]) -> list[RecordedCall]:
+    return [RecordedCall.model_validate({"call": "clip_grad_norm_", **line}) for line in lines]
+
+
+CALLS = calls(
+    [
+        {"step": step, "threshold": 1.0, "norm": norm, "clipped": norm > 1}
+        for step, norm in enumerate([0.5, 2.0, math.inf, 0.25, 4.0], 1)
+    ]
+)
+"""Of which three steps are clipped."""
+
+
+def ticks(plot: object) -> dict[str, float]:
+    """Return the y coordinate of each labelled tick of the y axis."""
+    grid = re.findall(r'y1="([\d.]+)"[^>]*class="grid"></line><text[^>]*>([^<]+)</text>', str(plot))
+    return {label: float(height) for height, label in grid}
+
+
+def heights(plot: object) -> list[float]:
+    """Return the y coordinates of the points of the first curve."""
+    path = re.findall(r'<path d="M([^"]+)" class="norm"', str(plot))[0]
+    return [float(point.split()[1]) for point in path.split("L")]
+
+
+def test_a_recorded_run_shows_norms_thresholds_and_which_steps_were_clipped() -> None:
+    plot = str(run_plots.clips([clip_points(CALLS)]))
+    assert "3 of 5 calls clipped" in plot
+    assert plot.count('class="clipped"') == 3
+    assert plot.count("the norm is not finite") == 1
+    assert run_plots.clips([[]]) is None
+
+
+def test_a_threshold_changes_at_a_step_and_not_between_two() -> None:
+    thresholds = [1.0, 1.0, 0.1, 0.1]
+    lines = [{"step": step, "norm": 5.0, "threshold": limit} for step, limit in enumerate(thresholds, 1)]
+    (path,) = re.findall(r'<path d="M([^"]+)" class="threshold"', str(run_plots.clips([clip_points(calls(lines))])))
+    points = [tuple(map(float, point.split())) for point in path.split("L")]
+    assert all(left[0] == right[0] or left[1] == right[1] for left, right in pairwise(points))
+    assert len({down for _, down in points}) == 2
+
+
+def test_a_long_record_is_drawn_in_few_columns_and_lists_of_norms_by_the_greatest() -> None:
+    lines = [
+        {"step": step, "norm": [1.0, 1.0 + step % 7], "threshold": [0.0, 1.0], "clipped": step % 1000 == 0}
+        for step in range(1, 10001)
+    ]
+    plot = str(run_plots.clips([clip_points(calls(lines))]))
+    assert "10 of 10000 calls clipped" in plot
+    assert plot.count('class="clipped"') == 10
+    assert len(plot) < 50_000
+
+
+def test_a_plot_of_the_greatest_float_is_drawn() -> None:
+    call = RecordedCall(step=1, call="clip_grad_norm_", norm=1.7e308, threshold=1.7e308, clipped=True)
+    assert "10³⁰⁹" in str(run_plots.clips([clip_points([call])]))
+
+
+def test_a_loss_is_drawn_at_the_height_of_its_number() -> None:
+    plot = run_plots.numbers("loss", [number_points(enumerate([1.0, 2.0, 3.0, 1.5], 1)), []])
+    labels = ticks(plot)
+    assert list(labels) == ["1", "1.5", "2", "2.5", "3"]
+    assert heights(plot) == [labels["1"], labels["2"], labels["3"], labels["1.5"]]
+    assert labels["1"] > labels["2"] > labels["3"], "y coordinates grow downwards"
+    assert labels["1"] - labels["2"] == pytest.approx(labels["2"] - labels["3"], abs=0.11)
+
+
+def test_a_loss_over_powers_of_ten_is_drawn_at_the_height_of_its_logarithm() -> None:
+    plot = run_plots.numbers("loss", [number_points(enumerate([1000.0, 10.0, 1.0, 100.0, 10**1.5], 1)), []])
+    labels = ticks(plot)
+    assert list(labels) == ["1", "10¹", "10²", "10³"]
+    assert heights(plot)[:4] == [labels["10³"], labels["10¹"], labels["1"], labels["10²"]]
+    assert heights(plot)[4] == pytest.approx((labels["10¹"] + labels["10²"]) / 2, abs=0.11)
+
+
+def test_two_runs_share_one_axis() -> None:
+    plot = str(run_plots.numbers("loss", [number_points([(1, 1.0), (2, 2.0)]), number_points([(1, 5.0), (2, 2.0)])]))
+    labels = ticks(plot)
+    left, right = (heights(run) for run in re.findall(r'<g class="run-[ab]">.*?</g>', plot))
+    assert left[0] == labels["1"]
+    assert right[0] == labels["5"]
+    assert left[1] == right[1]
+
+
+def test_a_distance_is_drawn_at_the_height_of_its_logarithm_and_none_below_the_least() -> None:
+    distances = [1.0, 1e-3, 1e-9, 1e-12, 0.0]
+    points = [Point(step=step, high=each, low=each, not_finite=0) for step, each in enumerate(distances, 1)]
+    plot = run_plots.distances("norms", points)
+    labels = ticks(plot)
+    assert {"1", "10⁻⁹"} <= labels.keys()
+    high, middle, *least = heights(plot)
+    assert high == labels["1"]
+    assert least == [labels["10⁻⁹"]] * 3
+    assert middle == pytest.approx((2 * labels["1"] + labels["10⁻⁹"]) / 3, abs=0.11)
