@@ -65,6 +65,10 @@ def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, r
         ("main_grad", "ValueError: position 3 has a gradient in main_grad"),
         ("overlap", "ValueError: the gradient at position 3 and the gradient at position 4 overlap"),
         ("need_clip", "LookupError: this parameter is not in the table"),
+        ("an entry, norms of each", "TypeError: position 3 is a builtins.str"),
+        ("overlap, norms of each", "ValueError: the gradient at position 3 and the gradient at position 4 overlap"),
+        ("need_clip, norms of each", "LookupError: this parameter is not in the table"),
+        ("one gradient", "TypeError: .*int32"),
     ],
 )
 def test_all_raise_where_one_rank_rejects_an_argument(worlds: Worlds, how: str, reason: str) -> None:
@@ -75,7 +79,7 @@ def test_all_raise_where_one_rank_rejects_an_argument(worlds: Worlds, how: str, 
 
 def test_a_rank_does_not_wait_where_no_other_does(worlds: Worlds) -> None:
     here, there = worlds(2).run(rejections.rejected_alone)
-    assert len(here) == 8
+    assert len(here) == 7
     for found in here:
         check(found, "^(TypeError|ValueError): ")
     assert there == []
@@ -122,6 +126,13 @@ def test_a_shape_that_one_rank_does_not_know_is_not_compared(worlds: Worlds) -> 
 def test_no_rank_of_a_mesh_waits_for_those_that_have_raised(worlds: Worlds) -> None:
     for found in worlds(4).run(rejections.differing_on_two_dimensions):
         check(found, "threshold: .*2.0 on rank 0")
+
+
+def test_no_rank_of_a_mesh_waits_for_one_that_has_rejected_the_call(worlds: Worlds) -> None:
+    rejecting, *others = worlds(4).run(rejections.rejected_on_two_dimensions)
+    check(rejecting, "^TypeError: .*int32")
+    for found in others:
+        check(found, "rejected this call: .*int32")
 
 
 def test_a_rank_without_gradients_is_named_where_elements_are_checked(worlds: Worlds) -> None:

@@ -10,7 +10,7 @@ from .._core import containers, entry, observer, rule, validation
 from .._core.backend import Backend
 from .._core.collect import collect_in_place, from_path, from_tree, wants_clipping
 from .._core.containers import Tree
-from .._core.distributed import INFERRED, DistributedSpec
+from .._core.distributed import INFERRED, DistributedSpec, Measures
 from .._core.gradients import GradientList
 from .._core.rule import ClipRule
 from .._core.types import Leaf, Tensor
@@ -110,8 +110,8 @@ class GradientClip(FrameworkBinding):
         return norm
 
     _needs_order: ClassVar[bool] = False
-    _measures: ClassVar[bool] = False
-    """Whether a call takes one norm over all gradients."""
+    _measures: ClassVar[Measures | None] = None
+    """The norms that a call takes."""
 
     _spec = INFERRED
 
@@ -161,6 +161,8 @@ class GradientClipByValue(GradientClip):
 class GradientClipByNorm(GradientClip):
     """Clip every gradient by its own norm."""
 
+    _measures = "each"
+
     def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto") -> None:
         super().__init__(need_clip)
         self._spec = DistributedSpec(process_group)
@@ -176,7 +178,7 @@ class GradientClipByNorm(GradientClip):
 class GradientClipByGlobalNorm(GradientClip):
     """Clip all gradients by their total norm."""
 
-    _measures = True
+    _measures = "total"
 
     def __init__(
         self,

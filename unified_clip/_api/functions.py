@@ -49,7 +49,7 @@ def clip_grad_norm_(
         raise
     plain = isinstance(threshold, float) and not error_if_nonfinite
     gradients, writer = collect_in_place(
-        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain, spec=spec, measures=True
+        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain, spec=spec, measures="total"
     )
     norm = rule.clip(gradients, ClipRule("global_norm", rule.PYTORCH, threshold, p=p), error_if_nonfinite)
     writer.finish()
@@ -133,7 +133,7 @@ def clip_by_global_norm(
             raise
         plain = isinstance(threshold, float) and isinstance(given, float | None)
         gradients, writer = collect(
-            backend, t_list, "clip_by_global_norm", plain=plain, spec=spec, measures=given is None
+            backend, t_list, "clip_by_global_norm", plain=plain, spec=spec, measures="total" if given is None else None
         )
         norm = rule.clip(gradients, ClipRule("global_norm", rule.TENSORFLOW_GLOBAL, threshold, given_norm=given))
         return writer.result(), norm
@@ -153,7 +153,9 @@ def clip_by_norm(
         threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         validation.one_tensor(backend, t, "clip_by_norm")
         plain = isinstance(threshold, float) and axes is None
-        gradients, writer = collect_one(backend, t, plain=plain, spec=declared(process_group))
+        gradients, writer = collect_one(
+            backend, t, plain=plain, spec=declared(process_group), measures="each" if axes is None else None
+        )
         along = None
         if axes is not None and gradients.values:
             along = validation.axes(axes, gradients.shape(0))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from . import containers, observer, validation
 from .backend import Backend, Parameters
 from .containers import Tree
-from .distributed import AWAITED, INFERRED, DistributedSpec
+from .distributed import AWAITED, INFERRED, DistributedSpec, Measures
 from .gradients import CollectedGradients, GradientList
 from .path import CollectedPath
 from .types import Leaf
@@ -63,11 +63,12 @@ def in_place(
     arrange: Arrange = list,
     reject_complex: bool = False,
     spec: DistributedSpec = INFERRED,
-    measures: bool = False,
+    measures: Measures | None = None,
     **options: Any,
 ) -> tuple[GradientList, InPlace]:
     """Return gradients to be clipped in place, checked one by one. `options`: of `GradientList`."""
-    tree = containers.flatten(backend, container, prepare_rejection(backend, spec, in_place=True) if measures else None)
+    expected = prepare_rejection(backend, spec, measures, in_place=True) if measures else None
+    tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
     if not backend.writable and not tree.used_up and container is not None:
         containers.check_replaceable(backend, container, function, instead)
@@ -108,7 +109,7 @@ def collect(
     *,
     plain: bool = True,
     spec: DistributedSpec = INFERRED,
-    measures: bool = True,
+    measures: Measures | None = "total",
 ) -> tuple[GradientList, Functional]:
     """Return gradients for new results. `plain`: try one pass. See `GradientList`."""
     container = _listed(container)
@@ -118,21 +119,26 @@ def collect(
         path = backend.collect_tensors(plain_items[0], differentiable=True, in_place=False)
         if path is not None:
             return from_path(path, Functional(*plain_items))
-    expected = prepare_rejection(backend, spec, in_place=False) if measures else None
+    expected = prepare_rejection(backend, spec, measures, in_place=False) if measures else None
     tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
     return from_tree(backend, tree, differentiable=True, spec=spec, measures=measures, function=function)
 
 
 def collect_one(
-    backend: Backend, tensor: Any, *, plain: bool, spec: DistributedSpec = INFERRED
+    backend: Backend,
+    tensor: Any,
+    *,
+    plain: bool,
+    spec: DistributedSpec = INFERRED,
+    measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
     """Return one gradient for a new result. `plain`: its name and position are not needed."""
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
         path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
         if path is not None:
             return from_path(path, Functional([tensor], next))
-    return from_tree(backend, containers.flatten(backend, tensor), differentiable=True, spec=spec)
+    return from_tree(backend, containers.flatten(backend, tensor), differentiable=True, spec=spec, measures=measures)
 
 
 def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
@@ -199,19 +205,19 @@ def _check_main_gradients(
 # -- errors before the gradients are checked: the ranks that wait for this one have to raise too
 
 
-def prepare_rejection(backend: Backend, spec: DistributedSpec, *, in_place: bool) -> list[Leaf]:
+def prepare_rejection(backend: Backend, spec: DistributedSpec, measures: Measures, *, in_place: bool) -> list[Leaf]:
     """Have an error of this call sent to the ranks that wait. Return the list for the call's leaves, which is empty."""
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():
         on_parameters = backend.parameters if in_place else None
-        AWAITED.send_rejection = partial(_send_rejection, backend, on_parameters, leaves, spec)
+        AWAITED.send_rejection = partial(_send_rejection, backend, on_parameters, leaves, spec, measures)
     return leaves
 
 
 def prepare_rejection_for(backend: Backend, container: Any, spec: DistributedSpec, *, in_place: bool) -> None:
     """Have the error of another argument sent to the ranks that wait. The gradients in a container determine them."""
     with suppress(TypeError):  # of an entry that is no tensor
-        containers.flatten(backend, container, prepare_rejection(backend, spec, in_place=in_place))
+        containers.flatten(backend, container, prepare_rejection(backend, spec, "total", in_place=in_place))
 
 
 def _send_rejection(
@@ -219,6 +225,7 @@ def _send_rejection(
     on_parameters: Parameters | None,
     leaves: Sequence[Leaf],
     spec: DistributedSpec,
+    measures: Measures,
     error: Exception,
 ) -> None:
     """Send an error to the ranks of the gradients below `leaves`, if they are distributed."""
@@ -232,4 +239,4 @@ def _send_rejection(
     with suppress(Exception):  # the error of the call is the one to raise
         shards = distributed.shards(gradients, parameters, spec, differentiable=on_parameters is None)
         if shards is not None:
-            shards.send_rejection(error)
+            shards.send_rejection(measures, error)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from .exact import Accumulator
 from .path import Path
 from .types import Scalar, Tensor
 
 REPLICATED, DISTINCT = "replicated", "distinct"
+
+Measures = Literal["total", "each"]
+"""What a call measures over ranks: the total norm, or the norm of each gradient."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,8 @@ class Shards(Protocol):
     def restored(self, index: int, value: Tensor) -> Any:
         """Return a local value as a gradient with the placements of the original."""
 
-    def send_rejection(self, error: Exception) -> None:
-        """Let the ranks that wait for this one raise too."""
+    def send_rejection(self, measures: Measures, error: Exception) -> None:
+        """Let the ranks that wait for this one raise too. `measures`: what the call measures."""
 
 
 class Awaited(threading.local):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from . import observer, validation
 from .backend import Backend
-from .distributed import AWAITED, INFERRED, DistributedSpec, Measure, Shards
+from .distributed import AWAITED, INFERRED, DistributedSpec, Measure, Measures, Shards
 from .path import Change, CollectedPath, Path
 from .types import Leaf, Scalar, Slices, Tensor
 from .writers import Writer
@@ -27,11 +28,11 @@ class GradientList:
         reject_complex: bool = False,
         spec: DistributedSpec | None = None,
         parameters: Sequence[Leaf] | None = None,
-        measures: bool = False,
+        measures: Measures | None = None,
         function: str = "",
     ) -> None:
         """`differentiable`: a derivative may be recorded. `parameters`: with or without a gradient; None for `leaves`.
-        `measures`: the call takes a total norm, for which other ranks wait if this one raises. `function`: the public
+        `measures`: the norms that the call takes, for which other ranks wait if this one raises. `function`: the public
         name of the call, for error messages."""
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support it as a default
@@ -49,7 +50,7 @@ class GradientList:
         elif spec.is_given:
             raise validation.not_distributed(backend)
         if measures:
-            AWAITED.send_rejection = None if self.shards is None else self.shards.send_rejection
+            AWAITED.send_rejection = None if self.shards is None else partial(self.shards.send_rejection, measures)
         for leaf in self.leaves:
             validation.supported(backend, leaf)
             validation.gradient_dtype(

@@ -236,20 +236,19 @@ class Consensus:
             )
 
 
-def send_rejection(error: Exception, find_group: Callable[[], Group]) -> None:
+def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
     """Let the ranks that wait for this one raise too. Call this before this rank raises `error`."""
     if hasattr(error, "raises_alone"):
         return
     try:
-        group = find_group()
+        groups = [group for group in find_groups() if group.size > 1]
     except Exception:  # no group can be inferred, so no rank waits; `error` has the remedy
-        return
-    if group.size == 1:
         return
     note = f"unified_clip waits for the other ranks of the process group, to raise on all of them: {error!r}"
     try:
         with waiting.logged(waiting.REJECTION_PATIENCE, logging.ERROR, lambda: note):
-            Consensus(group, Call()).reject(error)
+            for group in groups:
+                Consensus(group, Call()).reject(error)
     except Exception as failure:  # the error of the call is the one to raise
         error.add_note(f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from .._compute.kernels import general_root
-from .._core.distributed import DistributedSpec, Measure, PartialSums
+from .._core.distributed import DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from .consensus import Call, Consensus, Group, Sum, send_rejection
@@ -212,9 +212,14 @@ class LocalShards(ABC):
             norms.update((at, n) for at in left if (n := sums[at][0].root(p, sums[at][1])) is not None)
         return {index: norms[at] for at, index in enumerate(indices) if index is not None}
 
-    def send_rejection(self, error: Exception) -> None:
+    def send_rejection(self, measures: Measures, error: Exception) -> None:
         if not self.awaits_sums():
-            send_rejection(error, self.group)
+            send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
+
+    def _groups_of_norms(self) -> list[Group]:
+        """Return the groups over which the norms of single gradients are added up, in that order."""
+        norm_groups = self.norm_groups(known_only=True)
+        return [group for group, _ in _by_group(norm_groups, range(len(norm_groups)))]
 
 
 def label(leaf: Leaf) -> str | None:
@@ -230,32 +235,36 @@ def label(leaf: Leaf) -> str | None:
 def _all_reduce(
     sums: dict[int, Sum], norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any] | None, function: str
 ) -> None:
-    """All-reduce sums in place: over the first process group of each parameter, then over the second.
-
-    Parameters with one process group share a collective. After an error this rank rejects the call in all other groups,
-    so that no rank waits.
-    """
+    """All-reduce sums in place. After an error, reject the call in all other groups, so that no rank waits."""
     difference: ValueError | None = None
-    for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
-        members: dict[Group, list[int]] = {}
-        for at in sums:
-            if len(norm_groups[at].groups) > depth:
-                members.setdefault(norm_groups[at].groups[depth], []).append(at)
-        for group, positions in members.items():
-            call = _call_of([norm_groups[at] for at in positions], must_match or {}, function)
-            consensus = Consensus(group, call)
-            if difference is not None:
-                consensus.reject(difference)
-                continue
-            try:
-                if must_match is not None:
-                    consensus.compare()
-            except ValueError as error:
-                difference = error
-            else:
-                sums.update(zip(positions, consensus.power_sums([sums[at] for at in positions]), strict=True))
+    for group, positions in _by_group(norm_groups, list(sums)):
+        call = _call_of([norm_groups[at] for at in positions], must_match or {}, function)
+        consensus = Consensus(group, call)
+        if difference is not None:
+            consensus.reject(difference)
+            continue
+        try:
+            if must_match is not None:
+                consensus.compare()
+        except ValueError as error:
+            difference = error
+        else:
+            sums.update(zip(positions, consensus.power_sums([sums[at] for at in positions]), strict=True))
     if difference is not None:
         raise difference
+
+
+def _by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
+    """Yield process groups with the positions of their parameters: the first groups of all parameters, then the second.
+
+    Parameters with one process group share a collective.
+    """
+    for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
+        members: dict[Group, list[int]] = {}
+        for at in positions:
+            if len(norm_groups[at].groups) > depth:
+                members.setdefault(norm_groups[at].groups[depth], []).append(at)
+        yield from members.items()
 
 
 def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:

@@ -109,6 +109,16 @@ BEFORE_THE_GRADIENTS: dict[str, Callable[[list[Any], bool], Any]] = {
     "need_clip": lambda given, wrong: uc.GradientClipByGlobalNorm(
         1.0, need_clip=is_clipped if wrong else None, **WORLD
     ).clip_(given),
+    "an entry, norms of each": lambda given, wrong: uc.GradientClipByNorm(1.0).clip_([*given, "x"] if wrong else given),
+    "overlap, norms of each": lambda given, wrong: uc.GradientClipByNorm(1.0).clip_(
+        [*given, *(overlapping() if wrong else [])]
+    ),
+    "need_clip, norms of each": lambda given, wrong: uc.GradientClipByNorm(
+        1.0, need_clip=is_clipped if wrong else None
+    ).clip_(given),
+    "one gradient": lambda given, wrong: uc.clip_by_norm(
+        given[0].grad.to(torch.int32) if wrong else given[0].grad, 1.0
+    ),
 }
 
 
@@ -133,7 +143,6 @@ def rejected_alone() -> list[Attempt]:
         attempt(lambda: uc.clip_by_global_norm([cut.grad, integers], 1.0, use_norm=2.0)[1]),
         attempt(lambda: uc.clip_grads_with_norm_([cut], -1.0, 2.0)),
         attempt(lambda: uc.clip_by_value(integers.bool(), -1.0, 1.0)),
-        attempt(lambda: uc.GradientClipByNorm(1.0)([("cut", cut.grad), ("plain", integers)])),
         attempt(lambda: uc.get_total_norm([torch.ones(2), integers])),
         attempt(lambda: uc.clip_grad_norm_([nn.Parameter(torch.zeros(2))], -1.0)),
         attempt(lambda: uc.clip_by_global_norm([cut.grad], -1.0, use_norm=2.0)[1]),
@@ -192,6 +201,14 @@ def differing_on_two_dimensions() -> Attempt:
     """Thresholds of single gradients, one of which is another, along both dimensions of a mesh."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(lambda: uc.clip_by_norm(gradient, 1.0 + (dist.get_rank() == 0)).full_tensor().sum())
+
+
+def rejected_on_two_dimensions() -> Attempt:
+    """A gradient along both dimensions of a mesh, whose dtype one rank rejects."""
+    gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
+    return attempt(
+        lambda: uc.clip_by_norm(gradient.int() if dist.get_rank() == 0 else gradient, 1.0).full_tensor().sum()
+    )
 
 
 def counted_without_gradients(check: bool) -> Attempt:
