@@ -79,6 +79,12 @@ class ClipFunction:
     quiet: bool = False
     why_not: str = ""
     lines: Sequence[str] = ()
+    tensor: str = ""
+
+    @property
+    def clipped(self) -> str:
+        """The parameter that is clipped."""
+        return self.tensor or self.parameters[0]
 
     @property
     def new_names(self) -> list[str]:

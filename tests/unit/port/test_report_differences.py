@@ -75,6 +75,7 @@ UNMEASURED = {
     "Tensor.clamp_",
     "apex.contrib.clip_grad.clip_grad_norm_",
     "jax.example_libraries.optimizers.clip_grads",
+    "jax.lax.clamp",
     "jax.numpy.clip",
     "keras.ops.clip",
     "keras.optimizers.clip_norm",

@@ -164,6 +164,14 @@ def test_every_parameter_in_the_catalog_is_a_parameter_of_the_replacement(functi
     )
 
 
+def test_a_clamp_whose_second_argument_is_the_gradient_is_found() -> None:
+    source = "import jax\ngrads = jax.grad(loss)(params)\nx = jax.lax.clamp(-0.5, grads, 2.0)\n"
+    _, (site,) = ported(source)
+    assert site.verdict == "flagged"
+    assert site.meaning is not None
+    assert (site.meaning.config.threshold, site.meaning.config.min) == (None, -0.5)
+
+
 @pytest.fixture
 def renaming_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of the catalog whose arguments have other names in PyTorch's and unified_clip's function."""

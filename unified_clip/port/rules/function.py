@@ -49,7 +49,7 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     one.
     """
     function = clip.function
-    tensor = clip.tensor or clip.arguments.value(function.parameters[0])
+    tensor = clip.tensor or clip.arguments.value(function.clipped)
     if clip.call is None:
         file.flag(clip, ONLY_NAMED)
     elif tensor is None:

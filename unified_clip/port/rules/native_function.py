@@ -103,7 +103,7 @@ def _parts(
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     """Return the expression of the threshold. UnsureError: PyTorch's function cannot take the arguments."""
     function, limits = clip.function, clip.limits
-    others = clip.arguments.passed.keys() - {function.parameters[0], *function.limits, "name"}
+    others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None or others:
         raise UnsureError(NO_FUNCTION)
     numbers = [module.number(limit) for limit in limits if limit is not None]
