@@ -521,11 +521,11 @@ class Broken:
 # -- rejections
 
 
-def rejected(find_group: Callable[[], Any], body: Callable[[], Any]) -> Exception:
+def rejected(find_groups: Callable[[], Any], body: Callable[[], Any]) -> Exception:
     """Run a call for which other ranks wait, and return its error."""
 
     def call() -> None:
-        AWAITED.send_rejection = partial(consensus.send_rejection, find_group=find_group)
+        AWAITED.send_rejection = partial(consensus.send_rejection, find_groups=find_groups)
         body()
 
     with pytest.raises(Exception) as caught:
@@ -540,7 +540,7 @@ def awaited(group: Any, error: Exception) -> list[str]:
     def body() -> None:
         raise error
 
-    assert rejected(group if callable(group) else lambda: group, body) is error
+    assert rejected(group if callable(group) else lambda: [group], body) is error
     return list(getattr(error, "__notes__", []))
 
 
@@ -584,7 +584,7 @@ def test_a_rank_that_cannot_measure_can_still_reject(p: float, monkeypatch: pyte
 
     def run(group: Member) -> float:
         if group.rank == 1:
-            error = rejected(lambda: group, lambda: norm_of(group, [np.ones(7, np.float32)], p))
+            error = rejected(lambda: [group], lambda: norm_of(group, [np.ones(7, np.float32)], p))
             assert isinstance(error, MemoryError)
         else:
             with pytest.raises(ValueError, match="rank 1 rejected this call: MemoryError: 7 numbers"):
@@ -689,7 +689,11 @@ class Ranked(type(numpy.BACKEND), Distributed):  # type: ignore[misc]
         if self._fails:
             raise ConnectionError("the process group is gone")
         counts = len(gradients), len(parameters), spec.ownership
-        return SimpleNamespace(send_rejection=lambda error: self.sent.append((*counts, differentiable, str(error))))
+
+        def send_rejection(measures: str, error: Exception) -> None:
+            self.sent.append((measures, *counts, differentiable, str(error)))
+
+        return SimpleNamespace(send_rejection=send_rejection)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -708,7 +712,7 @@ def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
     backend, arrays = Ranked(fails), [np.ones(2), np.zeros(0), "no tensor"]
     with pytest.raises(ValueError, match=message) as caught:
         entry.run_eagerly(function, backend, arrays, *arguments, ownership="distinct")
-    assert backend.sent == ([] if fails else [(*sent[:2], "distinct", sent[2], str(caught.value))])
+    assert backend.sent == ([] if fails else [("total", *sent[:2], "distinct", sent[2], str(caught.value))])
     assert AWAITED.send_rejection is None
 
 
