@@ -243,3 +243,70 @@ def test_events_agree_with_those_of_verify(tmp_path: Path, clip: Callable[..., A
         for _ in range(2):
             net(torch.randn(4, 6)).square().sum().backward()
             clip(list(net.parameters()))
+
+
+def train_once(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([each for group in optimizer.param_groups for each in group["params"]], 1.0)
+    optimizer.step()
+
+
+def test_the_loss_is_recorded_as_it_was_at_the_backward_pass(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        loss = model(torch.ones(3, 2)).square().mean()
+        expected = loss.item()
+        loss.backward()
+        loss.detach().mul_(1000)  # as a script does that logs the sum of a batch
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    _, step = lines(tmp_path / "run.jsonl")
+    assert step["losses"] == [expected]
+
+
+def test_backward_passes_of_checkpoints_are_no_accumulation(tmp_path: Path) -> None:
+    layer, last = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*layer.parameters(), *last.parameters()], lr=0.1)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        inputs = torch.ones(3, 2, requires_grad=True)
+        hidden = torch.utils.checkpoint.checkpoint(layer, inputs, use_reentrant=True)
+        train_once(last(hidden).square().mean(), optimizer)
+    _, step = lines(tmp_path / "run.jsonl")
+    assert step["backward_calls"] == len(step["losses"]) == 1
+
+
+def test_losses_without_a_value_do_not_end_the_training(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        model(torch.ones(3, 2, device="meta")).sum().backward()
+        with pytest.warns(ClipWarning, match=r"a loss is not recorded: RuntimeError: Tensor.item\(\)"):
+            optimizer.step()
+        with pytest.warns(ClipWarning, match="a backward pass is not recorded"):
+            model(torch.ones(3, 2, device="meta")).sum().backward()
+
+
+def test_an_optimizer_without_a_hash_does_not_end_the_training(tmp_path: Path) -> None:
+    class Compared(torch.optim.SGD):
+        def __eq__(self, other: object) -> bool:
+            return type(other) is type(self)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    model = torch.nn.Linear(2, 1)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        train_once(model(torch.ones(3, 2)).sum(), Compared(model.parameters(), lr=0.1))
+    clip, step = lines(tmp_path / "run.jsonl")
+    assert (clip["rule"], step["backward_calls"]) == ("global", 1)
+
+
+def test_nothing_is_read_while_a_cuda_graph_is_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.warns(ClipWarning, match="a clip call inside a graph of CUDA is not recorded"):
+            train_once(model(torch.ones(3, 2)).sum(), optimizer)
+    assert lines(tmp_path / "run.jsonl") == []

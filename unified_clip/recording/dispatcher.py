@@ -94,6 +94,11 @@ class Dispatcher:
         for recording in self._recordings:
             recording.on_unrecordable_graph(framework)
 
+    def on_failure(self, what: str, error: Exception) -> None:
+        """Warn that something cannot be recorded."""
+        for recording in self.natives:
+            recording.on_failure(what, error)
+
     @property
     def is_running(self) -> bool:
         """Return whether a public function is running in this thread."""
@@ -114,6 +119,7 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 DISPATCHER = Dispatcher()
+HOOKS.on_failure = DISPATCHER.on_failure
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=DISPATCHER.after_fork)

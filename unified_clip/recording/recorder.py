@@ -223,10 +223,10 @@ class Recording:
             self._flush(wait=True)
             self._write({"step": max(self._step, 1)}, [], {"logged": numbers}, is_call=False)
 
-    def on_failure(self, call: str, error: Exception) -> None:
-        """Warn once that calls of a framework's function cannot be recorded."""
+    def on_failure(self, what: str, error: Exception) -> None:
+        """Warn once that something, such as a call of a framework's function, cannot be recorded."""
         self._is_empty = False
-        self._warn(f"a call of {call} is not recorded: {type(error).__name__}: {error}")
+        self._warn(f"{what} is not recorded: {type(error).__name__}: {error}")
 
     def wait_with(self, wait: Callable[[], object]) -> None:
         """Register a function that waits until started graphs have reported their calls."""

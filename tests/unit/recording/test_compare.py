@@ -277,6 +277,19 @@ def test_per_tensor_for_global(compared: Any) -> None:
         assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == ["another rule"]
 
 
+def test_clips_of_other_steps_are_not_the_tensors_of_one_clip(compared: Any) -> None:
+    """Constant gradients: the norms of two steps may have the total norm of the other run's gradients."""
+    steps = [{"step": n, "optimizer": "torch.optim.SGD", "settings": {}, "backward_calls": 1} for n in (1, 2, 3, 4)]
+    one = [each for n, step in enumerate(steps, 1) for each in (line(n, {"a": 5.0 * math.sqrt(2)}), step)]
+    other = [each for n, step in enumerate(steps, 1) for each in (line(n, {"a": 5.0}), step)]
+    assert "per tensor for global" not in mistakes(compared(one, other)) + mistakes(compared(other, one))
+    passes = [{**step, "backward_calls": int(n == 0)} for n, step in enumerate(steps)]  # steps in hooks of one pass
+    in_hooks = [each for n, step in enumerate(passes, 1) for each in (line(n, {f"{n}": 5.0}), step)]
+    assert "per tensor for global" in mistakes(
+        compared([line(1, {f"{n}": 5.0 for n in range(1, 5)}), steps[0]], in_hooks)
+    )
+
+
 def test_per_group_for_global(compared: Any) -> None:
     groups = [line(1, {"a": 3.0, "b": 4.0}), line(1, {"c": 12.0})]
     found = compared([line(1)], groups)

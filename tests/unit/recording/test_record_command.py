@@ -239,7 +239,20 @@ def test_an_invalid_command_is_an_error_before_anything_runs(
 def test_warnings_of_a_process_are_left_to_the_command(tmp_path: Path) -> None:
     recording = ProcessRecording(tmp_path, norms=False)
     for _ in range(2):
-        recording.on_failure("framework.clip", ValueError("no tensor"))  # which pytest would raise as a warning
+        recording.on_failure(
+            "a call of framework.clip", ValueError("no tensor")
+        )  # which pytest would raise as a warning
     merged = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""})
     assert merged.notes == ["a call of framework.clip is not recorded: ValueError: no tensor"]
     assert merged.events == 0
+
+
+def test_an_unknown_version_of_a_library_does_not_end_the_script(folder: Path) -> None:
+    (folder / "optax").mkdir()
+    write(folder / "optax" / "__init__.py", "__version__ = '0.0.1'")
+    write(folder / "train.py", f"{textwrap.dedent(TRAIN)}\nsys.path.insert(0, '.')\nimport optax\nprint('end')")
+    completed = record(folder, sys.executable, "train.py", "2")
+    assert completed.returncode == 0
+    assert completed.stdout.endswith("end\n")
+    assert "optax 0.0.1 is not recorded: ModuleNotFoundError: No module named 'optax._src'" in completed.stderr
+    assert steps(folder) == [1, 2]

@@ -4,6 +4,7 @@ gradient.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -134,7 +135,7 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
     norm.
     """
     for run, other in point.both_ways():
-        line, rest = call_at(run, point.index), other.lines[point.index :]
+        line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
             continue
         total = line.norms()[0]
@@ -149,6 +150,18 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
                 f"{combined:.9g}, and the total norm is {total:.9g}",
             )
     return None
+
+
+def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[RecordedCall]:
+    """Return the calls of a run from the divergence on, up to the next step with gradients of its own.
+
+    If a run has no steps of optimizers, return all these calls.
+    """
+    rest = run.lines[point.index :]
+    if not (rest and point.a.optimizer_steps and point.b.optimizer_steps):
+        return rest
+    begins = {step.step for step in run.optimizer_steps if step.backward_calls} - {rest[0].step}
+    return list(itertools.takewhile(lambda line: line.step not in begins, rest))
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:

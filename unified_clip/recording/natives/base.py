@@ -156,7 +156,7 @@ def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
     except Exception as error:
         if recording.stores_results:
             raise
-        recording.on_failure(call.name, error)
+        recording.on_failure(f"a call of {call.name}", error)
 
 
 def _array(dense: Dense) -> Any:

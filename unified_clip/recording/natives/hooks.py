@@ -43,6 +43,8 @@ class Hooks:
         self._is_on = False
         self._missing: dict[str, tuple[str, str]] | None = None
         """The modules of `WATCHED` without hooks; None before the first recording."""
+        self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
+        """Reports a framework whose hooks cannot be added. The dispatcher sets it."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by a wrapper, in each module or class of `homes` that has it."""
@@ -83,7 +85,10 @@ class Hooks:
         for name in list(self._missing):
             spec = getattr(sys.modules.get(name), "__spec__", None)
             if spec is not None and (name in ended or not getattr(spec, "_initializing", False)):
-                _install(*self._missing.pop(name))
+                try:
+                    _install(*self._missing.pop(name))
+                except Exception as error:  # an unknown version of the framework must not end the script
+                    self.on_failure(f"{name} {getattr(sys.modules[name], '__version__', '')}".rstrip(), error)
 
     def _prepare(self) -> None:
         """Add the hooks of all imported frameworks, and of every other framework when it is imported.

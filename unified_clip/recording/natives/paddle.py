@@ -15,7 +15,7 @@ from ...tensors.types import Dense, from_numpy
 from .base import OBSERVER, Observer, RunningCall, clip_parameters
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
-from .steps import LOSSES, StepWatcher
+from .steps import LOSSES, StepWatcher, reported
 
 
 class InProgram(NamedTuple):
@@ -127,8 +127,9 @@ def _weight(name: str) -> Dense | None:
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
-        WATCHER.before_backward()
-        _add_loss(*args, **kwargs)
+        with reported("a backward pass"):
+            WATCHER.before_backward()
+            _add_loss(*args, **kwargs)
         return function(*args, **kwargs)
 
     return backward
@@ -137,7 +138,7 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
     """Record the number whose gradients a backward pass computes."""
     if grad_tensor is None and paddle.in_dynamic_mode() and tensor.size == 1:
-        LOSSES.add(tensor.detach().item)
+        LOSSES.add(tensor.detach().clone().item)  # the script may overwrite the loss before the step
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..dispatcher import DISPATCHER
@@ -13,6 +14,17 @@ from .hooks import HOOKS
 
 MOST_LOSSES = 1024
 """Losses of more backward passes than this are forgotten, if no step of an optimizer follows."""
+
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Warn about an error instead of raising it: `what` cannot be recorded, which must not end the training."""
+    try:
+        yield
+    except Exception as error:
+        if any(recording.stores_results for recording in DISPATCHER.natives):
+            raise
+        DISPATCHER.on_failure(what, error)
 
 
 class Losses:
@@ -32,7 +44,10 @@ class Losses:
 
     def take(self) -> list[float]:
         """Return the losses, and forget them."""
-        losses = [self._waiting.popleft()() for _ in range(len(self._waiting))]
+        losses = []
+        while self._waiting:
+            with reported("a loss"):
+                losses.append(self._waiting.popleft()())
         return [loss for loss in losses if loss is not None]
 
 

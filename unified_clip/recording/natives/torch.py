@@ -10,10 +10,11 @@ from weakref import ref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..dispatcher import DISPATCHER
 from ..optimizer_names import SETTINGS
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
-from .steps import LOSSES, StepWatcher, of_groups
+from .steps import LOSSES, StepWatcher, of_groups, reported
 from .torch_gradients import GradientVersions
 from .torch_sharded import ShardedNorm
 
@@ -43,9 +44,24 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
     recorded = OBSERVER.around(partial(clip_parameters, value_of=SHARDED.value_of))(SHARDED.around_clip(function))
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if torch.compiler.is_compiling() else recorded(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        if _is_capturing():
+            DISPATCHER.on_unrecordable_graph("CUDA")
+            return function(*args, **kwargs)
+        return recorded(*args, **kwargs)
 
     return watched
+
+
+def _is_capturing() -> bool:
+    """Return whether a CUDA graph is being captured, in which reading a number is an error."""
+    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
+
+
+def _is_hidden() -> bool:
+    """Return whether steps and backward passes cannot be recorded here."""
+    return torch.compiler.is_compiling() or _is_capturing()
 
 
 # -- steps
@@ -74,11 +90,13 @@ def _made(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
+        if _is_hidden() or torch._C._current_graph_task_id() != -1:  # inside another one, as of a checkpoint
+            return function(*args, **kwargs)
+        with reported("a backward pass"):
             WATCHER.before_backward()
             _add_loss(*args, **kwargs)
         result = function(*args, **kwargs)
-        if not torch.compiler.is_compiling():
+        with reported("a backward pass"):
             VERSIONS.store()
         return result
 
@@ -91,7 +109,7 @@ def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> Non
     if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
         return
     if isinstance(losses[0], torch.Tensor) and losses[0].numel() == 1:
-        LOSSES.add(losses[0].detach().item)
+        LOSSES.add(losses[0].detach().clone().item)  # the script may overwrite the loss before the step
 
 
 def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,21 +125,27 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
     def unscale(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         WATCHER.scaling_ends()
-        VERSIONS.store()
+        with reported("a loss scale"):
+            VERSIONS.store()
         return result
 
     return unscale
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not torch.compiler.is_compiling():
-        WATCHER.changed = VERSIONS.count_changed(optimizer)
-        VERSIONS.add(optimizer)
+    if not _is_hidden():
+        with reported("a step of an optimizer"):
+            WATCHER.changed = VERSIONS.count_changed(optimizer)
+            VERSIONS.add(optimizer)
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if torch.compiler.is_compiling():
-        return
+    if not _is_hidden():
+        with reported("a step of an optimizer"):
+            _record_step(optimizer)
+
+
+def _record_step(optimizer: Any) -> None:
     groups, weak = optimizer.param_groups, ref(optimizer)
     groups = [group for group in groups if group["params"]] or groups
     settings = {

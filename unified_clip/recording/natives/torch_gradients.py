@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from ..dispatcher import DISPATCHER
 from .hooks import HOOKS
@@ -17,7 +17,7 @@ class GradientVersions:
     """The versions of all gradients at the end of the last backward pass."""
 
     def __init__(self) -> None:
-        self._optimizers: WeakSet[Any] = WeakSet()
+        self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
         self._reset()
         HOOKS.on_switch(self._reset, self._reset)
 
@@ -27,12 +27,12 @@ class GradientVersions:
 
     def add(self, optimizer: Any) -> None:
         """Include the parameters of an optimizer from the next backward pass on."""
-        self._optimizers.add(optimizer)
+        self._optimizers[id(optimizer)] = optimizer
 
     def store(self) -> None:
         """Store the versions, at the end of a backward pass."""
         self._recorded_calls = DISPATCHER.recorded_calls
-        self._states = {key: state for optimizer in self._optimizers for key, state in _states(optimizer)}
+        self._states = {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 
     def count_changed(self, optimizer: Any) -> int | None:
         """Return how many gradients of an optimizer changed since the backward pass.
@@ -42,7 +42,8 @@ class GradientVersions:
         if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
             return None
         pairs = [(self._states.get(key), state) for key, state in _states(optimizer)]
-        return sum(before != after for before, after in pairs if before is not None)
+        known = [before != after for before, after in pairs if before is not None]
+        return sum(known) if known else None
 
 
 def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
