@@ -1,6 +1,7 @@
 """The models of the report of `unified-clip parity`. parity.json is a `ParityReport`, and every view shows one.
 
-Later versions may add keys. If a key is removed or changes its meaning, SCHEMA gets a new number.
+Later versions may add keys, each with a default: `--baseline` reads the reports of earlier releases. If a key is
+removed or changes its meaning, SCHEMA gets a new number.
 
     python -m unified_clip.parity.results > docs/parity.schema.json
 """

@@ -187,7 +187,9 @@ def _store(path: Path, step: int, output: Any) -> None:
         if not isinstance(tensors, Mapping):
             raise InvalidStepError(f"yielded {part} as {type(tensors).__name__} at step {step}. Yield a dict by name.")
         if part == "parameters" and not tensors:
-            raise InvalidStepError(f"yielded no parameters at step {step}. Yield a dict of tensors by name.")
+            raise InvalidStepError(
+                f"yielded an empty dict of parameters at step {step}. Yield every parameter, by name."
+            )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": _dense(part, name, step, tensor) for name, tensor in present.items()}
     _safetensors.write_at_once(path, stored)

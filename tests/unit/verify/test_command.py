@@ -265,7 +265,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
         ),
         (
             "def step(weights, batches): return {}, {}",
-            "yielded no parameters at step 1. Yield a dict of tensors by name",
+            "yielded an empty dict of parameters at step 1. Yield every parameter, by name",
         ),
     ],
 )

@@ -61,7 +61,7 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the step whose lines contain a clip; None if there is none."""
+        """Return the step whose lines contain a node, such as a clip; None if no step does."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 

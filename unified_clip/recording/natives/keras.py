@@ -11,7 +11,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from .base import OBSERVER, Observer, RunningCall, without_none
 from .evidence import NativeCall
 from .hooks import HOOKS
-from .steps import record_step
+from .steps import record_step, reported
 
 
 def install() -> None:
@@ -79,9 +79,13 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if hasattr(self, "inner_optimizer"):  # which records the steps that are not skipped
             return function(self, *args, **kwargs)
-        rate = keras.ops.convert_to_tensor(self._get_current_learning_rate())  # before the step counts itself
+        rate = None
+        with reported("a step of an optimizer"):
+            rate = keras.ops.convert_to_tensor(self._get_current_learning_rate())  # before the step counts itself
         result = function(self, *args, **kwargs)
-        _record_step(f"keras.optimizers.{type(self).__name__}", rate, _settings(self))
+        if rate is not None:
+            with reported("a step of an optimizer"):
+                _record_step(f"keras.optimizers.{type(self).__name__}", rate, _settings(self))
         return result
 
     return apply

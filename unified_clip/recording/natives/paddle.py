@@ -145,15 +145,20 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(self, *args, **kwargs)
         if paddle.in_dynamic_mode():
-            settings = {"lr": self.get_lr(), "momentum": getattr(self, "_momentum", None)}
-            settings["betas"] = [getattr(self, "_beta1", None), getattr(self, "_beta2", None)]
-            settings["eps"] = getattr(self, "_epsilon", None)
-            settings["weight_decay"] = _weight_decay(self)
-            weak = ref(self)
-            WATCHER.after_step(f"paddle.optimizer.{type(self).__name__}", settings, lambda: _is_cleared(weak()))
+            with reported("a step of an optimizer"):
+                _record_step(self)
         return result
 
     return apply
+
+
+def _record_step(optimizer: Any) -> None:
+    settings = {"lr": optimizer.get_lr(), "momentum": getattr(optimizer, "_momentum", None)}
+    settings["betas"] = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
+    settings["eps"] = getattr(optimizer, "_epsilon", None)
+    settings["weight_decay"] = _weight_decay(optimizer)
+    weak = ref(optimizer)
+    WATCHER.after_step(f"paddle.optimizer.{type(optimizer).__name__}", settings, lambda: _is_cleared(weak()))
 
 
 def _weight_decay(optimizer: Any) -> Any:

@@ -18,7 +18,7 @@ from ..._backends.tensorflow.arithmetic import is_for_xla
 from .base import OBSERVER, Observer, without_none
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
-from .steps import LOSSES, record_step
+from .steps import LOSSES, record_step, reported
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """A function that returns a call's settings for the values of its thresholds."""
@@ -66,7 +66,8 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         if isinstance(args[0], tf.GradientTape):
-            _add_loss(**dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs)
+            with reported("a backward pass"):
+                _add_loss(**dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs)
         result = function(*args, **kwargs)
         sources = args[position] if len(args) > position else kwargs[keyword]
         for gradient, source in zip(tf.nest.flatten(result), _describe_sources(sources), strict=True):
@@ -249,15 +250,20 @@ def report_call(
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(self, *args, **kwargs)
-        rate = self._call_if_callable(getattr(self, "_lr", None) or getattr(self, "_learning_rate", None))
-        betas = [getattr(self, "_beta1", None), getattr(self, "_beta2", None)]
-        names = {"momentum": "_momentum", "alpha": "_decay", "eps": "_epsilon"}
-        settings = {name: getattr(self, attribute, None) for name, attribute in names.items()} | {"betas": betas}
-        kind = f"tf.compat.v1.train.{type(self).__name__.removesuffix('Optimizer')}"
-        if rate is None:
-            record_step(kind, settings, {})
-        else:
-            report_numbers(lambda value: record_step(kind, {"lr": value, **settings}, {}), [rate])
+        with reported("a step of an optimizer"):
+            _record_step(self)
         return result
 
     return apply_gradients
+
+
+def _record_step(optimizer: Any) -> None:
+    rate = optimizer._call_if_callable(getattr(optimizer, "_lr", None) or getattr(optimizer, "_learning_rate", None))
+    betas = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
+    names = {"momentum": "_momentum", "alpha": "_decay", "eps": "_epsilon"}
+    settings = {name: getattr(optimizer, attribute, None) for name, attribute in names.items()} | {"betas": betas}
+    kind = f"tf.compat.v1.train.{type(optimizer).__name__.removesuffix('Optimizer')}"
+    if rate is None:
+        record_step(kind, settings, {})
+    else:
+        report_numbers(lambda value: record_step(kind, {"lr": value, **settings}, {}), [rate])

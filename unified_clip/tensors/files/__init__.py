@@ -160,7 +160,8 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     remedy = f"Install it there, or set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
-    again = "Correct the function" if kind == "function" else "Save it again"
+    again = "Correct the function" if kind == "function" else "If memory did not run out, save the file again"
+    reader = "the process that runs the function" if kind == "function" else "the process that reads the file"
     if kind == "function":
         remedy = f'{remedy}, and add framework = "torch" below function'
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
@@ -172,12 +173,12 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     if end.code is None:
         raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
     if end.code:
-        raise UnreadableError(f"the process that reads the file failed. {again}. It ended with {end}")
+        raise UnreadableError(f"{reader} ended with {end}. {again}.")
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
             raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        raise UnreadableError(f"the process that reads the file returned nothing. {again}; {end.last_lines}")
+        raise UnreadableError(f"{reader} returned nothing. {again}; {end.last_lines}")
     return memmap.load(out)

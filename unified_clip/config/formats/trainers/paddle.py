@@ -112,7 +112,11 @@ class Paddle(PythonFormat):
         if name.endswith("Value"):
             return self.bounds(arguments, key, more[0])
         if data.get("group_name") not in (None, "default_group") or data.get("auto_skip_clip"):
-            raise arguments.wrong([], "group_name and auto_skip_clip change clipping in static programs. Remove them.")
+            raise arguments.wrong(
+                [],
+                "group_name and auto_skip_clip let static programs clip each group by a norm of its own. Write a clip "
+                "configuration for each group. If the program is not static, remove the argument.",
+            )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
