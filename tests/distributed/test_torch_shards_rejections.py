@@ -68,6 +68,7 @@ def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, r
         ("an entry, norms of each", "TypeError: position 3 is a builtins.str"),
         ("overlap, norms of each", "ValueError: the gradient at position 3 and the gradient at position 4 overlap"),
         ("need_clip, norms of each", "LookupError: this parameter is not in the table"),
+        ("a threshold for one gradient", "ValueError: clip_norm is nan"),
         ("one gradient", "TypeError: .*int32"),
     ],
 )

@@ -45,7 +45,7 @@ def clip_grad_norm_(
         threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
         p = validation.norm_type(norm_type)
     except (TypeError, ValueError):
-        prepare_rejection_for(backend, parameters, spec, in_place=True)
+        prepare_rejection_for(backend, parameters, spec, "total", in_place=True)
         raise
     plain = isinstance(threshold, float) and not error_if_nonfinite
     gradients, writer = collect_in_place(
@@ -86,7 +86,7 @@ def get_total_norm(
     try:
         p = validation.norm_type(norm_type)
     except (TypeError, ValueError):
-        prepare_rejection_for(backend, tensors, spec, in_place=False)
+        prepare_rejection_for(backend, tensors, spec, "total", in_place=False)
         raise
     gradients, _ = collect(backend, tensors, "get_total_norm", plain=not error_if_nonfinite, spec=spec)
     return rule.total_norm(gradients, p, error_if_nonfinite)
@@ -129,7 +129,7 @@ def clip_by_global_norm(
             threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         except (TypeError, ValueError):
             if given is None:
-                prepare_rejection_for(backend, t_list, spec, in_place=False)
+                prepare_rejection_for(backend, t_list, spec, "total", in_place=False)
             raise
         plain = isinstance(threshold, float) and isinstance(given, float | None)
         gradients, writer = collect(
@@ -150,12 +150,16 @@ def clip_by_norm(
     if isinstance(backend, Resolver):
         backend, t = backend.resolve(t)
     with backend.name_scope(name or "clip_by_norm"):
-        threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+        spec = declared(process_group)
+        try:
+            threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+        except (TypeError, ValueError):
+            if axes is None:
+                prepare_rejection_for(backend, t, spec, "each", in_place=False)
+            raise
         validation.one_tensor(backend, t, "clip_by_norm")
         plain = isinstance(threshold, float) and axes is None
-        gradients, writer = collect_one(
-            backend, t, plain=plain, spec=declared(process_group), measures="each" if axes is None else None
-        )
+        gradients, writer = collect_one(backend, t, plain=plain, spec=spec, measures="each" if axes is None else None)
         along = None
         if axes is not None and gradients.values:
             along = validation.axes(axes, gradients.shape(0))

@@ -214,10 +214,12 @@ def prepare_rejection(backend: Backend, spec: DistributedSpec, measures: Measure
     return leaves
 
 
-def prepare_rejection_for(backend: Backend, container: Any, spec: DistributedSpec, *, in_place: bool) -> None:
+def prepare_rejection_for(
+    backend: Backend, container: Any, spec: DistributedSpec, measures: Measures, *, in_place: bool
+) -> None:
     """Have the error of another argument sent to the ranks that wait. The gradients in a container determine them."""
     with suppress(TypeError):  # of an entry that is no tensor
-        containers.flatten(backend, container, prepare_rejection(backend, spec, "total", in_place=in_place))
+        containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
 
 
 def _send_rejection(

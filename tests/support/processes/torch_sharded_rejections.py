@@ -116,6 +116,7 @@ BEFORE_THE_GRADIENTS: dict[str, Callable[[list[Any], bool], Any]] = {
     "need_clip, norms of each": lambda given, wrong: uc.GradientClipByNorm(
         1.0, need_clip=is_clipped if wrong else None
     ).clip_(given),
+    "a threshold for one gradient": lambda given, wrong: uc.clip_by_norm(given[0].grad, math.nan if wrong else 1.0),
     "one gradient": lambda given, wrong: uc.clip_by_norm(
         given[0].grad.to(torch.int32) if wrong else given[0].grad, 1.0
     ),

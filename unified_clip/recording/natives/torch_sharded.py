@@ -1,6 +1,6 @@
 """Read the norm that PyTorch's `clip_grad_norm_` computes for sharded gradients, such as those of FSDP2.
 
-The function computes a norm of which each rank has a part. Then it combines the parts, by a collective, and clips.
+Each rank computes the norm of its shards. A collective combines these norms before the function clips.
 While a recording is open, the parts are combined just before the clip, which then needs no collective. So the number
 and order of collectives are the same on ranks that record and on ranks that do not.
 """
