@@ -14,6 +14,7 @@ import pytest
 from support.agreement import agreeing
 
 import unified_clip
+from unified_clip import ClipWarning
 from unified_clip.recording import runs
 
 GRADIENTS = {"a": [3.0, -4.0], "b": [[12.0]]}
@@ -98,3 +99,18 @@ def test_an_injected_learning_rate_is_recorded(tmp_path: Path) -> None:
         _, state = update(gradients, state, gradients)
     (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
     assert (step.optimizer, step.settings["lr"]) == ("optax.sgd", pytest.approx(0.1))
+
+
+def test_a_step_that_cannot_be_reported_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def report_step(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    params = {"a": jnp.ones(2)}
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        monkeypatch.setattr("unified_clip.recording.natives.optax.report_step", report_step)
+        transformation = optax.sgd(0.5)
+        with pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"):
+            updates, _ = transformation.update(params, transformation.init(params), params)
+    assert updates["a"].tolist() == [-0.5, -0.5]

@@ -13,6 +13,7 @@ import pytest
 from support.agreement import agreeing
 
 import unified_clip
+from unified_clip import ClipWarning
 from unified_clip.recording import runs
 
 
@@ -123,3 +124,17 @@ def test_events_of_functions_agree_with_those_of_verify(tmp_path: Path) -> None:
     with agreeing(tmp_path, calls=2):
         paddle.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
         paddle.nn.utils.clip_grad_value_(layer.parameters(), 0.1)
+
+
+def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(tmp_path: Path) -> None:
+    class Odd(paddle.optimizer.SGD):
+        _epsilon = property(lambda self: 1 / 0)
+
+    layer = paddle.nn.Linear(3, 2)
+    optimizer = Odd(0.1, parameters=layer.parameters())
+    before = layer.weight.numpy()
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        layer(paddle.ones([4, 3])).sum().backward()
+        with pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"):
+            optimizer.step()
+    assert (layer.weight.numpy() != before).all()

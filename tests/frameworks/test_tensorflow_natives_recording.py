@@ -249,3 +249,16 @@ def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
         optimizer.apply_gradients(zip(grads, weights, strict=True))
     step = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
     assert (step["optimizer"], step["settings"]["lr"]) == ("tf.compat.v1.train.Momentum", pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("kind", [keras.optimizers.SGD, tf.compat.v1.train.GradientDescentOptimizer])
+def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(tmp_path: Path, kind: Any) -> None:
+    zero_division = property(lambda self: 1 / 0)
+    optimizer = type("Odd", (kind,), {"epsilon": zero_division, "_epsilon": zero_division})(0.1)
+    weights, grads = gradients()
+    with (
+        unified_clip.record(tmp_path / "run.jsonl"),
+        pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"),
+    ):
+        optimizer.apply_gradients(list(zip(grads, weights, strict=True)))
+    assert (weights[0].numpy() != WEIGHTS[0]).all()

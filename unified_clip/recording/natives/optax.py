@@ -16,7 +16,7 @@ from .base import OBSERVER, Observer
 from .evidence import NativeCall
 from .hooks import HOOKS
 from .jax import report_call, report_step
-from .steps import record_step
+from .steps import record_step, reported
 
 OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb",
@@ -81,7 +81,8 @@ def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
 
         def update(updates: Any, state: Any, *more: Any, **extra: Any) -> Any:
             result = transformation.update(updates, state, *more, **extra)
-            record(state)
+            with reported("a step of an optimizer"):
+                record(state)
             return result
 
         return type(transformation)(transformation.init, update)
