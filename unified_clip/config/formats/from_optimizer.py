@@ -10,8 +10,8 @@ from packaging.version import Version
 from ...errors import ConfigError
 from ..documents import Document
 from .base import Imported
-from .trainers.keras import NAMES, Keras
-from .trainers.paddle import ARGUMENTS, PER_GROUP, Paddle
+from .trainers.paddle.paddle import ARGUMENTS, PER_GROUP, Paddle
+from .trainers.tensorflow.keras import NAMES, Keras
 
 
 def data(optimizer: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...documents import Document, Key
-from ...schema import Settings
-from ..base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ....documents import Document, Key
+from ....schema import Settings
+from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...documents import Document
-from ...schema import Settings
-from ..base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ....documents import Document
+from ....schema import Settings
+from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
 
 class Timm(Format):

@@ -7,10 +7,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...documents import Document
-from ...schema import Settings
-from ..base import FormatKey, Imported, rejected_key
-from ..python_source import PythonFormat, Source
+from ....documents import Document
+from ....schema import Settings
+from ...base import FormatKey, Imported, rejected_key
+from ...python_source import PythonFormat, Source
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from ....errors import ConfigError
-from ...documents import Document
-from ...schema import Settings
-from ..base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from .....errors import ConfigError
+from ....documents import Document
+from ....schema import Settings
+from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
 
 KEYS = ("training", "max_norm")
 NO_FILES = Version("0.3.0")

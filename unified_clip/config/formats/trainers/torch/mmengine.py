@@ -10,10 +10,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...._static_values import Target, UnknownValueError, evaluate
-from ...documents import Document, Key
-from ...schema import Settings, is_off
-from ..base import (
+from ....._static_values import Target, UnknownValueError, evaluate
+from ....documents import Document, Key
+from ....schema import Settings, is_off
+from ...base import (
     SEVERAL_OPTIMIZERS,
     FormatKey,
     Imported,
@@ -24,7 +24,7 @@ from ..base import (
     rejected_key,
     words,
 )
-from ..python_source import parse_tree
+from ...python_source import parse_tree
 
 CLIP = ("optim_wrapper", "clip_grad")
 MMCV = ("optimizer_config", "grad_clip")

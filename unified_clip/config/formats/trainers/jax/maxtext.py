@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-from ...documents import Document
-from ..base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ....documents import Document
+from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
 
 KEY = "gradient_clipping_threshold"
 BASE = "base.yml"

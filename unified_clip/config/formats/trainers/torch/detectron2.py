@@ -8,9 +8,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...documents import Document
-from ...schema import Settings, is_off
-from ..base import CHOOSE, Format, FormatKey, Imported, imported_key, paths, read_norm_type, rejected_key, words
+from ....documents import Document
+from ....schema import Settings, is_off
+from ...base import CHOOSE, Format, FormatKey, Imported, imported_key, paths, read_norm_type, rejected_key, words
 
 TABLE = ("SOLVER", "CLIP_GRADIENTS")
 DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYPE": 2.0}

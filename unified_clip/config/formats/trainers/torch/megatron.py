@@ -8,10 +8,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from ....errors import ConfigError
-from ...documents import Document, Key
-from ...schema import Settings
-from ..base import FormatKey, Imported, OwnFormat, imported_key, paths, words
+from .....errors import ConfigError
+from ....documents import Document, Key
+from ....schema import Settings
+from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, words
 
 COMMENT = re.compile(r"(^|\s)#.*")
 OPTION = re.compile(r"--([a-zA-Z][\w-]*)(?:=(.*))?", re.DOTALL)

@@ -8,11 +8,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...._static_values import is_number
-from ...documents import Document
-from ...schema import Rule, Settings, is_off
-from ..base import FormatKey, Imported, Zero, check_size, imported_key, rejected_key
-from ..python_source import PythonFormat, Source
+from ....._static_values import is_number
+from ....documents import Document
+from ....schema import Rule, Settings, is_off
+from ...base import FormatKey, Imported, Zero, check_size, imported_key, rejected_key
+from ...python_source import PythonFormat, Source
 
 ARGUMENTS = {
     "ClipGradByGlobalNorm": ("clip_norm", "group_name", "auto_skip_clip"),
@@ -37,6 +37,7 @@ REJECTED = {
     "clip_by_norm": "clips any tensor, not always gradients. Set the threshold in a clip configuration.",
 }
 
+PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
 PER_GROUP = "Paddle clips each group of parameters on its own. A global norm is one per group."
 
 

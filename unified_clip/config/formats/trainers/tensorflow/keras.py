@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from ...documents import Document, Key
-from ...schema import Rule, Settings
-from ..base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, paths, rejected_key, words
+from ....documents import Document, Key
+from ....schema import Rule, Settings
+from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, paths, rejected_key, words
 
 KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
 NAMES = tuple(KEYS.values())

@@ -1,0 +1,1 @@
+"""The formats of Hugging Face, and of trainers on its TrainingArguments."""

@@ -1,0 +1,63 @@
+"""PaddleClas' YAML format: `Optimizer.clip_norm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document, Key
+from ....schema import Settings
+from ...base import Format, FormatKey, Imported, imported_key, paths, words
+from .paddle import PER_TENSOR
+
+
+class PaddleClas(Format):
+    name, title = "paddleclas", "PaddleClas"
+    kinds = ("yaml",)
+    source = "ppcls/optimizer/__init__.py"
+    newest = "2.6.0"
+    clip_keys = paths("Optimizer.clip_norm Optimizer.*.*.clip_norm")
+    vocabulary = words("Global Arch Optimizer DataLoader Loss")
+    rules = ("norm",)
+    family = "paddle"
+    zero = "error"
+    keys = (
+        FormatKey("Optimizer.clip_norm", "each tensor by its own norm; 0 or less: fails", "absent"),
+        imported_key("Optimizer.[].NAME.clip_norm", "the same for one of several optimizers", "absent"),
+    )
+
+    def recognises(self, document: Document) -> bool:
+        return document.has("Arch") and document.has("Optimizer")
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        places = _optimizers(document)
+        thresholds = [self._threshold(document, [*place, "clip_norm"]) for place in places]
+        for place, threshold in zip(places, thresholds, strict=True):
+            if threshold != thresholds[0]:
+                raise document.wrong(
+                    place, "its threshold differs from the first optimizer's. Import a file with one threshold."
+                )
+        unset = "The file does not set clip_norm. By default, PaddleClas clips nothing."
+        return Imported(self.settings("norm", thresholds[0]), [unset if thresholds[0] is None else PER_TENSOR])
+
+    def _threshold(self, document: Document, keys: list[Key]) -> float | None:
+        document.get(*keys)  # raises unless it is in a table
+        return self.read_threshold(document, keys, null="error", infinite="error") if document.has(*keys) else None
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        return {"Optimizer": {} if threshold is None else {"clip_norm": threshold}}
+
+
+def _optimizers(document: Document) -> list[list[Key]]:
+    """Return the path of each optimizer's table. `Optimizer` is one table, or a list of tables by name."""
+    optimizers = document.get("Optimizer")
+    if not isinstance(optimizers, list):
+        return [["Optimizer"]]
+    for index, optimizer in enumerate(optimizers):
+        if not isinstance(optimizer, dict) or len(optimizer) != 1:
+            raise document.wrong(["Optimizer", index], "give a table of one optimizer, such as AdamW: {clip_norm: 1}.")
+    if not optimizers:
+        raise document.wrong(["Optimizer"], "the list is empty. Add an optimizer.")
+    return [["Optimizer", index, *optimizer] for index, optimizer in enumerate(optimizers)]

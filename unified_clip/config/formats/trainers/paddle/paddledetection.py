@@ -1,0 +1,72 @@
+"""PaddleDetection's YAML format: `clip_grad_by_norm` and `clip_grad_by_value` of `OptimizerBuilder`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....._static_values import is_number
+from ....documents import Document
+from ....schema import Settings
+from ...base import Format, FormatKey, Imported, check_size, paths, rejected_key, words
+from .paddle import PER_GROUP
+
+BUILDER = "OptimizerBuilder"
+NORM, VALUE = "clip_grad_by_norm", "clip_grad_by_value"
+
+
+class PaddleDetection(Format):
+    name, title = "paddledetection", "PaddleDetection"
+    kinds = ("yaml",)
+    source = "ppdet/optimizer/optimizer.py"
+    newest = "2.6.0"
+    own_keys = paths(BUILDER)
+    clip_keys = ((BUILDER, NORM), (BUILDER, VALUE), (BUILDER, "optimizer", NORM), (BUILDER, "optimizer", VALUE))
+    vocabulary = words("_BASE_ LearningRate architecture TrainReader epoch metric snapshot_epoch")
+    rules = ("global_norm", "value")
+    family = "paddle"
+    zero = "zeros"
+    keys = (
+        FormatKey(f"{BUILDER}.{NORM}", "the global norm, whatever the name says; 0: all gradients become 0", "null"),
+        FormatKey(f"{BUILDER}.{VALUE}", "each element; of a negative number, the magnitude counts", "null"),
+        rejected_key("both of them", "the norm wins there"),
+        rejected_key("one of them, with the optimizer AdamWDL", "AdamWDL is built without it: nothing is clipped"),
+        rejected_key(f"{BUILDER}.optimizer.{NORM}, {VALUE}", "no optimizer has such an argument"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        names = [name for name in (NORM, VALUE) if document.get(BUILDER, name) is not None]
+        for name in (NORM, VALUE):
+            if document.get(BUILDER, "optimizer", name) is not None:
+                raise document.wrong([BUILDER, "optimizer", name], f"no optimizer has this key. Move it to {BUILDER}.")
+        if len(names) > 1:
+            raise document.wrong(
+                [BUILDER, VALUE], f"PaddleDetection ignores this key if {NORM} is set. Remove one of them."
+            )
+        if not names:
+            unset = [name for name in (NORM, VALUE) if not document.has(BUILDER, name)]
+            if document.get("_BASE_") and unset:
+                raise document.wrong(["_BASE_"], f"the _BASE_ files may set {NORM} or {VALUE}. Import them instead.")
+            note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
+            return Imported({"rule": "none"}, [note] if unset else [])
+        if document.get(BUILDER, "optimizer", "type") == "AdamWDL":
+            raise document.wrong(
+                [BUILDER, names[0]], "PaddleDetection builds AdamWDL without this clip. Remove the key."
+            )
+        notes = [PER_GROUP] if document.get(BUILDER, "optimizer", "param_groups") else []
+        keys = [BUILDER, names[0]]
+        if names == [VALUE]:
+            return Imported(self.settings("value", self._magnitude(document, keys)), notes)
+        threshold = self.read_threshold(document, keys, infinite="error")
+        return Imported(self.settings("global_norm", threshold), [f"{NORM} clips by the total norm.", *notes])
+
+    def _magnitude(self, document: Document, keys: list[str]) -> float | None:
+        value = document.get(*keys)
+        check_size(document, keys, value)
+        return -float(value) if is_number(value) and value < 0 else self.read_threshold(document, keys)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        clip = {} if threshold is None else {NORM if settings.rule == "global_norm" else VALUE: threshold}
+        return {BUILDER: {NORM: None, VALUE: None} | clip}

@@ -1,0 +1,35 @@
+"""PaddleNLP's and PaddleFormers' JSON and YAML format: `max_grad_norm`."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from ....documents import Document
+from ...base import Format, FormatKey, Imported, default_note, paths
+from ..huggingface.training_arguments import TRAINING_ARGUMENTS
+
+
+class PaddleNLP(Format):
+    """The format of PaddleNLP's TrainingArguments, JSON or YAML. Keys that Hugging Face's format lacks identify it."""
+
+    name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
+    kinds = ("json", "yaml")
+    source = "paddlenlp/trainer/trainer.py, paddleformers/trainer/trainer.py"
+    newest = "2.8.1"
+    own_keys = paths("""
+        tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_config sep_parallel_degree sharding
+        sharding_parallel_degree sharding_parallel_config unified_checkpoint
+    """)
+    clip_keys = paths("max_grad_norm")
+    vocabulary = TRAINING_ARGUMENTS
+    family = "paddle"
+    keys = (
+        FormatKey("max_grad_norm", "the global norm, Paddle's rule; 0 or less: off, but not in prompt_trainer", "1.0"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        notes = default_note(document, ["max_grad_norm"], "PaddleNLP clips at 1.0")
+        threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, null="error", infinite="error")
+        if threshold is None:
+            notes.append("PaddleNLP's prompt_trainer does not switch clipping off with 0. All gradients become 0.")
+        return Imported(self.settings("global_norm", threshold), notes)
