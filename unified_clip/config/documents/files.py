@@ -1,0 +1,63 @@
+"""Read and write TOML, YAML and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+import yaml
+
+from ..._json import plain
+from ...errors import ConfigError
+from . import json_text, toml_text, yaml_text
+from .document import Document
+from .unreadable import UnreadableError
+
+KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.parse}
+
+
+def kind_of(path: Path) -> str:
+    """Return toml, yaml or json, which the suffix of a path shows. ConfigError: another suffix."""
+    if path.suffix.lower() not in KINDS:
+        raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.")
+    return KINDS[path.suffix.lower()]
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}. Check its path and permissions.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from None
+
+
+def parse(text: str, kind: str, name: str) -> Document:
+    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file, for errors."""
+    _check_kind(kind)
+    try:
+        data = PARSERS[kind](text)
+    except UnreadableError as error:
+        line = f", line {error.line}" if error.line else ""
+        raise ConfigError(f"{name}{line}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: lists or tables are nested too deep. Remove some levels.") from None
+    return Document(name, text, kind, {} if data is None else data)
+
+
+def dump(data: Any, kind: str) -> str:
+    """Return data as TOML, YAML or JSON."""
+    _check_kind(kind)
+    if kind == "toml":
+        return tomlkit.dumps(data)
+    if kind == "yaml":
+        return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    return json.dumps(plain(data), indent=2, ensure_ascii=False) + "\n"
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS.values():
+        raise ConfigError(f"{kind!r} is not a kind of file. Pass one of {', '.join(dict.fromkeys(KINDS.values()))}.")

@@ -1,0 +1,31 @@
+"""Paths of keys, and values, as text for messages."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+Key = str | int
+"""A key of a table, or an index of a list."""
+
+
+def dotted(keys: Sequence[Key]) -> str:
+    """Return a path of keys as text such as "threshold.start". List entries count from 1: "groups 2, threshold"."""
+    text = ""
+    for key in keys:
+        separator = ", " if text[-1:].isdigit() else "." if text else ""
+        text += f" {key + 1}" if isinstance(key, int) else f"{separator}{key}"
+    return text
+
+
+def format_value(value: Any) -> str:
+    """Return a value as text for messages, shortened to 60 characters."""
+    try:
+        return f"{_SHORT.repr(value):.60}"
+    except ValueError:  # Python does not print integers with thousands of digits
+        return f"a {type(value).__name__}"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60

@@ -1,0 +1,135 @@
+"""Parse YAML. Find the lines of keys in YAML and JSON."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from .keys import Key, format_value
+from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError
+
+ALIAS_ALLOWANCE = 100_000
+"""YAML data in which each alias is replaced by its value may have ten times the characters of the file, plus this many.
+The limit stops files that would fill the memory."""
+
+INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+
+class _Yaml(yaml.SafeLoader):
+    """A YAML loader that reads numbers as YAML 1.2 does, and rejects duplicate keys.
+
+    PyYAML reads YAML 1.1, where 1e-6 is a string, 010 is 8 and 1:30 is 90.
+    """
+
+    yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in resolvers if tag not in (INT, FLOAT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge":
+                if not isinstance(key, yaml.ScalarNode):
+                    raise _marked("a key is a list or a table. Give a string.", key)
+                name = self.construct_object(key, deep=True)
+                if name in names:
+                    raise _marked(f"the key {format_value(name)} occurs twice. Remove one.", key)
+                names.add(name)
+        return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            # deep: otherwise PyYAML fills tables later, outside this `try`
+            return super().construct_object(node, deep=True)
+        except (ValueError, LookupError, AttributeError) as error:  # from values with !!int, !!bool, ...
+            raise _marked(f"cannot read this value: {error}. Correct it, or quote it if it is text.", node) from None
+
+    def whole_number(self, node: yaml.ScalarNode) -> int:
+        digits = str(self.construct_scalar(node)).replace("_", "")
+        if len(digits) > MAX_DIGITS:
+            raise _marked(f"a number has {len(digits)} digits. Give a shorter one.", node)
+        return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
+
+
+def _marked(problem: str, node: yaml.Node) -> UnreadableError:
+    return UnreadableError(node.start_mark.line + 1, problem)
+
+
+def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
+    """Return the value of a node, ignoring its tag, such as !LinearWarmup in PaddleDetection."""
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node)  # type: ignore[arg-type]
+
+
+_Yaml.add_multi_constructor("!", _without_tag)
+_Yaml.add_constructor(INT, _Yaml.whole_number)
+_Yaml.add_implicit_resolver(INT, re.compile(r"^([-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789"))
+_Yaml.add_implicit_resolver(
+    FLOAT,
+    re.compile(r"^([-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
+    list("-+.0123456789"),
+)
+
+
+def parse(text: str) -> Any:
+    try:
+        loader = _Yaml(text)
+        node = loader.get_single_node()
+        if node is not None and _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
+            raise _marked("the values of all aliases together are too large. Use fewer aliases.", node)
+        return None if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise UnreadableError(mark.line + 1 if mark else None, NOT_VALID.format("YAML", error.problem)) from None
+    except yaml.reader.ReaderError as error:
+        line, character = text[: error.position].count("\n") + 1, chr(error.character)
+        raise UnreadableError(line, f"the character {character!r} is not allowed in YAML. Remove it.") from None
+    except yaml.YAMLError as error:
+        raise UnreadableError(None, NOT_VALID.format("YAML", error)) from None
+
+
+def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
+    """Return the number of characters of a node in which each alias is replaced by its value.
+
+    sizes: Known sizes by `id` of the node.
+    """
+    size = sizes.setdefault(id(node), None)
+    if size is None and isinstance(node, yaml.ScalarNode):
+        size = 1 + len(node.value)
+    elif size is None:
+        size = 1
+        for child in itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value:
+            if sizes.get(id(child), 0) is None:
+                raise _marked("an alias stands inside the value that it refers to. Remove it.", node)
+            size += _size(child, sizes)
+    sizes[id(node)] = size
+    return size
+
+
+def line_of(text: str, keys: Sequence[Key]) -> int | None:
+    """Return the line of a key in YAML or JSON; None if it is not found."""
+    try:
+        node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    line = None
+    for key in keys:
+        if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            node = node.value[key]
+            line = node.start_mark.line
+        elif isinstance(node, yaml.MappingNode):
+            entries = [entry for entry in node.value if entry[0].value == key]
+            if not entries:
+                return None
+            line, node = entries[0][0].start_mark.line, entries[0][1]
+        else:
+            return None
+    return None if line is None else line + 1
