@@ -206,6 +206,8 @@ class Settings(Clipping):
             ClipRule("global_norm", formula.PADDLE) if is_off(part) else part.as_clip_rule(part.threshold)
             for part in self.parts
         ]
+        if self.nonfinite != "family":  # no rule applies to a norm that is not finite
+            parts = [part._replace(convention=ClipConvention(part.convention.eps, False)) for part in parts]
         return self.nonfinite, self.patterns, parts
 
     @property

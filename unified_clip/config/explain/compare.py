@@ -15,7 +15,6 @@ from ..._core.exact import nearest
 from ...errors import ClipWarning, NonFiniteNormError
 from ..clip_config import ClipConfig
 from ..clipper import Clipper
-from ..schema import DEFAULT_FAMILY
 from . import describe, examples
 from .examples import Array, Example, Gradients
 
@@ -229,12 +228,7 @@ def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:
     aspects, other_aspects = (_aspects(config, shared) for config in (a, b))
     for name in dict.fromkeys(group.name for group in (*a.groups, *b.groups)):
         aspects[f"group {name!r}"], other_aspects[f"group {name!r}"] = _group(a, name), _group(b, name)
-    differences = [
-        Difference(about, x, other_aspects[about]) for about, x in aspects.items() if x != other_aspects[about]
-    ]
-    if not differences and a.meaning != b.meaning:  # the effect differs only where `nonfinite` applies
-        differences.append(Difference("family", a.family or DEFAULT_FAMILY, b.family or DEFAULT_FAMILY))
-    return differences
+    return [Difference(about, x, other_aspects[about]) for about, x in aspects.items() if x != other_aspects[about]]
 
 
 def _group(config: ClipConfig, name: str) -> str:

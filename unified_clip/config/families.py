@@ -1,0 +1,113 @@
+"""Compare configurations that are equal but for `family` and `eps`: how much their results differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
+
+from .._core.rule import ClipRule
+from .fields import ConfigModel
+from .schedules import Piecewise, Ramp
+from .schema import Settings
+
+UP = Context(prec=2, rounding=ROUND_CEILING)
+EXACT = Context(prec=1000)
+
+RAMP_ROUNDING = Decimal(1 - 2**-23)
+"""Ramps round their thresholds to float32."""
+
+SAME = "Both have the same effect."
+INFINITE = (
+    "If the norm is infinite, TensorFlow's rule makes every gradient NaN. The other rule makes finite gradients 0 and "
+    "infinite ones NaN."
+)
+
+
+@dataclass(frozen=True)
+class FamilyDifference:
+    """How much the results of two configurations differ that are equal but for `family` and `eps`."""
+
+    relative: float
+    """The largest relative difference of two coefficients, for any norm, before rounding. 0 if they are the same."""
+
+    differs_if_infinite: bool
+    """Whether the results differ if the norm is infinite."""
+
+    sentence: str
+    """The difference in words, for the user."""
+
+    @property
+    def same(self) -> bool:
+        """Whether both configurations have the same effect."""
+        return not self.relative and not self.differs_if_infinite
+
+
+def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
+    """Return how much two configurations differ if they are equal but for `family` and `eps`.
+
+    None: they differ in another setting, too.
+
+    With eps of e1 < e2, the coefficients min(1, c / (n + e1)) and min(1, c / (n + e2)) differ by at most
+    (e2 - e1) / (n + e2), relative to the larger one. They only differ for n > c - e2, so the maximum is at n = c - e1,
+    or at 0 if c is smaller than e1.
+    """
+    (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
+    pairs = list(zip(rules, other_rules, strict=False))
+    if others != other_others or len(rules) != len(other_rules) or any(map(_differs_otherwise, pairs)):
+        return None
+    gaps = [_eps_gap(pair) for pair in pairs]
+    largest = max((_largest_difference(pair) for pair in pairs), default=Decimal(0))
+    infinite = any(one.convention.infinite_norm_gives_nan != other.convention.infinite_norm_gives_nan
+                   for one, other in pairs)  # fmt: skip
+    sentences = [_coefficients(max(gaps), largest, rules) if largest else "", INFINITE if infinite else ""]
+    return FamilyDifference(float(largest), infinite, " ".join(filter(None, sentences)) or SAME)
+
+
+Pair = tuple[ClipRule, ClipRule]
+"""The rules of two configurations for the same parameters."""
+
+
+def _differs_otherwise(pair: Pair) -> bool:
+    rule, other = pair
+    return rule._replace(convention=other.convention) != other
+
+
+def _eps_gap(pair: Pair) -> Decimal:
+    """Return the difference of two eps, exactly, of the numbers as they are written."""
+    eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
+    return abs(EXACT.subtract(eps, other_eps))
+
+
+def _largest_difference(pair: Pair) -> Decimal:
+    """Return the largest relative difference of two coefficients for any norm, rounded up to two digits."""
+    gap, threshold = _eps_gap(pair), _smallest_threshold(pair[0])
+    if not gap or threshold is None:
+        return Decimal(0)
+    smaller = min(Decimal(repr(rule.convention.eps)) for rule in pair)
+    return UP.divide(gap, EXACT.add(max(threshold, smaller), gap))
+
+
+def _smallest_threshold(rule: ClipRule) -> Decimal | None:
+    """Return the smallest threshold at any step; None if it is always 0, which makes all gradients 0."""
+    threshold: Any = rule.threshold
+    if isinstance(threshold, Ramp):
+        return Decimal(min(threshold.start, threshold.end)) * RAMP_ROUNDING
+    if isinstance(threshold, Piecewise):
+        return min((Decimal(value) for value in threshold.values if value), default=None)
+    return Decimal(threshold) if threshold else None
+
+
+def _coefficients(gap: Decimal, largest: Decimal, rules: Sequence[ClipRule]) -> str:
+    thresholds = [rule.threshold for rule in rules]
+    is_number = len(thresholds) == 1 and not isinstance(thresholds[0], ConfigModel)
+    these = f"threshold = {thresholds[0]:g}" if is_number else "these thresholds"
+    return (
+        f"Before rounding, coefficients differ by at most {_text(gap)} / n (relative; n is the norm). "
+        f"With {these}, this is at most {_text(largest)}."
+    )
+
+
+def _text(number: Decimal) -> str:
+    return f"{float(UP.plus(number)):.2g}"
