@@ -50,6 +50,7 @@ lint: $(VENV)/package
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/tables.py --check
 	$(BIN)/python tools/formats_table.py --check
+	$(BIN)/python tools/command_line.py --check
 	$(BIN)/python tools/port_differences.py --check
 
 # WITHOUT: modes to leave out.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import _install
-from ._command import INTERRUPTED, refuse
+from ._command import BROKEN, INTERRUPTED, UNREAD, Parser, describe_exit_statuses, refuse
 from .bench import cli as bench_command
 from .config import cli as config_commands
 from .config.explain import cli as explain_command
@@ -22,10 +22,6 @@ from .port import cli as port_command
 from .recording import cli as compare_command
 from .recording.launch import cli as record_command
 from .verify import cli as verify_command
-
-BROKEN = 70
-UNREAD = 141
-"""128 + SIGPIPE: the exit status that shells report for a program whose output nobody reads, as in `... | head`."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -121,7 +117,7 @@ def not_installed(command: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="unified-clip", description="Gradient clipping, the same on every framework.")
+    parser = Parser(prog="unified-clip", description="Gradient clipping, the same on every framework.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     # Each command's `run` imports its modules, and returns the exit status.
     parity_command.add_parser(commands, _read_ported)
@@ -132,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     config_commands.add_parsers(commands)
     port_command.add_parser(commands)
     verify_command.add_parser(commands)
+    describe_exit_statuses(parser)
     return parser
 
 

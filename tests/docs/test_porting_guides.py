@@ -108,7 +108,7 @@ def test_the_data_is_what_its_script_makes() -> None:
 def test_the_page_shows_what_the_tool_prints(guide: str) -> None:
     (command,) = pages.of(guide, SAYS, "sh")
     status, said = pages.printed(command)
-    if "--diff" in command:
+    if "--format diff" in command:
         assert (status, pages.of(guide, SAYS, "diff")) == (0, [said])
     else:
         assert (status, pages.of(guide, SAYS, "text")) == (1, [pages.flagged(said)])

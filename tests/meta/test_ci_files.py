@@ -17,9 +17,6 @@ import pytest
 import yaml
 from support.parity.cases import ONE_CASE, suite
 
-from unified_clip import _command, cli
-from unified_clip.bench import cli as bench
-
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 JOB = yaml.safe_load((ROOT / "docs" / "gitlab-ci.yml").read_text(encoding="utf-8"))["parity"]
@@ -247,13 +244,6 @@ def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> N
     assert tracked == [".gitignore", "gradients.npz", *files]
     machine.behave(CLIPS_AT_TWICE, frameworks=("numpy",))
     assert machine.run(take, {}).returncode == 1
-
-
-def test_the_exit_statuses_stand_in_one_table() -> None:
-    statuses = [_command.REFUSED, bench.INCOMPLETE, cli.BROKEN, _command.INTERRUPTED, cli.UNREAD]
-    table = PAGE[PAGE.index("### Exit status") :].partition("\n### ")[0]
-    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == list(map(str, [0, 1, *statuses]))
-    assert "| 130 |" not in (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
 
 
 def test_what_the_page_links_to_is_there() -> None:

@@ -58,9 +58,9 @@ def without_a_reader(directory: Path, *arguments: str, stream: str = "stdout") -
         "compare run.jsonl run.jsonl",
         "compare run.jsonl run.jsonl --json",
         "explain clip.toml",
-        "explain clip.toml --json",
+        "explain clip.toml --format json",
         "port train.py",
-        "port train.py --json",
+        "port train.py --format json",
         "config export clip.toml --to deepspeed",
     ],
 )

@@ -32,7 +32,6 @@ VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz"
         (["port", "a.py", "--diff", "--force"], "--force", "--write"),
         ([*VERIFY, "--to", "torch"], "--to", "a PATH to port"),
         ([*VERIFY, "--native"], "--native", "a PATH to port"),
-        ([*VERIFY, "--diff"], "--diff", "a PATH to port"),
         ([*VERIFY, "--write"], "--write", "a PATH to port"),
         ([*VERIFY, "--force"], "--force", "a PATH to port"),
         ([*VERIFY, "--report", "r.json"], "--report", "a PATH to port"),
@@ -79,7 +78,7 @@ def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("command", "modes", "shared"),
     [
-        ("port", {name for names in port_command.MODES.values() for name in names}, {"path", "verify", "json"}),
+        ("port", {name for names in port_command.MODES.values() for name in names}, {"path", "verify", "format"}),
         ("parity", {option.removeprefix("--") for option in parity_command.RUN_OPTIONS}, {"suite"}),
     ],
 )

@@ -6,10 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .._command import interrupted, refuse, unwritable
-
-INCOMPLETE = 3
-"""The exit status if a framework crashed or is missing, or if nothing was measured."""
+from .._command import INCOMPLETE, interrupted, refuse, unwritable
 
 
 def add_parser(commands: Any) -> None:
@@ -17,8 +14,7 @@ def add_parser(commands: Any) -> None:
         "bench",
         help="compare the speed of unified_clip and the frameworks' own functions",
         description="Measure unified_clip and the frameworks' own functions in turns, one process for each framework. "
-        "Write bench.json, ratios.svg and growth.svg. Exit status: 0 all was measured; 2 the command is invalid; 3 a "
-        "framework crashed, one that you named is missing, or nothing was measured.",
+        "Write bench.json, ratios.svg and growth.svg.",
     )
     for name in ("frameworks", "lists", "dtypes"):
         option = bench.add_argument(f"--{name}", metavar="NAMES", help="comma-separated (default: all)")

@@ -17,9 +17,6 @@ def add_parsers(commands: Any) -> None:
     config = commands.add_parser(
         "config",
         help="import a trainer's clip settings, or export to them",
-        description=(
-            "Exit status: 0 success; 2 a file or the command is wrong, or the format does not support a setting."
-        ),
     )
     actions = config.add_subparsers(required=True, metavar="import|export")
     import_ = actions.add_parser("import", help="convert a trainer's configuration to a clip configuration")

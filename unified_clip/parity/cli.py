@@ -74,10 +74,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         "parity",
         help="compare the frameworks with each other, with exact arithmetic and with their own functions",
         description="Run a suite of cases on every framework, each in its own process, and compare the results bit for "
-        "bit. Exit status: 0 pass; 1 unified_clip differs between frameworks or from exact arithmetic, or the list of "
-        "known differences does not match; 2 the suite or the command is invalid, or the report cannot be written; "
-        "3 a framework is missing, crashed, hung or ran out of memory. With --baseline, 1 means a difference that is "
-        "new or larger.",
+        "bit.",
     )
     parity.add_argument("--suite", type=Path, default=SUITE, help=f"directory with suite.toml (default: {SUITE})")
     for option, settings in RUN_OPTIONS.items():

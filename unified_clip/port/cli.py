@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import INTERRUPTED, refuse
+from .._command import DIFFERENT, INTERRUPTED, SUCCESS, add_format, refuse
 from .._display import complain, safe
 from .._mode_options import misplaced
 from ..verify import cli as verify_cli
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from .clip_site import PortedFile, Target
     from .report.model import Report
 
-DONE, FLAGGED = 0, 1
-
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
-MODES = {PORTING: ("to", "native", "diff", "write", "force", "report"), VERIFYING: verify_cli.OPTIONS}
+MODES = {PORTING: ("to", "native", "write", "force", "report"), VERIFYING: verify_cli.OPTIONS}
 """By mode of the command, the options that only this mode accepts. `--verify` is a deprecated alias of
 `unified-clip verify`."""
 
@@ -35,8 +33,7 @@ def add_parser(commands: Any) -> None:
         "port",
         help="rewrite gradient clipping in Python source",
         description="Find every gradient clip in Python source, describe it, rewrite what can be rewritten with "
-        "certainty, and flag the rest with the lines to write. Without --write no file changes. Exit status: 0 every "
-        "clip was rewritten; 1 some clips were flagged, or a file could not be read; 2 the command is invalid.",
+        "certainty, and flag the rest with the lines to write. Without --write no file changes.",
     )
     port.add_argument("path", type=Path, nargs="?", help="a file, or a directory, which is searched recursively")
     port.add_argument(
@@ -45,10 +42,8 @@ def add_parser(commands: Any) -> None:
         help="torch: port to PyTorch (default); drop-in: keep the framework, use unified_clip's functions",
     )
     port.add_argument("--native", action="store_true", help="with --to torch: call PyTorch's own functions")
-    output = port.add_mutually_exclusive_group()
-    output.add_argument("--diff", action="store_true", help="print the changes as a patch instead of the report")
-    output.add_argument("--write", action="store_true", help="change the files in place")
-    output.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_format(port, "text", "json", "diff", old=["json", "diff"])
+    port.add_argument("--write", action="store_true", help="change the files in place")
     port.add_argument(
         "--force", action="store_true", help="with --write: overwrite changes that are not committed in git"
     )
@@ -78,6 +73,9 @@ def _misused(options: argparse.Namespace) -> str:
         return "--verify compares two steps, and takes no PATH. Remove PATH, or remove --verify."
     if problem := misplaced(options, MODES, VERIFYING if options.verify else PORTING):
         return problem
+    if options.format == "diff" and (options.verify or options.write):
+        other = "--verify" if options.verify else "--write"
+        return f"--format diff does not apply to {other}. Remove one of them."
     if not options.verify and options.path is None:
         return "No PATH given. Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
     if options.native and options.to == "drop-in":
@@ -92,7 +90,9 @@ def _verify(options: argparse.Namespace) -> int:
     for name in verify_cli.OPTIONS:
         if (value := getattr(options, name)) is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
-    complain(f"port --verify is deprecated. Type: {shlex.join([*command, *['--json'] * options.json])}")
+    if options.format != "text":
+        command += ["--format", options.format]
+    complain(f"port --verify is deprecated. Type: {shlex.join(command)}")
     return verify_cli.run(options)
 
 
@@ -122,20 +122,20 @@ def _port(options: argparse.Namespace) -> int:
         changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
         complain(f"interrupted; {changed}")
         return INTERRUPTED
-    return FLAGGED if report.summary.flagged or report.summary.unread else DONE
+    return DIFFERENT if report.summary.flagged or report.summary.unread else SUCCESS
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:
     """Print the report as JSON or text, or the changes as a patch."""
     from .report import build, terminal
 
-    if options.json:
+    if options.format == "json":
         print(build.as_json(report), end="")
-    elif options.diff:
+    elif options.format == "diff":
         lines = (line for file in ported for line in _diff(file))
         sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
         if report.summary.flagged or report.summary.unread:
-            complain(f"{report.headline} A patch has only the rewritten clips. Leave out --diff for the others.")
+            complain(f"{report.headline} A patch has only the rewritten clips. Leave out --format diff for the others.")
     else:
         terminal.show(report)
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .._command import refuse
+from .._command import add_format, refuse
 from .._display import safe
 
 
@@ -16,15 +16,14 @@ def add_parser(commands: Any) -> None:
         "compare",
         help="find the first difference of two recorded runs, and explain it",
         description="Pair the clip calls of two files that unified_clip.record wrote, by step and order. Report the "
-        "first step and parameter at which they differ, and why. Exit status: 0 same; 1 different; 2 a file or the "
-        "command is invalid.",
+        "first step and parameter at which they differ, and why.",
     )
     for name in ("a", "b"):
         compare.add_argument(name, metavar=name.upper(), type=Path, help="a recorded run")
     compare.add_argument(
         "--map", type=Path, metavar="FILE", help='TOML file of "name in one run" = "name in the other"'
     )
-    compare.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_format(compare, "text", "json", old=["json"])
     compare.add_argument(
         "--html", type=Path, metavar="FILE", help="also write a page with plots of both runs; it opens from the disk"
     )
@@ -52,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     except runs.RunError as error:
         return refuse(str(error))
     report = model.build(comparison)
-    if options.json:
+    if options.format == "json":
         print(json.dumps(report.as_json(), indent=1, allow_nan=False))
     else:
         terminal.show(report)
@@ -61,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
             options.html.write_text(page.render(report), encoding="utf-8")
         except OSError as error:
             return refuse(_page_error(options.html, error))
-        if not options.json:
+        if options.format == "text":
             print(safe(f"Page: {options.html}"))
     return comparison.exit_code
 

@@ -7,20 +7,17 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import INTERRUPTED, REFUSED
+from .._command import DIFFERENT, INCOMPLETE, INTERRUPTED, REFUSED, SUCCESS, add_format
 from .._display import complain
 from .._scratch import Scratch
 
 if TYPE_CHECKING:
     from .compare import Verification
 
-CRASHED = 3
-"""The exit status if a process of a training step crashed or hung."""
-
 SECONDS = 600.0
 
 OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "resync", "out", "timeout")
-"""The names of all options except `--json`. Their default is None, so that `unified-clip port --verify`, the old
+"""The names of all options except `--format`. Their default is None, so that `unified-clip port --verify`, the old
 spelling, can see which options were passed."""
 
 
@@ -29,13 +26,12 @@ def add_parser(commands: Any) -> None:
         "verify",
         help="run an old and a new training step, and compare their clipping",
         description="Run two training steps on the same weights and batches, each in its own process. Compare norms, "
-        "coefficients, clipped gradients and updates, and explain the first difference. Exit status: 0 same; "
-        "1 different; 2 a file, a function or the command is invalid; 3 a process crashed or hung.",
+        "coefficients, clipped gradients and updates, and explain the first difference.",
     )
     for side in ("old", "new"):
         verify.add_argument(side, metavar=side.upper(), help=f"the {side} training step, as in {side}.py:step")
     add_options(verify)
-    verify.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_format(verify, "text", "json", old=["json"])
     verify.set_defaults(run=run)
 
 
@@ -65,15 +61,15 @@ def run(options: argparse.Namespace) -> int:
     try:
         with Scratch("verify") as scratch:
             result = _verify(options, scratch.path)
-            if options.json:
+            if options.format == "json":
                 print(json.dumps(report.as_data(result), indent=1, allow_nan=False))
             else:
                 report.show(result)
-        return 0 if result.is_same else 1
+        return SUCCESS if result.is_same else DIFFERENT
     except (VerifyError, RunError) as error:
         message, status = str(error), REFUSED
     except WorkerError as error:
-        message, status = str(error), CRASHED
+        message, status = str(error), INCOMPLETE
     except KeyboardInterrupt:
         message, status = "interrupted; both processes were ended", INTERRUPTED
     complain(message)

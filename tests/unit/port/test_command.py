@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_status_1_and_the_rest_is_ported(run: Run) -> Non
 
 
 def test_the_patch_is_one_that_git_applies(run: Run) -> None:
-    _, out, _ = run(".", "--diff", a=CERTAIN, b=CERTAIN.rstrip("\n"), c=CLEAN)
+    _, out, _ = run(".", "--format", "diff", a=CERTAIN, b=CERTAIN.rstrip("\n"), c=CLEAN)
     assert Path("a.py").read_text() == CERTAIN
     subprocess.run(["git", "apply", "-"], input=out, text=True, check=True)
     assert Path("a.py").read_text() == PORTED
@@ -80,7 +80,10 @@ def test_a_patch_names_on_standard_error_how_many_clips_it_does_not_have(run: Ru
     status, out, err = run(".", "--diff", a=CERTAIN, b=FLAGGED, c=broken)
     assert status == 1
     assert out.count("--- a/") == 1
-    assert "1 flagged, 0 left; 1 file could not be read. A patch has only the rewritten clips. Leave out --diff" in err
+    assert (
+        "1 flagged, 0 left; 1 file could not be read. A patch has only the rewritten clips. Leave out --format diff"
+        in err
+    )
     _, out, _ = run("c.py")
     assert "c.py could not be read: Line 2 is not valid Python: invalid character" in out
     _, _, err = run("a.py", "--diff")

@@ -113,7 +113,7 @@ def test_a_clip_without_a_meaning_is_reported_with_its_reason_only() -> None:
         (["flagged"], {}, "0 rewritten, 1 flagged", "Next: rewrite the flagged clips by hand."),
         (
             ["rewritten"], {}, "1 rewritten, 0 flagged",
-            "Next: review the changes with --diff and write them with --write.",
+            "Next: review the changes with --format diff and write them with --write.",
         ),
         (["rewritten"], {"written": True}, "1 rewritten", "Next: make the checks in the report and run the tests."),
         (
@@ -153,7 +153,8 @@ REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, trai
         ),
         (
             ["tensorflow.clip_by_norm"], {},
-            f"Next: review the changes with --diff and write them with --write; then {REST.format('TensorFlow')}.",
+            "Next: review the changes with --format diff and write them with --write; "
+            f"then {REST.format('TensorFlow')}.",
         ),
         (
             ["paddle.nn.utils.clip_grad_norm_"], {"written": True, "target": "drop-in"},

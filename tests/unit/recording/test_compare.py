@@ -797,7 +797,7 @@ EMPTY = {"step": 1, "call": "clip_grad_norm_", "seconds": 0.1}
 BOUNDED = {**line(1, rule="value", norm_type=None, norm=None, coef=None, parameters={}), "threshold": [-1.0, 1.0]}
 
 
-@pytest.mark.parametrize("json_option", [[], ["--json"]])
+@pytest.mark.parametrize("json_option", [[], ["--json"], ["--format", "json"]])
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [

@@ -331,7 +331,7 @@ def test_port_verify_is_a_deprecated_alias_that_prints_the_new_command(
 ) -> None:
     from unified_clip.cli import main
 
-    assert run(tmp_path, GLOBAL, EACH, "--json", "--max-ulp", "2", "--steps", "3") == 1
+    assert run(tmp_path, GLOBAL, EACH, "--format", "json", "--max-ulp", "2", "--steps", "3") == 1
     expected = capsys.readouterr().out
     scripts = [f"{tmp_path / name}:step" for name in ("old.py", "new.py")]
     options = [*verify_pairs.write_data(tmp_path), "--steps", "3", "--max-ulp", "2"]

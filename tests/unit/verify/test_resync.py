@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.port.verify_pairs import NUMPY, STEPS, mistakes, run, verified, write_data
 
-from unified_clip import cli
+from unified_clip import _command
 
 LATE = 200
 """The last step with the right threshold."""
@@ -136,7 +136,7 @@ def test_an_old_step_that_fails_does_not_leave_the_new_one_waiting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fails = OLD.replace("        yield weights", "        assert False, 'broken'\n        yield weights")
-    assert run(tmp_path, fails, NEW.replace("CLIP", CLIP), "--resync") == cli.verify_command.CRASHED
+    assert run(tmp_path, fails, NEW.replace("CLIP", CLIP), "--resync") == _command.INCOMPLETE
     assert "AssertionError: broken" in capsys.readouterr().err
     few = OLD.replace("yield weights, grads", "yield weights, grads\n        break")
     assert run(tmp_path, few, NEW.replace("CLIP", CLIP), "--resync") == 2

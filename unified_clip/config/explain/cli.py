@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._command import refuse
+from ..._command import add_format, refuse
 from ..._display import cell
 from ..._mode_options import misplaced
 from ...errors import ConfigError
@@ -22,8 +22,7 @@ def add_parser(commands: Any) -> None:
         "explain",
         help="explain what a clip configuration does to a gradient, or how two differ",
         description="Explain a clip configuration, or a trainer's configuration that `unified-clip config import` "
-        "reads, with example numbers. With two, print what differs and by how much. "
-        "Exit status: 0 success, even if they differ; 2 a file or the command is wrong.",
+        "reads, with example numbers. With two, print what differs and by how much.",
     )
     parser.add_argument("a", type=Path, metavar="A", help="a configuration")
     parser.add_argument("b", type=Path, metavar="B", nargs="?", help="a second configuration, to compare with A")
@@ -34,7 +33,7 @@ def add_parser(commands: Any) -> None:
         "--gradients", type=Path, help="an .npz file of gradients to clip (default: examples around the threshold)"
     )
     parser.add_argument("--step", type=int, help="the step for a schedule (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_format(parser, "text", "json", old=["json"])
     parser.set_defaults(run=run)
 
 
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             names = [str(path) if options.a.name == options.b.name else path.name for path in paths]
             a, b = configs
             result = compare.compare(a, b, names, gradients, options.step or 0)
-        if options.json:
+        if options.format == "json":
             print(json.dumps(compare.as_data(result), indent=1, allow_nan=False))
         elif isinstance(result, compare.Comparison):
             _print_comparison(result)

@@ -206,7 +206,7 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str]) -> s
     if counts.unread:
         todo.append("fix the files that could not be read")
     if counts.changed and not written:
-        todo.append("review the changes with --diff and write them with --write")
+        todo.append("review the changes with --format diff and write them with --write")
     if counts.flagged:
         todo.append("rewrite the flagged clips by hand")
     if counts.changed and left_to_port:

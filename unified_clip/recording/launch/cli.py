@@ -19,8 +19,7 @@ def add_parser(commands: Any) -> None:
         NAME,
         help="run a training command, and record its clip calls",
         description="Run a command, and record the clip calls of all its Python processes to FILE, without any change "
-        "of the script. Compare two recordings with `unified-clip compare`. The exit status is that of COMMAND; "
-        "2: FILE exists or cannot be written.",
+        "of the script. Compare two recordings with `unified-clip compare`.",
         epilog="Example: unified-clip record run.jsonl -- torchrun --nproc-per-node 2 train.py --epochs 1",
     )
     record.add_argument("file", metavar="FILE", type=Path, help="the recording, which must not exist")

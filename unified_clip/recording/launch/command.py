@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..._command import refuse
+from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
 from ..._display import complain
 from ..lines import NO_CALLS, header
 from ..startup import sitecustomize
@@ -27,9 +28,6 @@ STARTUP = PACKAGE / "recording" / "startup"
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 """Signals that are passed on to the command. The terminal itself sends Ctrl-C to the command."""
-
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit statuses of a shell for a command that it cannot start."""
 
 
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:

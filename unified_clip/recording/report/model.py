@@ -1,4 +1,4 @@
-"""The report of `unified-clip compare`: the terminal, `--json` and the page show this model.
+"""The report of `unified-clip compare`: the terminal, `--format json` and the page show this model.
 
 Later versions may add keys.
 

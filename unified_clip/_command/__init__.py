@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ._display import complain
+from .._display import complain
+from .parser import Parser, add_format, describe_exit_statuses, subcommands
+from .statuses import BROKEN, DIFFERENT, INCOMPLETE, INTERRUPTED, REFUSED, SUCCESS, UNREAD
 
-REFUSED = 2
-"""Exit status for an invalid command or file."""
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells report it."""
+__all__ = [
+    "BROKEN", "DIFFERENT", "INCOMPLETE", "INTERRUPTED", "REFUSED", "SUCCESS", "UNREAD", "Parser", "add_format",
+    "describe_exit_statuses", "interrupted", "refuse", "subcommands", "unwritable", "write_error",
+]  # fmt: skip
 
 
 def refuse(message: str) -> int:

@@ -1,0 +1,74 @@
+"""The parser of every command: its help, and the options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from . import statuses
+
+FORMATS = {
+    "text": "text",
+    "json": "JSON",
+    "diff": "a patch",
+    "sarif": "SARIF for code scanning",
+    "github": "annotations of GitHub Actions",
+}
+"""By name of a format, what it is. Commands that have a format in common give it the same name."""
+
+
+class Formatter(argparse.HelpFormatter):
+    """Formats help. Unlike argparse's formatter, it keeps line breaks, and indents the lines of a list."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(_fill(line, width, indent) for line in text.splitlines())
+
+
+def _fill(line: str, width: int, indent: str) -> str:
+    hanging = re.match(r" *(\d+ +)?", line)
+    spaces = " " * len(hanging[0]) if hanging else ""
+    return textwrap.fill(line, max(width, 20), initial_indent=indent, subsequent_indent=indent + spaces)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of a command. Sub-commands that `add_subparsers` creates have this class too."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**{"formatter_class": Formatter, **settings})  # type: ignore[arg-type]
+
+
+def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str] = ()) -> None:
+    """Add the option `--format` to a command that prints a result.
+
+    Args:
+        parser: The parser of the command. The parsed options have the name of the format as `format`.
+        formats: The names of the formats. The first one is the default. FORMATS describes each.
+        old: The formats that have an option of their own, such as `--json`. It still works, and the help omits it.
+    """
+    *others, last = (FORMATS[name] for name in formats)
+    description = f"print {', '.join(others)} or {last} (default: {formats[0]})"
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--format", choices=formats, default=formats[0], help=description)
+    for name in old:
+        group.add_argument(
+            f"--{name}", dest="format", action="store_const", const=name, default=formats[0], help=argparse.SUPPRESS
+        )
+
+
+def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield each command and its parser, also `config` and `config import`."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield f"{prefix}{name}", command
+                yield from subcommands(command, f"{prefix}{name} ")
+
+
+def describe_exit_statuses(parser: argparse.ArgumentParser) -> None:
+    """Add the exit statuses of each command to its help."""
+    for name, command in subcommands(parser):
+        if meanings := statuses.COMMANDS.get(name):
+            paragraph = "\n".join(["exit status:", *statuses.lines(meanings)])
+            command.epilog = f"{command.epilog}\n\n{paragraph}" if command.epilog else paragraph
