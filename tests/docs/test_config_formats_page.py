@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
+from unified_clip.cli import main
 from unified_clip.config.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,17 @@ def test_every_key_has_a_row() -> None:
     settings = tomllib.loads(table.UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
     assert len(settings) > 30
     assert all(f"| {each['trainer']} | {each['key']} |" in text for each in settings)
+
+
+def test_the_export_prints_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pattern = r"```console\n\$ unified-clip (.*)\n(note: .*)\n([^$`]*)```"
+    ((command, note, printed),) = re.findall(pattern, PAGE.read_text(encoding="utf-8"))
+    (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr() == (printed, f"{note}\n")
 
 
 def test_the_formats_of_the_commands_are_there() -> None:

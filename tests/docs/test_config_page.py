@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip import ClipConfig
+from unified_clip.config.families import family_difference
 from unified_clip.config.schema import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,3 +45,15 @@ def test_the_refusal_is_the_one_that_is_shown() -> None:
     (shown,) = re.findall(r"clip\.toml, (line 2, .*)", PAGE)
     with pytest.raises(ValueError, match=re.escape(shown)):
         ClipConfig.loads('rule = "norm"\ntreshold = 1.0')
+
+
+def test_the_differences_of_families_are_those_that_are_computed() -> None:
+    rows = re.findall(r"^\| (1\S*|0\S*) \| ([\de.-]+)", PAGE, re.MULTILINE)
+    assert len(rows) == 4
+    for threshold, relative in rows:
+        a, b = (
+            ClipConfig(rule="global_norm", threshold=float(threshold), family=name) for name in ("pytorch", "paddle")
+        )
+        difference = family_difference(a, b)
+        assert difference is not None
+        assert difference.relative == float(relative)

@@ -37,6 +37,11 @@ def add_parsers(commands: Any) -> None:
         metavar="FORMAT[@VERSION]",
         help="the trainer's format, NAME or NAME@VERSION (default: its newest version)",
     )
+    export.add_argument(
+        "--nearest",
+        action="store_true",
+        help="replace a family or eps that the format does not support, and print by how much coefficients differ",
+    )
     export.set_defaults(run=_export)
 
 
@@ -70,13 +75,13 @@ def _export(options: argparse.Namespace) -> int:
 
     try:
         config = ClipConfig.import_from(options.clip)
-        text = convert.write(config, options.to)
+        text, notes = convert.write(config, options.to, nearest=options.nearest)
     except ConfigError as error:
         return refuse(str(error))
-    _print_notes(config.notes)
-    if config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
+    if not notes and config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
         default = f"the default, {DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
-        _print_notes([f"{options.clip.name} sets no family. Exported with {default}. Set family to choose another."])
+        notes = [f"{options.clip.name} sets no family. Exported with {default}. Set family to choose another."]
+    _print_notes([*config.notes, *notes])
     print(text, end="")
     return 0
 

@@ -14,6 +14,7 @@ from pydantic import PrivateAttr, ValidationError
 from .._api import param_grads
 from .._core.distributed import DistributedSpec
 from .._core.types import Tensor
+from .._core.validation import warn
 from . import documents
 from .clipper import Clipper, OutcomeProperties
 from .documents import Document
@@ -139,18 +140,23 @@ class ClipConfig(OutcomeProperties, Settings):
         """
         return cls(**convert.read(path, from_))
 
-    def export_to(self, name: str, version: str | None = None) -> str:
+    def export_to(self, name: str, version: str | None = None, *, nearest: bool = False) -> str:
         """Return this configuration as text in a trainer's format, for the trainer's configuration.
 
         Args:
             name: "name" or "name@version" of the format.
             version: The version of the trainer. Default: the newest supported one.
+            nearest: If the format does not support `family` or `eps`, export the rule with the family and eps that it
+                supports. A ClipWarning states how much the coefficients differ.
 
         Raises:
             NotRepresentableError: The format does not support a setting. The message names it, and the remedy.
             ConfigError: There is no such format.
         """
-        return convert.write(self, name, version)
+        text, notes = convert.write(self, name, version, nearest=nearest)
+        for note in notes:
+            warn(note)
+        return text
 
     # -- on any framework
 

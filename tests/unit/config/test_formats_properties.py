@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from packaging.version import Version
 from support.config.format_samples import VERSIONS, document, text
 
 from unified_clip import ConfigError, NotRepresentableError
-from unified_clip.config.formats import FORMATS
+from unified_clip.config.families import family_difference
+from unified_clip.config.formats import FORMATS, convert
 from unified_clip.config.schema import Settings
 
 NUMBERS = st.one_of(
@@ -78,6 +80,29 @@ def test_what_is_exported_is_imported_with_the_same_meaning(name: str, version: 
     assert Settings.model_validate(imported).meaning == wanted.meaning
     again = text(trainer, Settings.model_validate(imported), version)
     assert trainer.read(document(trainer, again), Version(version)).settings == imported
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+@given(any_settings())
+@settings(max_examples=100)
+@example(Settings(rule="global_norm", threshold=1.0))
+@example(Settings(rule="global_norm", threshold=1.0, family="tensorflow"))
+@example(Settings(rule="global_norm", threshold=1.0, family="paddle"))
+@example(Settings(rule="norm", threshold=1.0, family="paddle"))
+@example(Settings(rule="norm", threshold=1.0, eps=0.5))
+def test_the_nearest_rule_differs_by_no_more_than_its_note_states(name: str, version: str, wanted: Settings) -> None:
+    trainer, error = FORMATS[name], ""
+    try:
+        written, notes = convert.write(wanted, f"{name}@{version}", nearest=True)
+    except NotRepresentableError as problem:
+        error = str(problem)
+    if error:
+        assert not re.search("family|eps", error)
+        return
+    imported = trainer.read(document(trainer, written), Version(version)).settings
+    difference = family_difference(wanted, Settings.model_validate(imported))
+    assert difference is not None
+    assert [note.partition(". ")[2] for note in notes] == ([] if difference.same else [difference.sentence])
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)

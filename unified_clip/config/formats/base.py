@@ -57,6 +57,15 @@ class Imported:
     """Sentences for the user, such as about a default that applies, or a key with an unexpected meaning."""
 
 
+class OtherFamilyError(NotRepresentableError):
+    """The format supports all settings but the family or eps."""
+
+    def __init__(self, message: str, family: FamilyName) -> None:
+        super().__init__(message)
+        self.family = family
+        """The family that the format supports."""
+
+
 class Format(ABC):
     """The format of one trainer's configuration: its clip keys, and how to read and write them."""
 
@@ -214,8 +223,8 @@ class Format(ABC):
         NotRepresentableError: the format does not support a setting.
         rules, family, zero: What the format supports, if that differs from its attributes of the same name.
         """
-        rules, family, zero = rules or self.rules, family or self.family, zero or self.zero
-        problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules, family)
+        rules, zero = rules or self.rules, zero or self.zero
+        problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules)
         if not problem and zero != "zeros" and settings.threshold == 0:
             effect = "switches clipping off" if zero == "off" else "fails in training"
             problem = (
@@ -223,7 +232,10 @@ class Format(ABC):
             )
         if problem:
             raise self.not_exported(problem)
-        return None if is_off(settings) else settings.threshold  # type: ignore[return-value]
+        if is_off(settings):
+            return None
+        self._check_family(settings, family or self.family)
+        return settings.threshold  # type: ignore[return-value]
 
     def not_exported(self, problem: str) -> NotRepresentableError:
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
@@ -242,8 +254,8 @@ class Format(ABC):
         pronoun = "it" if len(unsupported) == 1 else "them"
         return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}{instead}."
 
-    def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule], family: FamilyName) -> str:
-        """Return an error if the format does not support the rule, threshold, norm_type, family or eps; else ''."""
+    def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
+        """Return an error if the format does not support the rule, threshold or norm_type; else ''."""
         if is_off(settings):
             return ""
         if settings.rule not in rules:
@@ -257,11 +269,19 @@ class Format(ABC):
             return ""
         if not self.norm_types and settings.norm_type not in (None, 2.0):
             return f"it does not support `norm_type = {settings.norm_type:g}`. {CHOOSE.format(2)}"
+        return ""
+
+    def _check_family(self, settings: Settings, family: FamilyName) -> None:
+        """Raise OtherFamilyError if the format does not support the family or eps."""
+        if settings.rule == "value":
+            return
+        problem = f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""
         if (settings.family or DEFAULT_FAMILY) != family:
             default = "" if settings.family else ", the default"
             own = f"This configuration's family is {settings.family or DEFAULT_FAMILY!r}{default}"
-            return f'its family is {family!r}. {own}. Set `family = "{family}"`.'
-        return f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""
+            problem = f'its family is {family!r}. {own}. Set `family = "{family}"`.'
+        if problem:
+            raise OtherFamilyError(str(self.not_exported(problem)), family)
 
 
 class OwnFormat(Format):

@@ -10,15 +10,18 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...errors import ConfigError
+from ...errors import ConfigError, NotRepresentableError
 from .. import documents
 from ..documents import KINDS, Document
-from ..schema import Provenance, Settings
+from ..families import family_difference
+from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data
 from . import FORMATS, Format, placement
-from .base import OwnFormat, parse_version
+from .base import OtherFamilyError, OwnFormat, parse_version
 
 UNIFIED_CLIP = "unified_clip"
+
+NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
 """(a format that recognises the file, the parsed file). The format is None for unified_clip's own."""
@@ -52,13 +55,42 @@ def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise
 
 
-def write(config: Settings, to: str, version: str | None = None) -> str:
-    """Return a configuration as text in a trainer's format. `ClipConfig.export_to` describes the arguments."""
+def write(config: Settings, to: str, version: str | None = None, *, nearest: bool = False) -> tuple[str, list[str]]:
+    """Return (a configuration as text in a trainer's format, notes for the user). `ClipConfig.export_to` describes the
+    arguments.
+    """
     name, to_version = _parse_name(to)
     if name == UNIFIED_CLIP:
-        return documents.dump({"version": config.version, **config.data()}, "toml")
+        return documents.dump({"version": config.version, **config.data()}, "toml"), []
     trainer = FORMATS[name]
-    data = trainer.write(config, parse_version(version) or to_version or Version(trainer.newest))
+    exact_version = parse_version(version) or to_version or Version(trainer.newest)
+    try:
+        return _written(trainer, config, exact_version), []
+    except OtherFamilyError as error:
+        supported, notes = _with_family(config, error, nearest)
+    return _written(trainer, supported, exact_version), notes
+
+
+def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
+    """Return (the configuration with the family that a format supports, notes on how much it differs).
+
+    NotRepresentableError: it differs, and the user did not pass `nearest`.
+    """
+    supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
+    difference = family_difference(config, supported)
+    if difference is None:
+        raise error
+    if difference.same:
+        return supported, []
+    if not nearest:
+        raise NotRepresentableError(f"{error} {NEAREST} {difference.sentence}")
+    eps = FAMILIES[error.family, config.rule].eps
+    rule = f"Exported the nearest rule that the format supports, {error.family!r} with eps = {eps:g}."
+    return supported, [f"{rule} {difference.sentence}"]
+
+
+def _written(trainer: Format, config: Settings, version: Version) -> str:
+    data = trainer.write(config, version)
     return trainer.dump(data) if isinstance(trainer, OwnFormat) else documents.dump(data, trainer.kinds[0])
 
 
