@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from . import _install
 from ._command import BROKEN, INTERRUPTED, UNREAD, Parser, describe_exit_statuses, refuse
 from .bench import cli as bench_command
+from .check import cli as check_command
 from .config import cli as config_commands
 from .config.explain import cli as explain_command
 from .parity import cli as parity_command
@@ -33,6 +34,7 @@ EXTRAS = {
     "port": ("port", (*CLI, "libcst")),
     "verify": ("cli", CLI),
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
+    "config check": ("port", (*CLI, "libcst")),
 }
 """By command, the extra that it needs, and the modules of that extra. Most modules have the name of their package."""
 
@@ -66,7 +68,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     own, command_line = record_command.split(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(own)
     options.command_line = command_line
-    if lacking := not_installed(options.command):
+    action = f"{options.command} {options.action}" if options.command == "config" else options.command
+    if lacking := not_installed(action if action in EXTRAS else options.command):
         return refuse(lacking)
     _end_in_order()
     status: int = options.run(options)
@@ -125,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     compare_command.add_parser(commands)
     bench_command.add_parser(commands)
     explain_command.add_parser(commands)
-    config_commands.add_parsers(commands)
+    check_command.add_parser(config_commands.add_parsers(commands))
     port_command.add_parser(commands)
     verify_command.add_parser(commands)
     describe_exit_statuses(parser)

@@ -17,7 +17,7 @@ LAYERS = [
     "_core", "_native", "_compute", "_distributed", "_api", "_backends", "_dispatch", "namespaces", "_compilers",
     "_scratch", "_workers", "_progress", "_page", "tensors", "causes", "recording", "suggest", "ownership",
     "_mode_options", "_static_values", "config", "package", "monitor", "integrations", "parity", "verify", "port",
-    "bench", "cli", "testing", "pytest_plugin",
+    "check", "bench", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each may import from itself and from those before it."""
 
@@ -31,8 +31,8 @@ def layer(module: str) -> str:
 
 
 SMALL = (
-    "_api", "_backends", "_compute", "_core", "_distributed", "causes", "config", "parity", "port", "recording",
-    "tensors", "verify",
+    "_api", "_backends", "_compute", "_core", "_distributed", "causes", "check", "config", "parity", "port",
+    "recording", "tensors", "verify",
 )  # fmt: skip
 """Packages whose modules are short and whose folders are small."""
 

@@ -28,8 +28,6 @@ VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz"
         (["port", "a.py", "--python-old", "python"], "--python-old", "unified-clip verify"),
         (["port", "a.py", "--python-new", "python"], "--python-new", "unified-clip verify"),
         (["port", "a.py", "--out", "out"], "--out", "unified-clip verify"),
-        (["port", "a.py", "--force"], "--force", "--write"),
-        (["port", "a.py", "--diff", "--force"], "--force", "--write"),
         ([*VERIFY, "--to", "torch"], "--to", "a PATH to port"),
         ([*VERIFY, "--native"], "--native", "a PATH to port"),
         ([*VERIFY, "--write"], "--write", "a PATH to port"),

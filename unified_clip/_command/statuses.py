@@ -68,9 +68,14 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         SUCCESS: "the configuration was converted",
         REFUSED: "the command or the file is invalid, or the format does not support a setting",
     },
+    "config check": {
+        SUCCESS: "every clip does what the configuration says",
+        DIFFERENT: "a clip differs, what it does is unknown, or an ignore rule has no effect",
+        REFUSED: "the command or the configuration is invalid, or no file has a clip",
+    },
     "port": {
-        SUCCESS: "every clip was rewritten, or would be with --write",
-        DIFFERENT: "clips were flagged, or files could not be read",
+        SUCCESS: "every clip was rewritten, or would be with --write; with --check: no clip is left to port",
+        DIFFERENT: "clips were flagged, or files could not be read; with --check: a clip is left to port",
         REFUSED: "the command is invalid or cannot be carried out",
     },
     "verify": {

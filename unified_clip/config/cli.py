@@ -12,13 +12,15 @@ from .._command import refuse
 from .._display import safe
 
 
-def add_parsers(commands: Any) -> None:
-    """Add the `config` commands to the command line. Their modules are imported when a command runs."""
+def add_parsers(commands: Any) -> Any:
+    """Add the `config` commands to the command line, and return their parsers. Their modules are imported when a
+    command runs.
+    """
     config = commands.add_parser(
         "config",
-        help="import a trainer's clip settings, or export to them",
+        help="import, export or check clip settings of trainers",
     )
-    actions = config.add_subparsers(required=True, metavar="import|export")
+    actions = config.add_subparsers(required=True, metavar="import|export|check", dest="action")
     import_ = actions.add_parser("import", help="convert a trainer's configuration to a clip configuration")
     import_.add_argument("file", type=Path, help="the trainer's configuration")
     import_.add_argument(
@@ -43,6 +45,7 @@ def add_parsers(commands: Any) -> None:
         help="replace a family or eps that the format does not support, and print by how much coefficients differ",
     )
     export.set_defaults(run=_export)
+    return actions
 
 
 def _import(options: argparse.Namespace) -> int:

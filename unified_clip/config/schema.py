@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from .._core import rule as formula
 from .._core.rule import ClipConvention, ClipRule
+from .check_rules import CheckRules
 from .fields import Bound, ConfigModel, Finite, Name, NormType, Threshold, located_error
 from .schedules import Constant, Schedule
 
@@ -155,6 +156,9 @@ class Settings(Clipping):
     )
     groups: list[Group] = Field(default=[], description="parameters with a rule of their own")
     provenance: Provenance | None = None
+    check: CheckRules | None = Field(
+        default=None, description="for unified-clip config check: findings to ignore, and formats of files"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
-MODES = {PORTING: ("to", "native", "write", "force", "report"), VERIFYING: verify_cli.OPTIONS}
+MODES = {PORTING: ("to", "native", "write", "mark", "check", "force", "report"), VERIFYING: verify_cli.OPTIONS}
 """By mode of the command, the options that only this mode accepts. `--verify` is a deprecated alias of
 `unified-clip verify`."""
 
@@ -44,8 +44,12 @@ def add_parser(commands: Any) -> None:
     port.add_argument("--native", action="store_true", help="with --to torch: call PyTorch's own functions")
     add_format(port, "text", "json", "diff", old=["json", "diff"])
     port.add_argument("--write", action="store_true", help="change the files in place")
+    port.add_argument("--mark", action="store_true", help="write the reason above each flagged clip, as a comment")
     port.add_argument(
-        "--force", action="store_true", help="with --write: overwrite changes that are not committed in git"
+        "--check", action="store_true", help="for code that has been ported: exit with 1 if any clip is left to port"
+    )
+    port.add_argument(
+        "--force", action="store_true", help="with --write or --mark: overwrite changes that are not committed in git"
     )
     port.add_argument("--report", type=Path, metavar="FILE", help="write the report to a .json, .txt or .html file")
     port.add_argument("--verify", nargs=2, metavar=("OLD", "NEW"), help="deprecated: use unified-clip verify OLD NEW")
@@ -73,14 +77,18 @@ def _misused(options: argparse.Namespace) -> str:
         return "--verify compares two steps, and takes no PATH. Remove PATH, or remove --verify."
     if problem := misplaced(options, MODES, VERIFYING if options.verify else PORTING):
         return problem
-    if options.format == "diff" and (options.verify or options.write):
-        other = "--verify" if options.verify else "--write"
-        return f"--format diff does not apply to {other}. Remove one of them."
+    changing = next((name for name in ("verify", "write", "mark") if getattr(options, name)), "")
+    if options.format == "diff" and changing:
+        return f"--format diff does not apply to --{changing}. Remove one of them."
+    if options.check and changing:
+        return f"--check changes no file. Remove --check, or remove --{changing}."
     if not options.verify and options.path is None:
         return "No PATH given. Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
     if options.native and options.to == "drop-in":
         return "--native applies to --to torch only. Remove --native, or use --to torch."
-    return misplaced(options, {"--write": ("force",)}, "--write" if options.write else "")
+    if options.force and not changing:
+        return "--force applies to --write and --mark only. Remove it, or use one of them."
+    return ""
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -109,10 +117,8 @@ def _port(options: argparse.Namespace) -> int:
     try:
         with progress({"files": len(paths)}) as advance:
             ported, unreadable = source_files.port_all(paths, target, options.native, partial(advance, "files"))
-        if options.write:
-            if not options.force:
-                source_files.check_clean([file.path for file in ported if file.is_changed])
-            source_files.write(ported)
+        if options.write or options.mark:
+            _write(options, ported, target)
         report = build.build_report(ported, unreadable, target, options.native, written=options.write)
         if options.report:
             build.write(options.report, report)
@@ -122,7 +128,23 @@ def _port(options: argparse.Namespace) -> int:
         changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
         complain(f"interrupted; {changed}")
         return INTERRUPTED
-    return DIFFERENT if report.summary.flagged or report.summary.unread else SUCCESS
+    left = report.summary.flagged + report.summary.unread + (report.summary.rewritten if options.check else 0)
+    return DIFFERENT if left else SUCCESS
+
+
+def _write(options: argparse.Namespace, ported: Sequence[PortedFile], target: Target) -> None:
+    """Write the rewritten files, and comments above flagged clips, as the options say."""
+    from . import marks, source_files
+
+    if options.mark:
+        ported = [marks.mark(file, target, options.native, rewritten=options.write) for file in ported]
+    if not options.force:
+        source_files.check_clean([file.path for file in ported if file.is_changed])
+    source_files.write(ported)
+    if options.mark:
+        count = marks.count(ported)
+        plural = " that begins" if count == 1 else "s that begin"
+        complain(f"wrote {count} comment{plural} with `{marks.MARK.strip()}`, one above each flagged clip")
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:

@@ -45,17 +45,26 @@ def sources(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise PortError(f"{path}: no such file or directory. Correct the path.")
-    by_file = {file.resolve(): file for file in sorted(_below(path), key=lambda file: (not file.is_symlink(), file))}
-    if not by_file:
+    files = files_below(path, (".py",))
+    if not files:
         raise PortError(f"{path}: it contains no Python files. Pass another path.")
-    return sorted(by_file.values())
+    return files
 
 
-def _below(root: Path) -> Iterator[Path]:
+def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Return the files with these suffixes below a directory, in order.
+
+    Files in hidden directories, virtual environments and installed packages are left out.
+    """
+    files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
+    return sorted({file.resolve(): file for file in files}.values())
+
+
+def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
     for name, folders, names in os.walk(root):
         folder = Path(name)
         folders[:] = sorted(name for name in folders if not _is_skipped(folder / name))
-        paths = (folder / name for name in names if name.endswith(".py"))
+        paths = (folder / name for name in names if name.endswith(suffixes))
         # broken links are reported as unreadable; pipes are skipped
         yield from (path for path in paths if path.is_file() or not path.exists())
 

@@ -115,6 +115,13 @@ def test_write_changes_what_is_committed(run: Run) -> None:
     assert "run the tests" in out
 
 
+@pytest.mark.parametrize("others", [[], ["--format", "diff"], ["--check"]])
+def test_force_needs_a_command_that_writes(run: Run, others: list[str]) -> None:
+    status, _, err = run(".", "--force", *others, a=CERTAIN)
+    assert status == 2
+    assert "--force applies to --write and --mark only" in err
+
+
 def test_write_changes_nothing_that_is_not_committed_unless_it_is_forced(run: Run) -> None:
     status, out, err = run(".", "--write", a=CERTAIN)
     assert (status, out) == (2, "")

@@ -30,16 +30,21 @@ Candidate = tuple[Format | None, Document]
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
     """Return the settings in a file of any supported format. `ClipConfig.import_from` describes the arguments."""
     path = Path(path)
-    name, version = _parse_name(from_) if from_ else ("", None)
+    name, version = parse_name(from_) if from_ else ("", None)
     if name == UNIFIED_CLIP:
         return read_own(path)
-    trainer, document = _named(path, FORMATS[name]) if name else _detect(path)
+    return settings(named(path, name) if name else _detect(path), version)
+
+
+def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
+    """Return the settings in a parsed file. `version`: the version of the trainer."""
+    trainer, document = candidate
     if trainer is None:
         return settings_data(document)
     unread = placement.check(document, trainer)
     imported = trainer.read(document, version)
     versions = {} if version is None else {"version": str(version)}
-    provenance = Provenance(format=trainer.name, file=path.name, notes=[*imported.notes, *unread], **versions)
+    provenance = Provenance(format=trainer.name, file=document.name, notes=[*imported.notes, *unread], **versions)
     return {**imported.settings, "provenance": provenance.model_dump(exclude_unset=True)}
 
 
@@ -47,19 +52,22 @@ def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the settings in a file of unified_clip's own format. `ClipConfig.load` describes the errors."""
     path = Path(path)
     try:
-        kind = documents.kind_of(path)
-        return settings_data(documents.parse(documents.read_text(path), kind, path.name))
+        return settings_data(_parse_own(path))
     except ConfigError:
         if advice := _import_advice(path):
             raise ConfigError(advice) from None
         raise
 
 
+def _parse_own(path: Path) -> Document:
+    return documents.parse(documents.read_text(path), documents.kind_of(path), path.name)
+
+
 def write(config: Settings, to: str, version: str | None = None, *, nearest: bool = False) -> tuple[str, list[str]]:
     """Return (a configuration as text in a trainer's format, notes for the user). `ClipConfig.export_to` describes the
     arguments.
     """
-    name, to_version = _parse_name(to)
+    name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
         return documents.dump({"version": config.version, **config.data()}, "toml"), []
     trainer = FORMATS[name]
@@ -94,7 +102,7 @@ def _written(trainer: Format, config: Settings, version: Version) -> str:
     return trainer.dump(data) if isinstance(trainer, OwnFormat) else documents.dump(data, trainer.kinds[0])
 
 
-def _parse_name(text: str) -> tuple[str, Version | None]:
+def parse_name(text: str) -> tuple[str, Version | None]:
     """Split "name@version" into (name, version).
 
     The version is None if the text has none. ConfigError: an unknown name.
@@ -105,8 +113,11 @@ def _parse_name(text: str) -> tuple[str, Version | None]:
     return name, parse_version(version) if at else None
 
 
-def _named(path: Path, trainer: Format) -> Candidate:
+def named(path: Path, name: str) -> Candidate:
     """Parse a file in the format that the user named. ConfigError: the file looks like another format."""
+    if name == UNIFIED_CLIP:
+        return None, _parse_own(path)
+    trainer = FORMATS[name]
     kind = KINDS.get(path.suffix.lower())
     text = documents.read_text(path)
     if kind is not None and kind in trainer.kinds:
@@ -115,7 +126,7 @@ def _named(path: Path, trainer: Format) -> Candidate:
         document = trainer.parse(text, path.name)
     else:
         raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.")
-    names = _names(_recognising(path))
+    names = _names(recognising(path))
     if names and trainer.name not in names:
         likely = " or ".join(names)
         raise ConfigError(f"{path.name} looks like {likely}, not like {trainer.name}. Pass --from {likely}.")
@@ -124,7 +135,7 @@ def _named(path: Path, trainer: Format) -> Candidate:
 
 def _detect(path: Path) -> Candidate:
     """Parse a file in the only format that recognises it. ConfigError: no format recognises the file, or several do."""
-    candidates = _recognising(path)
+    candidates = recognising(path)
     if len(candidates) == 1:
         return candidates[0]
     if names := _names(candidates):
@@ -142,7 +153,7 @@ def _names(candidates: list[Candidate]) -> list[str]:
     return [trainer.name if trainer else UNIFIED_CLIP for trainer, _ in candidates]
 
 
-def _recognising(path: Path) -> list[Candidate]:
+def recognising(path: Path) -> list[Candidate]:
     """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format."""
     kind, text = KINDS.get(path.suffix.lower()), documents.read_text(path)
     if kind is not None:
@@ -173,7 +184,7 @@ def _with_clip_keys(path: Path) -> list[str]:
 def _import_advice(path: Path) -> str:
     """Return a sentence with the command that imports a trainer's file; '' if no format recognises the file."""
     try:
-        trainers = [trainer for trainer, _ in _recognising(path)]
+        trainers = [trainer for trainer, _ in recognising(path)]
     except ConfigError:
         return ""
     if not trainers or trainers[0] is None:  # unified_clip's own format

@@ -61,6 +61,17 @@ def check(document: Document, trainer: Format) -> list[str]:
     return []
 
 
+def first_read(document: Document, trainer: Format) -> Path:
+    """Return the path of the first clip key that the trainer reads in a file; () if the file has none."""
+    places = trainer.places(document)
+    return next((path for path, _ in _entries(document.data, places) if _is_at(path, places)), ())
+
+
+def clip_keys(document: Document) -> list[tuple[Path, Any]]:
+    """Return (path, value) of the keys that are named like a clip key of any trainer, and are not off."""
+    return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
+
+
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield (path, value) for the keys of all tables. Tables at one of `places` are not searched."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()

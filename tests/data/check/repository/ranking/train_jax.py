@@ -1,0 +1,3 @@
+import optax
+
+optimizer = optax.chain(optax.clip(1.0), optax.adamw(3e-4))

@@ -1,0 +1,2 @@
+def accuracy(outputs, targets):
+    return (outputs.argmax(-1) == targets).float().mean()

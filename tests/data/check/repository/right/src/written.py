@@ -1,0 +1,3 @@
+from unified_clip import ClipConfig
+
+CLIP = ClipConfig(rule="global_norm", threshold=1.0)

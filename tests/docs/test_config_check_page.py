@@ -1,0 +1,57 @@
+"""docs/config-check.md: its files and its output, and the hooks for pre-commit."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from unified_clip import ClipConfig, cli
+from unified_clip.check import engine
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "config-check.md").read_text(encoding="utf-8")
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of the page, and clip.toml with its exceptions."""
+    monkeypatch.chdir(tmp_path)
+    for path, text in re.findall(r"```(?:toml|python|json)\n# (\S+\.\w+)\n(.*?)```", PAGE, re.DOTALL):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    assert len(list(tmp_path.rglob("*.*"))) == 3
+    return tmp_path
+
+
+def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)
+    assert cli.main(command.split()) == 1
+    assert capsys.readouterr().out == "".join(re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL))
+
+
+def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
+    (table,) = re.findall(r"# the end of clip.toml\n(.*?)```", PAGE, re.DOTALL)
+    clip = folder / "clip.toml"
+    clip.write_text(clip.read_text() + table)
+    rules = ClipConfig.load(clip).check
+    assert rules is not None
+    assert len(rules.ignore) == 2
+    report = engine.check(clip, [folder], engine.files([folder], clip))
+    assert [each.kind for each in report.findings] == ["unused", "unused", "drift", "unknown"]
+
+
+def test_the_hooks_run_commands_with_all_that_they_import() -> None:
+    assert {hook["id"] for hook in HOOKS} == set(re.findall(r"- id: (\S+)", PAGE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    needed = {package for extra in ("config", "cli", "port") for package in extras[extra]}
+    for hook in HOOKS:
+        arguments = [*hook["entry"].split()[1:], *hook["args"], "--help"]
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(arguments)
+        assert set(hook["additional_dependencies"]) == {each for each in needed if not each.startswith("unified_clip")}

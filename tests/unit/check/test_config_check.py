@@ -1,0 +1,293 @@
+"""`unified-clip config check`: which clips differ from a configuration, which are unknown, and what is ignored."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.config.format_samples import SAMPLES, Sample
+
+from unified_clip import ClipConfig, cli
+from unified_clip.check import engine, model, source_files
+from unified_clip.check.model import CheckReport, Finding
+from unified_clip.config.check_rules import CheckRules
+from unified_clip.config.formats.python_source import PythonFormat
+from unified_clip.port.catalog import positional_parameters
+
+DATA = Path(__file__).parents[2] / "data" / "check"
+REPOSITORY = DATA / "repository"
+WANTED = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n'
+
+Check = Callable[..., CheckReport]
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Write files, and return the report about all of them."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(files: dict[str, str], clip: str = WANTED, *paths: str) -> CheckReport:
+        for name, text in {**files, "clip.toml": clip}.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text)
+        chosen = [Path(path) for path in paths or (".",)]
+        return engine.check(Path("clip.toml"), chosen, engine.files(chosen, Path("clip.toml")))
+
+    return call
+
+
+def one(report: CheckReport) -> Finding:
+    (finding,) = report.findings
+    return finding
+
+
+DEEPSPEED = '{"zero_optimization": {"stage": 2}, "gradient_clipping": %s}\n'
+TORCH = "import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), %s)\n"
+
+# -- a whole repository
+
+
+def test_all_planted_drifts_are_found_and_no_right_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    paths = [Path()]
+    report = engine.check(Path("clip.toml"), paths, engine.files(paths, Path("clip.toml")))
+    assert {(each.path, each.line, each.kind) for each in report.findings} == {
+        ("ads/port.py", 5, "drift"),
+        ("llm/ds_zero2.json", 6, "drift"),
+        ("llm/ds_zero3_off.json", 5, "drift"),
+        ("llm/sft_lora.yaml", 5, "drift"),
+        ("llm/titan/debug.toml", 8, "drift"),
+        ("ranking/train_jax.py", 3, "drift"),
+        ("ranking/train_keras.py", 7, "drift"),
+        ("speech/lightning.yaml", 5, "drift"),
+        ("speech/train_gan.py", 6, "drift"),
+        ("vision/detector/panoptic.yaml", 6, "drift"),
+        ("vision/mm/retina.py", 6, "drift"),
+        ("vision/timm/args_adamw.yaml", 5, "drift"),
+    }
+    assert len(report.findings) == 12
+    assert len([path for path in Path("right").rglob("*") if path.is_file()]) == 40
+    assert {each.path for each in report.ignored} == {"experiments/sweep.py", "legacy/critic.py"}
+    assert report.headline == "34 clips: 12 not as in clip.toml, 2 ignored."
+
+
+def imported(sample: Sample) -> bool:
+    return sample.settings is not None and not isinstance(sample.format, PythonFormat)
+
+
+@pytest.mark.parametrize("sample", [each for each in SAMPLES if imported(each)], ids=str)
+def test_every_trainers_file_agrees_with_its_own_settings_and_with_no_others(sample: Sample, tmp_path: Path) -> None:
+    clip = tmp_path / "clip.toml"
+    rules = CheckRules(formats={os.path.relpath(sample.path.resolve(), tmp_path.resolve()): sample.from_})
+    own = ClipConfig(**(sample.settings or {}), check=rules)
+    own.save(clip)
+    files = engine.files([sample.path], clip)
+    assert engine.check(clip, [sample.path], files).findings == []
+    other = ClipConfig(rule="value", min=-7.0, max=8.0, check=rules)
+    other.save(clip)
+    finding = one(engine.check(clip, [sample.path], files))
+    assert finding.kind == "drift"
+    assert finding.differences
+
+
+# -- Python source
+
+
+def call_of(name: str, limits: dict[str, float]) -> str:
+    first = positional_parameters(name)[0]
+    arguments = [*([] if first in limits else ["tensors"]), *(f"{key}={value}" for key, value in limits.items())]
+    return f"import unified_clip as uc\n\nuc.{name}({', '.join(arguments)})\n"
+
+
+@pytest.mark.parametrize("name", sorted(source_files._own_functions()))
+def test_unified_clips_own_functions_are_compared(check: Check, name: str) -> None:
+    function = source_files._own_functions()[name]
+    family = {} if function.rule == "value" else {"family": function.family}
+    wanted = ClipConfig(rule=function.rule, threshold=2.0, **family).dumps()
+    upper, *lower = function.limits
+    right = {upper: 2.0, **dict.fromkeys(lower, -2.0)}
+    assert check({"a.py": call_of(name, right)}, wanted).findings == []
+    finding = one(check({"a.py": call_of(name, right | {upper: 3.0})}, wanted))
+    assert (finding.kind, finding.line, finding.clip) == ("drift", 3, f"unified_clip.{name}")
+
+
+def test_a_threshold_known_at_run_time_only_is_unknown(check: Check) -> None:
+    finding = one(check({"a.py": TORCH % "args.max_norm"}))
+    assert finding.kind == "unknown"
+    assert finding.does == "Its threshold, args.max_norm, is only known at run time."
+
+
+def test_a_trainer_that_is_switched_off_in_source_differs(check: Check) -> None:
+    source = "from transformers import TrainingArguments\n\nTrainingArguments('out', max_grad_norm=0)\n"
+    assert one(check({"a.py": source})).kind == "drift"
+    callback = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml")\n'
+    assert check({"a.py": source + callback}).findings == []
+
+
+def test_the_file_that_source_loads_is_compared(check: Check) -> None:
+    source = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("{}")\n'
+    assert check({"a.py": source.format("clip.toml")}).findings == []
+    report = check({"a.py": source.format("other.toml"), "other.toml": 'rule = "none"\n'})
+    assert [(each.path, each.kind) for each in report.findings] == [("a.py", "drift"), ("other.toml", "drift")]
+    finding = one(check({"a.py": source.format("gone.toml")}, WANTED, "a.py"))
+    assert finding.kind == "unknown"
+    assert "reads a file that is in no directory above this source" in finding.does
+
+
+def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
+    source = "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(1.0)\n"
+    status, out, _ = run("clip.toml", ".", a_py=source)
+    assert status == 1
+    assert "eps: 0; wanted: 1e-06" in out
+    assert "Or pass --nearest" in out
+    status, out, _ = run("clip.toml", ".", "--nearest", a_py=source)
+    assert status == 0
+    assert out.startswith("note: a.py:3 paddle.nn.ClipGradByGlobalNorm is accepted as near: ")
+    assert run("clip.toml", ".", "--nearest", a_py=source.replace("1.0", "1.1"))[0] == 1
+
+
+# -- what is unknown
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("own.yaml", "train:\n  grad_clip: 5.0\n", "no known trainer has such a file"),
+        ("ds.json", '{"zero_optimization": {"stage": 2}}', "Pass your version"),
+        ("broken.yaml", "max_grad_norm: [1.0\n", "this is not YAML"),
+        ("a.json", '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}', "stands for max_grad_norm"),
+        ("misplaced.yaml", "output_dir: o\neval_strategy: no\ntraining:\n  max_grad_norm: 1.0\n", "does not read this"),
+    ],
+)
+def test_what_cannot_be_read_is_unknown_and_not_the_same(check: Check, name: str, text: str, why: str) -> None:
+    finding = one(check({name: text}))
+    assert finding.kind == "unknown"
+    assert why in finding.does
+
+
+def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: Check) -> None:
+    files = {"configs/ds.json": '{"zero_optimization": {"stage": 2}}'}
+    assert one(check(files)).kind == "unknown"
+    formats = '\n[check.formats]\n"configs/*.json" = "deepspeed@0.19.6"\n'
+    assert check(files, WANTED + formats).findings == []
+    assert one(check(files, WANTED + formats.replace("0.19.6", "0.18.0"))).kind == "drift"
+
+
+def test_files_that_are_not_read_are_named(check: Check) -> None:
+    large = '{"clip": "' + "x" * engine.MAX_BYTES + '"}'
+    report = check({"a.py": TORCH % "1.0", "large.json": large, "bad.py": "max_norm = (\nclip_grad_norm_"})
+    assert report.counts.unread == 2
+    assert "large.json was not read: it is larger than 1 MiB." in report.notes
+    assert any(note.startswith("bad.py was not read: ") for note in report.notes)
+
+
+# -- what is ignored
+
+
+IGNORE = '\n[[check.ignore]]\npath = "{}"\nreason = "a sweep"\n'
+
+
+def test_ignored_findings_are_listed_with_their_reason(check: Check) -> None:
+    files = {"runs/a/ds.json": DEEPSPEED % "2.0", "ds.json": DEEPSPEED % "1.0"}
+    report = check(files, WANTED + IGNORE.format("runs/**"))
+    assert report.findings == []
+    assert [(each.path, each.ignored) for each in report.ignored] == [("runs/a/ds.json", "a sweep")]
+    assert one(check(files, WANTED + IGNORE.format("runs/*.json") + IGNORE.format("runs/**"))).kind == "unused"
+
+
+def test_a_rule_without_effect_is_a_finding(check: Check) -> None:
+    files = {"ds.json": DEEPSPEED % "1.0", "other/a.py": TORCH % "1.0"}
+    finding = one(check(files, WANTED + IGNORE.format("gone/**")))
+    assert (finding.kind, finding.path, finding.line) == ("unused", "clip.toml", 5)
+    assert check(files, WANTED + IGNORE.format("gone/**"), "other").findings == [], "gone/ was not part of the check"
+    assert one(check(files, WANTED + IGNORE.format("other/*"), "other")).kind == "unused"
+
+
+def test_a_rule_can_name_the_clip(check: Check) -> None:
+    both = (TORCH % "2.0") + "torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"
+    rule = IGNORE.format("*.py").replace("reason", 'clip = "clip_grad_value_"\nreason')
+    assert one(check({"a.py": both}, WANTED + rule)).clip == "torch.nn.utils.clip_grad_norm_"
+
+
+# -- the command
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, **files: str) -> tuple[int, str, str]:
+        for name, text in {"clip.toml": WANTED, **{key.replace("_", "."): text for key, text in files.items()}}.items():
+            Path(name).write_text(text)
+        return cli.main(["config", "check", *arguments]), *capsys.readouterr()
+
+    return call
+
+
+def test_the_status_is_0_if_all_clips_are_the_same_and_1_if_not(run: Any) -> None:
+    status, out, _ = run("clip.toml", ".", ds_json=DEEPSPEED % "1.0")
+    assert (status, out) == (0, "1 clip: 1 as in clip.toml.\n")
+    status, out, _ = run("clip.toml", ".", ds_json=DEEPSPEED % "0.5")
+    assert status == 1
+    assert out.splitlines()[:2] == ["ds.json:1:1 drift DeepSpeed: gradient_clipping", "  threshold: 0.5; wanted: 1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("clip.toml", "."), "none of 1 files has a clip"),
+        (("clip.toml", "gone"), "gone: no such file or directory"),
+        (("gone.toml", "."), "cannot read gone.toml"),
+        (("a.yaml", "."), "there is no such key"),
+    ],
+)
+def test_a_check_that_compares_nothing_fails(run: Any, arguments: tuple[str, ...], message: str) -> None:
+    status, out, err = run(*arguments, a_yaml="a: 1\n")
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_the_json_follows_its_schema(run: Any) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[3] / "docs" / "check.schema.json").read_text())
+    _, out, _ = run("clip.toml", ".", "--format", "json", a_py=TORCH % "2.0")
+    jsonschema.Draft202012Validator(schema).validate(json.loads(out))
+    assert json.loads(model.json_schema(CheckReport, "unified_clip config check report")) == schema
+
+
+def test_sarif_has_every_finding_and_suppresses_ignored_ones(run: Any) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    clip = WANTED + IGNORE.format("a.py")
+    _, out, _ = run("clip.toml", ".", "--format", "sarif", clip_toml=clip, a_py=TORCH % "2.0", b_py=TORCH % "3.0")
+    log = json.loads(out)
+    schema = json.loads((DATA / "sarif_subset.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(log)
+    first, second = log["runs"][0]["results"]
+    assert first["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": "b.py"},
+        "region": {"startLine": 3, "startColumn": 1},
+    }
+    assert (first["level"], first["ruleId"], first.get("suppressions")) == ("error", "clip-drift", None)
+    assert second["suppressions"] == [{"kind": "external", "justification": "a sweep"}]
+
+
+def test_annotations_of_github_escape_what_would_end_them(run: Any) -> None:
+    _, out, _ = run("clip.toml", ".", "--format", "github", **{"a,b:c_py": TORCH % "2.0"})
+    annotation, headline = out.splitlines()
+    assert annotation.startswith("::error file=a%2Cb%3Ac.py,line=3,col=1,title=A clip differs")
+    assert "%0Athreshold: 2; wanted: 1%0A" in annotation
+    assert headline == "1 clip: 1 not as in clip.toml."
+
+
+def test_the_result_can_be_written_to_a_file(run: Any, tmp_path: Path) -> None:
+    status, out, err = run("clip.toml", ".", "--format", "json", "--out", "check.json", a_py=TORCH % "2.0")
+    assert (status, out) == (1, "")
+    assert err == "unified-clip: 1 clip: 1 not as in clip.toml.\n"
+    assert json.loads((tmp_path / "check.json").read_text())["counts"]["clips"] == 1
+    status, _, err = run("clip.toml", ".", "--out", "no/such/dir", a_py=TORCH % "2.0")
+    assert status == 2
+    assert "cannot write no/such/dir" in err

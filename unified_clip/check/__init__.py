@@ -1,0 +1,1 @@
+"""`unified-clip config check`: compare every clip of a code base with one clip configuration."""

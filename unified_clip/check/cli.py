@@ -1,0 +1,77 @@
+"""The command `unified-clip config check`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._command import DIFFERENT, INTERRUPTED, SUCCESS, add_format, refuse
+from .._display import complain
+
+if TYPE_CHECKING:
+    from .model import CheckReport
+
+FORMATS = ("text", "json", "sarif", "github")
+
+
+def add_parser(actions: Any) -> None:
+    """Add `check` to the actions of `unified-clip config`."""
+    check = actions.add_parser(
+        "check",
+        help="compare every clip of a code base with one clip configuration",
+        description="Find every trainer's configuration and every clip in Python source, and report those that do not "
+        "clip as the configuration says. The table `check` of the configuration has rules to ignore findings, each "
+        "with a reason.",
+    )
+    check.add_argument("clip", type=Path, metavar="CLIP", help="the clip configuration")
+    check.add_argument("paths", type=Path, metavar="PATH", nargs="+", help="a file or a directory, with all below it")
+    check.add_argument(
+        "--nearest",
+        action="store_true",
+        help="accept clips that differ by their family or eps only, with a note of how much",
+    )
+    add_format(check, *FORMATS)
+    check.add_argument("--out", type=Path, metavar="FILE", help="write the result to a file, and print the headline")
+    check.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check the paths, and print the result. Return the exit status."""
+    from ..errors import ConfigError
+    from . import engine
+
+    try:
+        report = _checked(options)
+        text = _writer(options.format)(report)
+        if options.out:
+            options.out.write_text(text, encoding="utf-8")
+            complain(report.headline)
+        else:
+            print(text, end="")
+    except (ConfigError, engine.NothingFoundError) as error:
+        return refuse(str(error))
+    except OSError as error:
+        return refuse(f"cannot write {options.out}: {error.strerror}. Pass another --out.")
+    except KeyboardInterrupt:
+        complain("interrupted; nothing was reported")
+        return INTERRUPTED
+    return DIFFERENT if report.findings else SUCCESS
+
+
+def _checked(options: argparse.Namespace) -> CheckReport:
+    from .._progress import progress
+    from . import engine
+
+    paths = engine.files(options.paths, options.clip)
+    with progress({"files": len(paths)}) as advance:
+        done = partial(advance, "files")
+        return engine.check(options.clip, options.paths, paths, done, nearest=options.nearest)
+
+
+def _writer(format_: str) -> Callable[[CheckReport], str]:
+    from . import output
+
+    return output.WRITERS[format_]

@@ -1,0 +1,45 @@
+"""A clip that was found in a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..config.clip_config import ClipConfig
+
+
+@dataclass(frozen=True)
+class ClipUse:
+    """A clip in a file: what it does, or why this is unknown."""
+
+    path: Path
+    line: int
+    column: int
+    clip: str
+    """What clips, in words: a function, an argument, or a trainer with its key."""
+
+    config: ClipConfig | None = None
+    """The clip configuration that does the same. None if it is unknown."""
+
+    why_unknown: str = ""
+    """Why it is unknown what the clip does; '' if it is known."""
+
+    format: str = ""
+    """For a trainer's configuration: the name of its format."""
+
+    package: str = ""
+    """For Python source: the package of the function or class that clips, such as "torch"."""
+
+
+@dataclass
+class Found:
+    """What was found in files."""
+
+    uses: list[ClipUse] = field(default_factory=list)
+    trainers: int = 0
+    sources: int = 0
+    bases: set[Path] = field(default_factory=set)
+    """Files that trainers' configurations inherit from."""
+
+    unread: list[str] = field(default_factory=list)
+    """Notes on files that were not read."""

@@ -1,0 +1,180 @@
+"""Check every configuration and every Python file below paths against one clip configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ..config.check_rules import CheckRules, Ignore
+from ..config.clip_config import ClipConfig
+from ..config.documents import KINDS
+from ..config.explain import describe
+from ..errors import ConfigError
+from ..port.source_files import files_below
+from . import source_files, trainer_files
+from .clip_use import ClipUse, Found
+from .judge import Judge, headline, shown
+from .model import CheckReport, Counts, Finding
+
+PYTHON = ".py"
+SUFFIXES = (*KINDS, PYTHON)
+MAX_BYTES = 1 << 20
+"""Larger files are data, and not read. The report says so."""
+
+
+class NothingFoundError(Exception):
+    """No file has a clip, so that nothing was compared."""
+
+
+def check(
+    clip: Path,
+    paths: Sequence[Path],
+    files: Sequence[Path],
+    advance: Callable[[int], None] = lambda count: None,
+    *,
+    nearest: bool = False,
+) -> CheckReport:
+    """Compare the clips of `files`, which are all files below `paths`, with a clip configuration.
+
+    nearest: Whether to accept clips that differ by their family or eps only, with a note.
+
+    Raises:
+        ConfigError: The clip configuration cannot be read.
+        NothingFoundError: No file has a clip.
+    """
+    wanted = ClipConfig.load(clip)
+    rules = wanted.check or CheckRules()
+    root = clip.resolve().parent
+    found = _read(files, rules, root, advance)
+    if not found.uses:
+        places = ", ".join(map(str, paths))
+        notes = "".join(f" {note}" for note in found.unread)
+        raise NothingFoundError(f"{places}: none of {len(files)} files has a clip. Pass other paths.{notes}")
+    judge = Judge(wanted, clip, nearest=nearest)
+    findings: list[Finding] = []
+    ignored: list[Finding] = []
+    used: set[int] = set()
+    for use in found.uses:
+        finding = judge.finding(use)
+        rule = next((i for i, rule in enumerate(rules.ignore) if _ignores(rule, use, root)), None)
+        if finding is not None and rule is not None:
+            used.add(rule)
+            ignored.append(finding.model_copy(update={"ignored": rules.ignore[rule].reason}))
+        elif finding is not None:
+            findings.append(finding)
+    findings += _unused(clip, rules, used, files, root, paths)
+    return CheckReport(
+        version=1,
+        config=shown(clip),
+        wanted=describe.sentences(wanted),
+        headline=headline(findings, len(ignored), len(found.uses), clip.name),
+        findings=sorted(findings, key=lambda each: (each.path, each.line, each.column)),
+        ignored=ignored,
+        notes=[*found.unread, *judge.notes],
+        counts=Counts(
+            files=len(files),
+            trainers=found.trainers,
+            sources=found.sources,
+            clips=len(found.uses),
+            bases=len(found.bases),
+            unread=len(found.unread),
+        ),
+    )
+
+
+# -- files
+
+
+def files(paths: Sequence[Path], clip: Path) -> list[Path]:
+    """Return the files to check, without the clip configuration. ConfigError: a path has none."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if path.is_file():
+            below = [path]
+        elif path.is_dir():
+            below = files_below(path, SUFFIXES)
+        else:
+            raise ConfigError(f"{path}: no such file or directory. Correct the path.")
+        if not below:
+            raise ConfigError(f"{path}: it has no file that ends in {', '.join(SUFFIXES)}. Pass another path.")
+        found |= {file.resolve(): file for file in below}
+    found.pop(clip.resolve(), None)
+    return [found[file] for file in sorted(found)]
+
+
+def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
+    """Return the clips of all files."""
+    found = Found()
+    sources = []
+    for path in files:
+        uses: list[ClipUse] = []
+        if problem := _unreadable(path):
+            found.unread.append(f"{shown(path)} was not read: {problem}.")
+        elif path.suffix != PYTHON or trainer_files.may_be_python_configuration(path):
+            uses = trainer_files.read(path, _format(rules, path, root))
+            found.trainers += bool(uses)
+            found.uses += uses
+        if path.suffix == PYTHON and not uses and not problem:
+            sources.append(path)
+        else:
+            advance(1)
+    uses, unreadable = source_files.read(sources, advance)
+    found.sources = len({use.path for use in uses})
+    found.uses += uses
+    found.unread += [f"{shown(file.path)} was not read: {file.reason}" for file in unreadable]
+    return found
+
+
+def _unreadable(path: Path) -> str:
+    """Return why a file is not read; '' if it is."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb"):
+            return f"it is larger than {MAX_BYTES >> 20} MiB" if size > MAX_BYTES else ""
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _format(rules: CheckRules, path: Path, root: Path) -> str:
+    return next((name for glob, name in rules.formats.items() if _matches(glob, path, root)), "")
+
+
+# -- ignore rules
+
+
+def _ignores(rule: Ignore, use: ClipUse, root: Path) -> bool:
+    is_clip = rule.clip is None or _pattern(rule.clip, ".*").search(use.clip) is not None
+    return is_clip and _matches(rule.path, use.path, root)
+
+
+def _matches(glob: str, path: Path, root: Path) -> bool:
+    relative = Path(os.path.relpath(path.resolve(), root)).as_posix()
+    return _pattern(glob, "[^/]*").fullmatch(relative) is not None
+
+
+def _pattern(glob: str, star: str) -> re.Pattern[str]:
+    """Return a regular expression for a pattern. `star`: what * stands for. ** stands for any text."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    texts = {"**/": "(?:.*/)?", "**": ".*", "*": star, "?": "[^/]"}
+    return re.compile("".join(texts.get(part, re.escape(part)) for part in parts))
+
+
+def _unused(
+    clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
+) -> Iterator[Finding]:
+    """Yield a finding for each ignore rule without effect.
+
+    A rule whose files were not checked counts only if all files below the clip configuration were.
+    """
+    is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
+    for index, rule in enumerate(rules.ignore):
+        if index not in used and (is_whole or any(_matches(rule.path, file, root) for file in files)):
+            clips = f" with {rule.clip!r}" if rule.clip else ""
+            why = f"No finding in files that match {rule.path!r}{clips}."
+            line = trainer_files.line(clip, ("check", "ignore", index))
+            yield Finding(
+                kind="unused", path=shown(clip), line=line, column=1, clip=f"check.ignore {index + 1}", does=why,
+                wanted="", differences=[], effect="", edit="Remove the rule, or correct its path.",
+            )  # fmt: skip

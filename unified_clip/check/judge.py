@@ -1,0 +1,109 @@
+"""Compare a clip with the configuration, and say what to write instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config.clip_config import ClipConfig
+from ..config.explain import compare, describe
+from ..config.families import family_difference
+from ..config.formats import FORMATS, convert
+from ..errors import NotRepresentableError
+from .clip_use import ClipUse
+from .model import Difference, Finding, Kind
+
+ATTACH = {
+    "torch": "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()",
+    "keras": "clip.attach_to(optimizer)",
+    "tf_keras": "clip.attach_to(optimizer)",
+    "paddle": "grad_clip=clip.as_paddle(model) for the optimizer",
+    "jax": "clip(gradients), or clip.as_optax() in optax.chain",
+    "optax": "clip.as_optax() in optax.chain",
+}
+"""By package, how code clips by a shared configuration."""
+
+
+class Judge:
+    """Compares clips with one clip configuration.
+
+    nearest: Whether to accept clips that differ by their family or eps only. `notes` says by how much.
+    """
+
+    def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool = False) -> None:
+        self.wanted, self._file, self._nearest = wanted, file, nearest
+        self.notes: list[str] = []
+        self._text = " ".join(describe.sentences(wanted))
+        self._comparisons: dict[str, compare.Comparison] = {}
+
+    def finding(self, use: ClipUse) -> Finding | None:
+        """Return what is wrong with a clip; None if it does what the configuration says."""
+        if use.config is None:
+            return self._finding(use, "unknown", use.why_unknown, self._remedy(use))
+        family = family_difference(use.config, self.wanted)
+        if family is not None and (family.same or self._nearest):
+            if not family.same:
+                self.notes.append(f"{shown(use.path)}:{use.line} {use.clip} is accepted as near: {family.sentence}")
+            return None
+        does = " ".join(describe.sentences(use.config))
+        compared = self._comparison(use.config)
+        differences = [Difference(about=each.about, found=each.a, wanted=each.b) for each in compared.differences]
+        effect = max(compared.compared, key=lambda row: row.distance).sentence
+        edit = self._edit(use, differences)
+        if family is not None:
+            effect, edit = family.sentence, f"{edit}\nOr pass --nearest to accept differences of this size."
+        return self._finding(use, "drift", does, edit, differences, effect)
+
+    def _finding(
+        self, use: ClipUse, kind: Kind, does: str, edit: str, differences: Sequence[Difference] = (), effect: str = ""
+    ) -> Finding:
+        return Finding(
+            kind=kind, path=shown(use.path), line=use.line, column=use.column, clip=use.clip, does=does,
+            wanted=self._text, differences=list(differences), effect=effect, edit=edit,
+        )  # fmt: skip
+
+    def _comparison(self, config: ClipConfig) -> compare.Comparison:
+        key = config.dumps("json")
+        if key not in self._comparisons:
+            self._comparisons[key] = compare.compare(config, self.wanted, ("this clip", self._file.name))
+        return self._comparisons[key]
+
+    def _edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
+        """Return what to write in the place of a clip that differs."""
+        if use.format in FORMATS:
+            try:
+                return convert.write(self.wanted, use.format)[0].rstrip()
+            except NotRepresentableError as error:
+                return str(error)
+        if [each.about for each in differences] == ["threshold"]:
+            return f"Set the threshold to {differences[0].wanted}. {self._remedy(use)}"
+        return self._remedy(use)
+
+    def _remedy(self, use: ClipUse) -> str:
+        if use.format == convert.UNIFIED_CLIP:
+            return f"Use {self._file.name} instead of this file."
+        if not use.package:
+            return "Correct the file, or ignore it with a reason in check.ignore."
+        load = f'clip = ClipConfig.load("{self._file.name}")'
+        call = ATTACH.get(use.package, "clip(gradients)")
+        return f"To clip by {self._file.name}: {load}, then {call}."
+
+
+def shown(path: Path) -> str:
+    """Return a path relative to the working directory if it is below it."""
+    relative = os.path.relpath(path)
+    return path.as_posix() if relative.startswith("..") else Path(relative).as_posix()
+
+
+def headline(findings: Sequence[Finding], ignored: int, clips: int, file: str) -> str:
+    """Return the result of a check in a sentence."""
+    clip_count = f"{clips} clip{'' if clips == 1 else 's'}"
+    if not findings:
+        same = clips - ignored
+        rest = f", {ignored} ignored" if ignored else ""
+        return f"{clip_count}: {same} as in {file}{rest}."
+    counts = {kind: sum(each.kind == kind for each in findings) for kind in ("drift", "unknown", "unused")}
+    words = {"drift": "not as in {}", "unknown": "unknown", "unused": "ignore rules without effect"}
+    parts = [f"{count} {words[kind].format(file)}" for kind, count in counts.items() if count]
+    return f"{clip_count}: {', '.join(parts)}{f', {ignored} ignored' if ignored else ''}."

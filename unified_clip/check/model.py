@@ -1,0 +1,118 @@
+"""The report of `unified-clip config check`.
+
+python -m unified_clip.check.model > docs/check.schema.json
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .._report_model import ReportModel, json_schema
+
+Kind = Literal["drift", "unknown", "unused"]
+
+TITLES: dict[Kind, str] = {
+    "drift": "A clip differs from the shared clip configuration",
+    "unknown": "What a clip does cannot be read from the file",
+    "unused": "An ignore rule has nothing to ignore",
+}
+"""The kinds of findings, with their titles."""
+
+
+class Difference(ReportModel):
+    """A setting that differs."""
+
+    about: str
+    found: str
+    wanted: str
+
+
+class Finding(ReportModel):
+    """A clip that differs from the configuration, or may differ; or an ignore rule without effect."""
+
+    kind: Kind
+    """"drift": the clip differs. "unknown": what it does cannot be read from the file. "unused": an ignore rule has
+    nothing to ignore."""
+
+    path: str
+    """The file, relative to the working directory if it is below it."""
+
+    line: int
+    column: int
+    """The column, from 1."""
+
+    clip: str
+    """What clips: a function, an argument, or a trainer with the key."""
+
+    does: str
+    """What it does, in sentences. For an unknown clip, why this is unknown."""
+
+    wanted: str
+    """What the configuration says, in sentences."""
+
+    differences: list[Difference]
+    """The settings that differ; empty if they are unknown."""
+
+    effect: str
+    """By how much results differ, on the example gradients where they differ most; empty if this is unknown."""
+
+    edit: str
+    """What to write instead."""
+
+    ignored: str | None = None
+    """The reason of the ignore rule that applies; null if none does."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+class Counts(ReportModel):
+    """What was read."""
+
+    files: int
+    """Files below the paths with a suffix of configurations or Python source."""
+
+    trainers: int
+    """Trainers' configurations among them."""
+
+    sources: int
+    """Python files that clip."""
+
+    clips: int
+    """Clips in both that were compared with the configuration, or are unknown."""
+
+    bases: int
+    """Files that other configurations inherit from. They are read as parts of these."""
+
+    unread: int
+    """Files that were not read, such as large ones. `notes` names them."""
+
+
+class CheckReport(ReportModel):
+    """The result of `unified-clip config check`."""
+
+    version: Literal[1]
+    """The version of this format. It changes if a key is removed or changes its meaning, not if a key is added."""
+
+    config: str
+    """The file of the clip configuration."""
+
+    wanted: list[str]
+    """The configuration in sentences."""
+
+    headline: str
+    """The result in a sentence."""
+
+    findings: list[Finding]
+    ignored: list[Finding]
+    """Findings that an ignore rule of the configuration covers."""
+
+    notes: list[str]
+    """Differences that `--nearest` accepts, and files that were not read."""
+
+    counts: Counts
+
+
+if __name__ == "__main__":
+    print(json_schema(CheckReport, "unified_clip config check report"), end="")

@@ -1,0 +1,145 @@
+"""Write the report of a check as text, JSON, SARIF and GitHub annotations."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from .._display import safe
+from .model import TITLES, CheckReport, Finding
+
+STYLES = {"drift": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
+CODE = ("edit",)
+"""Fields that keep their line breaks."""
+
+
+def _escaped(report: CheckReport) -> CheckReport:
+    """Return the report with control characters escaped, so that it is safe to print."""
+    return CheckReport.model_validate(safe(report.model_dump(), code=CODE))
+
+
+# -- text
+
+
+def as_text(report: CheckReport) -> str:
+    """Return a report as text, in colour if standard output is a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    file = io.StringIO()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    console = Console(file=file, highlight=False, force_terminal=is_terminal, no_color=None if is_terminal else True)
+    report = _escaped(report)
+    for finding in report.findings:
+        title = Text.assemble((finding.place, "bold"), " ", (finding.kind, STYLES[finding.kind]), f" {finding.clip}")
+        console.print(title, soft_wrap=True)
+        for name, text in _fields(finding):
+            lines = f"{name}:\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{name}: {text}"
+            console.print(Text(textwrap.indent(lines, "  ")), soft_wrap=True)
+    for note in report.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+    console.print(Text(report.headline, "bold"), soft_wrap=True)
+    return file.getvalue()
+
+
+def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of what a finding says, for people."""
+    if finding.kind != "drift":
+        yield "why", finding.does
+    has_rule = any(difference.about == "rule" for difference in finding.differences)
+    for difference in finding.differences:
+        if not has_rule or difference.about in ("rule", "threshold"):  # the others follow from the rule
+            yield difference.about, f"{difference.found}; wanted: {difference.wanted}"
+    if finding.effect:
+        yield "effect", finding.effect
+    yield "edit", finding.edit
+
+
+# -- for programs
+
+
+def as_json(report: CheckReport) -> str:
+    """Return a report as JSON. docs/check.schema.json is its schema."""
+    return json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
+
+
+def as_sarif(report: CheckReport) -> str:
+    """Return a report as SARIF 2.1.0, for GitHub code scanning. Ignored findings are suppressed results."""
+    rules = [{"id": f"clip-{kind}", "shortDescription": {"text": title}} for kind, title in TITLES.items()]
+    driver: dict[str, Any] = {"name": "unified-clip", "rules": rules, "version": _version()}
+    report = _escaped(report)
+    results = [_sarif(finding) for finding in [*report.findings, *report.ignored]]
+    notes = [{"level": "note", "message": {"text": note}} for note in report.notes]
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notes}],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
+    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=1) + "\n"
+
+
+def _sarif(finding: Finding) -> dict[str, Any]:
+    path = PurePath(finding.path).as_posix()
+    uri = f"file://{quote(path)}" if path.startswith("/") else quote(path)
+    region = {"startLine": finding.line, "startColumn": finding.column}
+    location = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
+    result: dict[str, Any] = {
+        "ruleId": f"clip-{finding.kind}",
+        "level": "error" if finding.kind == "drift" else "warning",
+        "message": {"text": _message(finding)},
+        "locations": [location],
+    }
+    if finding.ignored is not None:
+        result["suppressions"] = [{"kind": "external", "justification": finding.ignored}]
+    return result
+
+
+def _message(finding: Finding) -> str:
+    lines = [finding.clip, *(f"{name}: {text}" for name, text in _fields(finding))]
+    return "\n".join(lines)
+
+
+def _version() -> str:
+    try:
+        return version("unified_clip")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def as_github(report: CheckReport) -> str:
+    """Return a report as commands of a GitHub workflow, which show each finding in the diff."""
+    report = _escaped(report)
+    lines = [_annotation(finding) for finding in report.findings]
+    lines += [f"::notice::{_data(note)}" for note in report.notes]
+    return "\n".join([*lines, report.headline]) + "\n"
+
+
+def _annotation(finding: Finding) -> str:
+    level = "error" if finding.kind == "drift" else "warning"
+    place = f"file={_property(finding.path)},line={finding.line},col={finding.column}"
+    return f"::{level} {place},title={_property(TITLES[finding.kind])}::{_data(_message(finding))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+WRITERS: Mapping[str, Callable[[CheckReport], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "sarif": as_sarif,
+    "github": as_github,
+}

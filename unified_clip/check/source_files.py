@@ -1,0 +1,144 @@
+"""Find the clips in Python source: the frameworks' own, and unified_clip's."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.clip_config import ClipConfig
+from ..config.formats.python_source import Source
+from ..errors import ConfigError
+from ..port.catalog import clip_function, clip_functions, positional_parameters
+from ..port.clip_site import ClipSite, UnreadableFile
+from ..port.source_files import port_all
+from .clip_use import ClipUse
+
+PACKAGE = "unified_clip"
+MEASURES = ("get_total_norm", "global_norm")
+"""Functions that measure the norm, and clip nothing."""
+
+LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
+
+OFF = "argument.leave_off"
+"""The rule of `port` for a trainer's argument that switches clipping off."""
+
+ADVICE = re.compile(r"^Port |by hand")
+"""Matches sentences in a reason of `port` that advise how to port."""
+
+NO_MEANING = "What this clip does cannot be inferred."
+
+
+def read(paths: list[Path], advance: Any = lambda count: None) -> tuple[list[ClipUse], list[UnreadableFile]]:
+    """Return (clips in these Python files, files that cannot be read)."""
+    ported, unreadable = port_all(paths, "drop-in", advance=advance)
+    uses: list[ClipUse | None] = []
+    own_uses = {path: _own_uses(path) for path in paths}
+    for file in ported:
+        uses += [_native(file.path, site, bool(own_uses[file.path])) for site in file.sites]
+    uses += itertools.chain.from_iterable(own_uses.values())
+    return [use for use in uses if use is not None], unreadable
+
+
+def _native(path: Path, site: ClipSite, is_replaced: bool) -> ClipUse | None:
+    """Return a framework's own clip. None: it only measures a norm, clamps no gradient, or is switched off.
+
+    is_replaced: Whether the file clips by unified_clip, for which trainers' own clips are switched off.
+    """
+    function = clip_function(site.name)
+    use = partial(ClipUse, path, site.line, site.column, site.name, package=site.name.partition(".")[0])
+    if site.verdict == "left":
+        return use(ClipConfig(rule="none")) if site.rule == OFF and not is_replaced else None
+    if function is not None and function.replacement in MEASURES:
+        return None
+    if site.meaning is None:
+        reasons = [reason for reason in site.reason.split(". ") if not ADVICE.search(reason)]
+        return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else NO_MEANING)
+    if site.meaning.threshold:
+        return use(why_unknown=f"Its threshold, {site.meaning.threshold}, is only known at run time.")
+    return use(site.meaning.config)
+
+
+# -- unified_clip's own functions
+
+
+class OwnFunction(NamedTuple):
+    """A function or class of unified_clip: the rule that it clips by, and the parameters that set the threshold."""
+
+    rule: str
+    family: str
+    limits: tuple[str, ...]
+
+
+@cache
+def _own_functions() -> dict[str, OwnFunction]:
+    """Return unified_clip's functions and classes by name. Each clips as the native function that it replaces."""
+    native = (function for function in clip_functions().values() if function.replacement and function.rule)
+    own: dict[str, OwnFunction] = {}
+    for function in native:
+        limits = tuple(function.renamed.get(name, name) for name in function.limits)
+        own.setdefault(function.replacement, OwnFunction(function.rule, function.family, limits))
+    return own
+
+
+def _own_uses(path: Path) -> list[ClipUse]:
+    """Return the clips of a Python file that are unified_clip's: its functions, and `ClipConfig(...)`."""
+    text = path.read_bytes().decode("utf-8", "replace")
+    if PACKAGE not in text:
+        return []
+    try:
+        source = Source(text, path.name)
+        used = list(source.named(PACKAGE))
+    except ConfigError as error:
+        return [ClipUse(path, 1, 1, PACKAGE, why_unknown=str(error), package=PACKAGE)]
+    uses = (_own(source, path, name, node) for name, node in used if isinstance(source.parents[node], ast.Call))
+    return [use for use in uses if use is not None]
+
+
+def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
+    """Return the clip that a call of unified_clip makes. None: the call clips nothing by itself."""
+    call = source.parents[node]
+    last = name.rpartition(".")[2]
+    use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{PACKAGE}.{name}", package=name.partition(".")[0])
+    if not isinstance(call, ast.Call) or call.func is not node:
+        return None
+    try:
+        if name == "ClipConfig":
+            return use(ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data))
+        if name in LOADERS:
+            return use(ClipConfig.import_from(_file(source, path, call)))
+        if last in _own_functions():
+            return use(_config(source, call, last))
+    except ConfigError as error:
+        return use(why_unknown=str(error))
+    return None
+
+
+def _file(source: Source, path: Path, call: ast.Call) -> Path:
+    """Return the file that `ClipConfig.load` reads: a path relative to a directory above the source."""
+    name = source.constant(call.args[0]) if call.args else ""
+    for folder in path.resolve().parents:
+        if isinstance(name, str) and name and (folder / name).is_file():
+            return folder / name
+    raise source.wrong(call, f"{ast.unparse(call)} reads a file that is in no directory above this source.")
+
+
+def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
+    """Return the clip configuration that does what a call of unified_clip's function does."""
+    function, parameters = _own_functions()[name], positional_parameters(name)
+    passed = dict(zip(parameters, call.args, strict=False))
+    passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    limits = [source.constant(passed[limit]) for limit in function.limits if limit in passed]
+    if not limits:
+        raise source.wrong(call, f"cannot infer {' and '.join(function.limits)}. Pass it by name.")
+    settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
+    if "norm_type" in passed:
+        settings["norm_type"] = source.constant(passed["norm_type"])
+    if len(limits) == 2 and limits[0] != -limits[1]:
+        settings["max"], settings["min"] = limits
+    else:
+        settings["threshold"] = limits[0]
+    return ClipConfig(rule=function.rule, **settings)

@@ -1,0 +1,107 @@
+"""Read trainers' configurations and clip configurations: TOML, YAML, JSON, and trainers' Python files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config.clip_config import ClipConfig
+from ..config.documents import KINDS, Document, Key, dotted, format_value
+from ..config.formats import FORMATS, convert, placement
+from ..config.formats.base import OwnFormat
+from ..config.formats.convert import Candidate
+from ..config.formats.python_source import PythonFormat
+from ..errors import ConfigError
+from .clip_use import ClipUse
+
+CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
+LINE = re.compile(r", line (\d+)")
+
+NO_FORMAT = (
+    "It is named like a clip setting, but no known trainer has such a file. Name the trainer's format in the table "
+    "check.formats, or ignore the file with a reason in check.ignore."
+)
+
+
+def read(path: Path, format_: str = "") -> list[ClipUse]:
+    """Return the clips that a configuration file sets; [] if it is no trainer's file, and has no clip key.
+
+    format_: The format as "name" or "name@version". '': infer it.
+    """
+    try:
+        name, version = convert.parse_name(format_) if format_ else ("", None)
+        candidates = [convert.named(path, name)] if name else _candidates(path)
+    except ConfigError as error:
+        return [_unknown(path, "configuration", str(error))] if format_ or _has_clip_word(path) else []
+    if not candidates:
+        return _unrecognised(path)
+    uses = [_use(path, candidate, version) for candidate in candidates]
+    known = [use for use in uses if use.config is not None]
+    meanings = [use.config.meaning for use in known if use.config is not None]
+    if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
+        names = [use.format for use in uses]
+        advice = f'Name one in the table check.formats of the clip configuration, as "{path.name}" = "{names[0]}".'
+        return [_unknown(path, "configuration", f"The file may be of the formats {' or '.join(names)}. {advice}")]
+    return uses[:1]
+
+
+def _candidates(path: Path) -> list[Candidate]:
+    if path.suffix.lower() in KINDS:
+        return [(trainer, each) for trainer, each in convert.recognising(path) if trainer or _is_own(each)]
+    return [
+        (trainer, document)
+        for trainer, document in convert.recognising(path)
+        if isinstance(trainer, OwnFormat) and not isinstance(trainer, PythonFormat)
+    ]
+
+
+def _is_own(document: Document) -> bool:
+    """Return whether a file with the key `rule` is a clip configuration: other tools have such a key, too."""
+    return document.get("rule") in ("none", "value", "norm", "global_norm") or document.has("threshold")
+
+
+def _use(path: Path, candidate: Candidate, version: object) -> ClipUse:
+    trainer, document = candidate
+    place = placement.first_read(document, trainer) if trainer else ("rule",)
+    title = f"{trainer.title}: {dotted(place)}" if trainer and place else trainer.title if trainer else "ClipConfig"
+    name = trainer.name if trainer else convert.UNIFIED_CLIP
+    try:
+        config = ClipConfig(**convert.settings(candidate, version))  # type: ignore[arg-type]
+    except ConfigError as error:
+        return _unknown(path, title, str(error), name)
+    return ClipUse(path, document.line(place) or 1, 1, title, config, format=name)
+
+
+def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
+    line = LINE.search(why)
+    return ClipUse(path, int(line[1]) if line else 1, 1, clip, why_unknown=why, format=format_)
+
+
+def _unrecognised(path: Path) -> list[ClipUse]:
+    """Return an unknown clip for the first key of a file of no format that is named like a clip key."""
+    if path.suffix.lower() not in KINDS or not _has_clip_word(path):
+        return []
+    document = convert.named(path, convert.UNIFIED_CLIP)[1]
+    keys = [(keys, value) for keys, value in placement.clip_keys(document) if not isinstance(value, dict | list)]
+    return [
+        ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=NO_FORMAT)
+        for keys, value in keys[:1]
+    ]
+
+
+def _has_clip_word(path: Path) -> bool:
+    return CLIP_WORD.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+
+
+def may_be_python_configuration(path: Path) -> bool:
+    """Return whether Python source may be a trainer's configuration, such as mmengine's."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    own = (trainer for trainer in FORMATS.values() if isinstance(trainer, OwnFormat))
+    keys = [keys[-1] for trainer in own if not isinstance(trainer, PythonFormat) for keys in trainer.own_keys]
+    return any(key in text for key in keys)
+
+
+def line(path: Path, keys: Sequence[Key]) -> int:
+    """Return the line of a key in a clip configuration; 1 if it is not found."""
+    return convert.named(path, convert.UNIFIED_CLIP)[1].line(keys) or 1

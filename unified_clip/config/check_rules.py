@@ -1,0 +1,33 @@
+"""The table `check` of a clip configuration: what `unified-clip config check` leaves out, and formats that it cannot
+infer.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .fields import ConfigModel, Name
+
+GLOB = "a path relative to this file's directory; * matches within a directory, ** any number of directories"
+
+
+class Ignore(ConfigModel):
+    """Findings to ignore, with the reason."""
+
+    path: Name = Field(description=f"the files: {GLOB}")
+    clip: Name | None = Field(
+        default=None,
+        description="the clip, as the finding names it, such as clip_grad_value_; * matches any text; default: every "
+        "clip of the files",
+    )
+    reason: Name = Field(description="why these files may clip otherwise")
+
+
+class CheckRules(ConfigModel):
+    """Settings of `unified-clip config check`. They do not change what the configuration clips."""
+
+    ignore: list[Ignore] = []
+    formats: dict[Name, Name] = Field(
+        default={},
+        description=f'the format of files, as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}: {GLOB}',
+    )

@@ -1,0 +1,74 @@
+"""Write a comment above each flagged clip, and remove the comments of an earlier run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+
+from .clip_site import PortedFile, Target
+from .rewrite import port
+
+MARK = "# unified-clip: "
+MORE = "#   "
+"""The beginning of further lines of a mark."""
+
+WIDTH = 100
+OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*", re.MULTILINE)
+
+
+def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
+    """Return a file with a mark above each flagged clip.
+
+    rewritten: Whether to keep the rewritten clips of the port, too.
+    """
+    before = file.before or file.path.read_bytes()  # a file without clips comes without its content
+    content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)
+    marks = {
+        site.line: site.reason for site in port(file.path, content, target, native).sites if site.verdict == "flagged"
+    }
+    return PortedFile(file.path, before, _insert(file.path, content, marks), file.sites)
+
+
+def count(files: Sequence[PortedFile]) -> int:
+    """Return the number of marks in these files."""
+    return sum(len(OLD_MARK.findall(file.after)) for file in files)
+
+
+def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
+    """Insert a comment above the statement of each of these lines."""
+    encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
+    tree = ast.parse(content, path.name)
+    for line, reason in sorted(marks.items(), reverse=True):  # from the end: earlier lines keep their numbers
+        candidates = (_above(content, start, reason, encoding) for start in _starts(tree, line))
+        content = next((new for new in candidates if _same_code(new, tree)), content)
+    return content
+
+
+def _starts(tree: ast.Module, line: int) -> Iterator[int]:
+    """Yield the first line of each statement around a line, the innermost first."""
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    around = [node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    yield from sorted({node.lineno for node in around}, reverse=True)
+
+
+def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
+    """Return source with a comment above a line, with its indentation and its line break."""
+    lines = content.splitlines(keepends=True)
+    code = lines[line - 1]
+    indent, end = code[: len(code) - len(code.lstrip())].decode("ascii", "ignore"), "\r\n" if b"\r\n" in code else "\n"
+    comment = textwrap.wrap(reason, WIDTH, initial_indent=indent + MARK, subsequent_indent=indent + MORE)
+    lines.insert(line - 1, "".join(text + end for text in comment).encode(encoding, "backslashreplace"))
+    return b"".join(lines)
+
+
+def _same_code(content: bytes, tree: ast.Module) -> bool:
+    """Return whether source has this syntax tree: a comment inside a string would change it."""
+    try:
+        return ast.dump(ast.parse(content)) == ast.dump(tree)
+    except SyntaxError:
+        return False
