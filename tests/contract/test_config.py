@@ -236,9 +236,45 @@ def test_what_happened_is_printed_with_its_numbers(kit: Kit) -> None:
     assert "parts={'head': GroupOutcome(rule='global_norm', threshold=1.0, norm=3.0" in repr(clip.last)
 
 
+def test_the_last_clip_is_printed_in_one_line(kit: Kit) -> None:
+    def line(settings: dict[str, Any], *numbers: float, **options: Any) -> str:
+        clip = ClipConfig(**{"rule": "global_norm", "threshold": 2.5, "family": "paddle"} | settings).clipper(**options)
+        clip({"head": kit.tensor(list(numbers)), "body": kit.tensor([4.0])})
+        return str(clip.last)
+
+    assert line({}, 3.0) == "step 0: norm 5, clipped to 2.5 (coefficient 0.5)"
+    assert line({"threshold": 6.0}, 3.0) == "step 0: norm 5, unchanged"
+    nan = line({"nonfinite": "skip"}, math.nan, math.inf, math.inf, details=True)
+    assert nan == "step 0: norm nan, the step is skipped (elements: 1 NaN, 2 infinite)"
+    assert line({"nonfinite": "zero"}, math.inf, details=True) == (
+        "step 0: norm inf, clipped to 0 (coefficient 0) (elements: 1 infinite)"
+    )
+    value = {"rule": "value", "family": None}
+    assert line(value, 3.0) == "step 0: norm 5, clipped"
+    unknown = "step 0: norm nan, it is unknown whether a gradient changed (elements: 1 NaN)"
+    assert line(value, math.nan, details=True) == unknown
+    head = {"name": "head", "include": ["head"], "threshold": 1.5}
+    assert line({"groups": [head]}, 3.0) == (
+        "step 0: norm 5, clipped to 2.91548 (coefficient 0.5); head: norm 3, clipped (coefficient 0.5); all others: "
+        "norm 4, clipped (coefficient 0.625)"
+    )
+    head |= {"rule": "value"}
+    assert line({"groups": [head], "threshold": 9.0}, 1.0) == (
+        "step 0: norm 4.12311, unchanged; head: unchanged; all others: norm 4, unchanged"
+    )
+
+
+def test_a_configuration_is_printed_with_the_keys_that_are_set() -> None:
+    clip = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"])
+    assert str(clip) == repr(clip) == "ClipConfig(rule='global_norm', threshold=1.0, exclude=['*.bias'])"
+    assert eval(repr(clip)) == clip
+
+
 def test_patterns_need_names(kit: Kit) -> None:
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"])
-    with pytest.raises(TypeError, match=r"position 0 has no name.*named_parameters\(\), a dict"):
+    with pytest.raises(
+        TypeError, match=r"position 0 has no name. .*named_parameters\(\), a dict, .* clip\.clipper\(names=model\)"
+    ):
         clip([kit.tensor([3.0])])
 
 

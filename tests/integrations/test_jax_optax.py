@@ -105,6 +105,8 @@ def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, jitted: bool) -> 
     outcome = last(state)
     assert math.isfinite(outcome.norm)
     assert outcome[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
+    effect = "the step is skipped" if nonfinite == "skip" else "clipped to 0 (coefficient 0)"
+    assert str(outcome) == f"step 0: norm {outcome.norm:.6g}, {effect}"
 
 
 SMALL = st.just(0.0) | st.floats(2**-20, 8.0, width=32)  # XLA takes subnormal numbers for 0

@@ -74,6 +74,23 @@ def test_patterns_that_match_none_of_paddles_own_names_are_an_error_at_every_ste
         np.testing.assert_array_equal(parameter.numpy(), before[name])
 
 
+@pytest.mark.parametrize("names", ["a part of the model", "some parameters", "none"])
+def test_a_parameter_without_a_name_is_an_error_before_anything_is_clipped(names: str) -> None:
+    """Its name would be one of Paddle's own, which `*.bias` does not match."""
+    model = paddle.nn.Sequential(paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 1))
+    before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
+    named = {"a part of the model": model[0], "some parameters": {"0.bias": model[0].bias}, "none": {}}[names]
+    clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).as_paddle(named)
+    own = model[0].weight.name if names != "a part of the model" else model[1].weight.name
+    message = rf"The optimizer's parameter '{own}' is not in .* Pass the whole model: clip\.as_paddle\(model\)\.$"
+    with pytest.raises(ValueError, match=message):
+        stepped(clip, model)
+    for name, parameter in model.named_parameters():
+        np.testing.assert_array_equal(parameter.numpy(), before[name])
+    everything = ClipConfig(rule="value", threshold=1.0).as_paddle(named)  # which no pattern selects
+    np.testing.assert_allclose(stepped(everything, model)["1.bias"], 1.0, rtol=1e-6)
+
+
 def test_patterns_go_by_the_models_names_or_by_paddles_own() -> None:
     model = paddle.nn.Linear(2, 1)
     config = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"])

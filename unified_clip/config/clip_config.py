@@ -70,6 +70,11 @@ class ClipConfig(OutcomeProperties, Settings):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ClipConfig) and self.model_dump() == other.model_dump()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.data().items())})"
+
+    __str__ = __repr__
+
     __hash__ = None  # type: ignore[assignment]  # as pydantic's models that hold lists
 
     def __reduce__(self) -> Any:
@@ -241,7 +246,8 @@ class ClipConfig(OutcomeProperties, Settings):
             return _integration("keras_optimizers").attach(self, optimizer, names)
         raise TypeError(
             f"{type(optimizer).__module__}.{type(optimizer).__qualname__} is not an optimizer of PyTorch or Keras. For "
-            "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, chain clip.as_optax()."
+            "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, use clip.as_optax(optimizer). "
+            "Elsewhere, clip the gradients: clip(grads)."
         )
 
     def as_paddle(self, names: Any = None) -> Any:

@@ -33,9 +33,12 @@ class GroupOutcome(NamedTuple):
     clipped: bool | None
     """Whether a gradient changed. None if it is unknown: for two different bounds, NaN elements, or a skipped step."""
 
+    def __str__(self) -> str:
+        return in_words(self.norm, None, self.coef, self.clipped)
+
 
 class ClipOutcome:
-    """The outcome of one clip. Reading the first number waits for the device."""
+    """The outcome of one clip. `print` shows it in one line. Reading the first number waits for the device."""
 
     def __init__(
         self,
@@ -67,6 +70,17 @@ class ClipOutcome:
         shown |= {name: count for name, count in (("nan", self.nan), ("inf", self.inf)) if count}
         shown |= {"parts": self.parts} if len(self._titles) > 1 else {}
         return f"ClipOutcome({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def __str__(self) -> str:
+        start = "" if self.step is None else f"step {self.step}: "
+        try:
+            text = in_words(self.norm, self.norm_clipped, self.coef, self.clipped, self.skipped)
+        except RuntimeError:
+            return f"{start}clipped inside a graph, which has no numbers yet"
+        counts = [f"{count} {name}" for count, name in ((self.nan, "NaN"), (self.inf, "infinite")) if count]
+        elements = f" (elements: {', '.join(counts)})" if counts else ""
+        parts = [f"{title or 'all others'}: {part}" for title, part in self.parts.items()]
+        return start + "; ".join([text + elements, *(parts if len(parts) > 1 and not self.skipped else [])])
 
     @property
     def norm(self) -> float:
@@ -161,6 +175,26 @@ class ClipOutcome:
         if greatest <= min(bounds):
             return False
         return True if greatest > max(bounds) else None
+
+
+def in_words(
+    norm: float | None,
+    norm_clipped: float | None,
+    coef: float | None,
+    clipped: bool | None,
+    skipped: bool = False,
+) -> str:
+    """Return the outcome of a clip in a few words, such as "norm 5, clipped to 1 (coefficient 0.2)"."""
+    if skipped:
+        effect = "the step is skipped"
+    elif clipped is None:
+        effect = "it is unknown whether a gradient changed"
+    elif not clipped:
+        effect = "unchanged"
+    else:
+        to = "" if norm_clipped is None else f" to {norm_clipped:.6g}"
+        effect = f"clipped{to}" + ("" if coef in (None, 1.0) else f" (coefficient {coef:.6g})")
+    return effect if norm is None else f"norm {norm:.6g}, {effect}"
 
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:

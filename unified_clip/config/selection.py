@@ -77,8 +77,8 @@ class ParameterSelection:
         name = self.name(leaf)
         if name is None:
             raise TypeError(
-                f"{leaf.place} has no name, and the configuration selects parameters by name. Pass "
-                "model.named_parameters(), a dict, (name, gradient) pairs, or names=."
+                f"The configuration selects parameters by name, and {leaf.place} has no name. Pass "
+                "model.named_parameters(), a dict, or (name, gradient) tuples. Or clip by clip.clipper(names=model)."
             )
         return self._part_of(name)
 

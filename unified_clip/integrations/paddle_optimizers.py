@@ -29,7 +29,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
 
     def __init__(self, settings: Settings, names: Any = None) -> None:
         self._settings = settings
-        self._clipper = Clipper(settings, _namer(names), unmatched=UNMATCHED if names is None else "")
+        namer = _namer(names, settings.uses_names)
+        self._clipper = Clipper(settings, namer, unmatched=UNMATCHED if names is None else "")
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __repr__(self) -> str:
@@ -91,10 +92,12 @@ class GradClip(OutcomeProperties, OptimizerClip):
 paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
-def _namer(names: Any) -> Namer:
+def _namer(names: Any, needs_all: bool) -> Namer:
     """Return a function that returns the name of a gradient in the user's `names`.
 
     It looks the name up by Paddle's own name of the parameter, because static programs have other objects.
+
+    needs_all: Raise ValueError for a parameter that is not in `names`, because patterns would not match its name.
     """
     check_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
@@ -102,8 +105,14 @@ def _namer(names: Any) -> Namer:
     if not isinstance(names, Mapping | None):
         raise TypeError(f"names is a {type(names).__name__}. Pass a Layer, or a dict of name to parameter.")
     by_own_name = {BACKEND.parameter_name(parameter): name for name, parameter in (names or {}).items()}
+    known = {*by_own_name, *by_own_name.values()}  # the clipper also looks up the names that this function returned
 
     def name_of(leaf: Leaf) -> str | None:  # a plain function: Clipper treats other callables as models
+        if needs_all and names is not None and leaf.name not in known:
+            raise ValueError(
+                f"The configuration selects parameters by name. The optimizer's parameter {leaf.name!r} is not in the "
+                "model or dict that as_paddle got. Pass the whole model: clip.as_paddle(model)."
+            )
         return by_own_name.get(leaf.name, leaf.name)
 
     return name_of

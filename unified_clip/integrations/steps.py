@@ -29,6 +29,10 @@ class LastStep(NamedTuple):
 
     skipped: bool
 
+    def __str__(self) -> str:
+        words = outcome.in_words(self.norm, self.norm_clipped, self.coef, self.clipped, self.skipped)
+        return f"step {self.step}: {words}"
+
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs."""
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)

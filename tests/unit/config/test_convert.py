@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -202,21 +204,41 @@ def test_import_prints_toml_and_says_the_notes_on_standard_error(capsys: pytest.
     [
         (
             'exclude = ["*.bias"]',
-            "Cannot export to Lightning: it does not support `exclude`. Remove it, or use `ClipCallback`.",
+            "Cannot export to Lightning: it does not support `exclude`. Remove it.",
         ),
         (
             'exclude = ["*.bias"]\nnonfinite = "skip"',
-            'Cannot export to Lightning: it does not support `exclude` or `nonfinite = "skip"`. Remove them, or use '
-            "`ClipCallback`.",
+            'Cannot export to Lightning: it does not support `exclude` or `nonfinite = "skip"`. Remove them.',
+        ),
+        (
+            'threshold = {schedule = "linear", start = 2.0, end = 1.0, steps = 9}',
+            "Cannot export to Lightning: it does not support a schedule. Set `threshold` to a number.",
         ),
     ],
 )
 def test_export_names_every_key_that_the_trainer_does_not_support(
     keys: str, message: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write("clip.toml", f'rule = "global_norm"\nthreshold = 1.0\n{keys}\n')
+    threshold = "" if "threshold" in keys else "threshold = 1.0\n"
+    path = write("clip.toml", f'rule = "global_norm"\n{threshold}{keys}\n')
     assert main(["config", "export", str(path), "--to", "lightning"]) == 2
-    assert capsys.readouterr() == ("", f"unified-clip: {message}\n")
+    python = (
+        "Or clip in Python: `clip = ClipConfig.load(FILE)`, then pass `ClipCallback(clip)` of "
+        "`unified_clip.integrations.lightning_callback` to the Trainer."
+    )
+    assert capsys.readouterr() == ("", f"unified-clip: {message} {python}\n")
+
+
+def test_each_suggested_clip_is_there() -> None:
+    """Of the modules and methods that messages suggest in place of an export."""
+    suggested = " ".join(trainer.instead for trainer in FORMATS.values())
+    modules, methods = (
+        set(re.findall(pattern, suggested)) for pattern in (r"`(unified_clip\.[\w.]+)`", r"clip\.(\w+)\(")
+    )
+    assert len(modules) == 3
+    assert methods == {"attach_to", "as_paddle", "as_optax"}
+    assert all(find_spec(module) for module in modules)
+    assert all(callable(getattr(ClipConfig, method)) for method in methods)
 
 
 @pytest.mark.parametrize("suffix", ["toml", "yaml", "json"])

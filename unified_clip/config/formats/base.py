@@ -87,8 +87,8 @@ class Format(ABC):
     """Why the meaning of the keys depends on the trainer's version. '' if it does not."""
 
     instead: ClassVar[str] = ""
-    """The class or function of unified_clip that clips in this trainer by any configuration. Error messages
-    suggest it."""
+    """An imperative phrase: how to clip in this trainer by a `ClipConfig` that is named `clip`. Error messages suggest
+    it. '' if unified_clip cannot clip there."""
 
     # -- where the trainer reads its keys
 
@@ -250,9 +250,13 @@ class Format(ABC):
             unsupported.append(f'`nonfinite = "{settings.nonfinite}"`')
         if not unsupported:
             return ""
-        instead = f", or use {self.instead}" if self.instead else ""
         pronoun = "it" if len(unsupported) == 1 else "them"
-        return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}{instead}."
+        return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}.{self._in_python}"
+
+    @property
+    def _in_python(self) -> str:
+        """A sentence about the same clip in Python code; '' if there is none."""
+        return f" Or clip in Python: `clip = ClipConfig.load(FILE)`, then {self.instead}." if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
         """Return an error if the format does not support the rule, threshold or norm_type; else ''."""
@@ -264,7 +268,7 @@ class Format(ABC):
             error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
             return "" if self.has_bounds else error
         if not isinstance(settings.threshold, float):
-            return "it does not support a schedule. Set `threshold` to a number."
+            return "it does not support a schedule. Set `threshold` to a number." + self._in_python
         if settings.rule == "value":
             return ""
         if not self.norm_types and settings.norm_type not in (None, 2.0):
@@ -296,6 +300,8 @@ class OwnFormat(Format):
         """Return the data that `write` returned as text in the format's own kind of file."""
 
 
+ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
+AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
 CHOOSE = "Set {}, or export to another format."
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each one, and attach it."
 

@@ -24,7 +24,7 @@ class Accelerate(Format):
     kinds = ("yaml", "json")
     source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
     newest = "1.15.0"
-    instead = "`clip_` of `unified_clip.integrations.accelerate_clip`"
+    instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config fsdp_config")
     clip_keys = (DEEPSPEED, MEGATRON)
     off = math.inf

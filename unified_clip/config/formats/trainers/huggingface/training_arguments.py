@@ -26,7 +26,10 @@ class HuggingFace(Format):
     kinds = ("yaml", "json")
     source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
     newest = "5.23.0"
-    instead = "`ClipCallback`"
+    instead = (
+        "pass `ClipCallback(clip)` of `unified_clip.integrations.transformers_callback` to the Trainer, with "
+        "max_grad_norm: 0"
+    )
     own_keys = paths("""
         accelerator_config activation_checkpointing dataloader_pin_memory ddp_find_unused_parameters deepspeed
         eval_strategy fsdp gradient_checkpointing push_to_hub tf32 torch_compile

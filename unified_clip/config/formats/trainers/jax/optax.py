@@ -47,7 +47,7 @@ class Optax(PythonFormat):
     package = "optax"
     source = "optax/transforms/_clipping.py"
     newest = "0.2.8"
-    instead = "`ClipConfig.as_optax`"
+    instead = "use `clip.as_optax(optimizer)`"
     rules = ("global_norm", "value")
     family = "paddle"
     zero = "zeros"

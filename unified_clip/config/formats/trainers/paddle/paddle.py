@@ -51,7 +51,7 @@ class Paddle(PythonFormat):
     package = "paddle"
     source = "python/paddle/nn/clip.py"
     newest = "3.3.1"
-    instead = "`ClipConfig.as_paddle`"
+    instead = "pass `grad_clip=clip.as_paddle(model)` to the optimizer"
     rules = ("global_norm", "norm", "value")
     family = "paddle"
     zero = "zeros"

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, imported_key, paths, words
+from ...base import AS_PADDLE, Format, FormatKey, Imported, imported_key, paths, words
 from .paddle import PER_TENSOR
 
 
@@ -17,6 +17,7 @@ class PaddleClas(Format):
     kinds = ("yaml",)
     source = "ppcls/optimizer/__init__.py"
     newest = "2.6.0"
+    instead = AS_PADDLE
     clip_keys = paths("Optimizer.clip_norm Optimizer.*.*.clip_norm")
     vocabulary = words("Global Arch Optimizer DataLoader Loss")
     rules = ("norm",)

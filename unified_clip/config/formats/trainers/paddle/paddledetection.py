@@ -9,7 +9,7 @@ from packaging.version import Version
 from ....._static_values import is_number
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, check_size, paths, rejected_key, words
+from ...base import AS_PADDLE, Format, FormatKey, Imported, check_size, paths, rejected_key, words
 from .paddle import PER_GROUP
 
 BUILDER = "OptimizerBuilder"
@@ -21,6 +21,7 @@ class PaddleDetection(Format):
     kinds = ("yaml",)
     source = "ppdet/optimizer/optimizer.py"
     newest = "2.6.0"
+    instead = AS_PADDLE
     own_keys = paths(BUILDER)
     clip_keys = ((BUILDER, NORM), (BUILDER, VALUE), (BUILDER, "optimizer", NORM), (BUILDER, "optimizer", VALUE))
     vocabulary = words("_BASE_ LearningRate architecture TrainReader epoch metric snapshot_epoch")

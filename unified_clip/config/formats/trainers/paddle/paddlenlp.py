@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, FormatKey, Imported, default_note, paths
+from ...base import AS_PADDLE, Format, FormatKey, Imported, default_note, paths
 from ..huggingface.training_arguments import TRAINING_ARGUMENTS
 
 
@@ -16,6 +16,7 @@ class PaddleNLP(Format):
     kinds = ("json", "yaml")
     source = "paddlenlp/trainer/trainer.py, paddleformers/trainer/trainer.py"
     newest = "2.8.1"
+    instead = AS_PADDLE
     own_keys = paths("""
         tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_config sep_parallel_degree sharding
         sharding_parallel_degree sharding_parallel_config unified_checkpoint

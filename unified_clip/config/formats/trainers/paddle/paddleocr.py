@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Rule, Settings
-from ...base import Format, FormatKey, Imported, rejected_key, words
+from ...base import AS_PADDLE, Format, FormatKey, Imported, rejected_key, words
 from .paddle import PER_TENSOR, zero_of
 
 TENSOR, GLOBAL = "clip_norm", "clip_norm_global"
@@ -19,6 +19,7 @@ class PaddleOCR(Format):
     kinds = ("yaml",)
     source = "ppocr/optimizer/__init__.py"
     newest = "3.7.0"
+    instead = AS_PADDLE
     clip_keys = (("Optimizer", TENSOR), ("Optimizer", GLOBAL))
     vocabulary = words("Global Architecture Optimizer Train Eval PostProcess Loss")
     rules = ("norm", "global_norm")

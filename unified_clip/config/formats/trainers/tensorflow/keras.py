@@ -28,7 +28,7 @@ class Keras(Format):
     kinds = ("json",)
     source = "keras/src/optimizers/base_optimizer.py; 2.3.1: keras/optimizers.py"
     newest = "3.15.1"
-    instead = "`ClipConfig.attach_to`"
+    instead = "call `clip.attach_to(optimizer)`"
     clip_keys = paths(" ".join(NAMES))
     vocabulary = words("learning_rate class_name config name optimizer compile_config")
     rules = tuple(KEYS)

@@ -10,7 +10,18 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings, is_off
-from ...base import CHOOSE, Format, FormatKey, Imported, imported_key, paths, read_norm_type, rejected_key, words
+from ...base import (
+    ATTACH,
+    CHOOSE,
+    Format,
+    FormatKey,
+    Imported,
+    imported_key,
+    paths,
+    read_norm_type,
+    rejected_key,
+    words,
+)
 
 TABLE = ("SOLVER", "CLIP_GRADIENTS")
 DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYPE": 2.0}
@@ -21,6 +32,7 @@ class Detectron2(Format):
     kinds = ("yaml",)
     source = "detectron2/config/defaults.py, detectron2/solver/build.py"
     newest = "0.6"
+    instead = ATTACH
     own_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.IMS_PER_BATCH")
     clip_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.CLIP_GRADIENTS.CLIP_VALUE SOLVER.CLIP_GRADIENTS.CLIP_TYPE")
     vocabulary = words("SOLVER MODEL DATASETS DATALOADER INPUT TEST _BASE_ OUTPUT_DIR")

@@ -26,7 +26,7 @@ class Lightning(Format):
     kinds = ("yaml", "json")
     source = "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies"
     newest = "2.6.6"
-    instead = "`ClipCallback`"
+    instead = "pass `ClipCallback(clip)` of `unified_clip.integrations.lightning_callback` to the Trainer"
     own_keys = tuple(
         (*place, key)
         for place in (("trainer",), ("fit", "trainer"))

@@ -14,6 +14,7 @@ from ....._static_values import Target, UnknownValueError, evaluate
 from ....documents import Document, Key
 from ....schema import Settings, is_off
 from ...base import (
+    ATTACH,
     SEVERAL_OPTIMIZERS,
     FormatKey,
     Imported,
@@ -56,6 +57,7 @@ class MMEngine(OwnFormat):
     kinds = ("python",)
     source = "mmengine/optim/optimizer/optimizer_wrapper.py"
     newest = "0.10.7"
+    instead = ATTACH
     own_keys = paths("optim_wrapper optimizer_config")
     clip_keys = paths("optim_wrapper.clip_grad optim_wrapper.*.clip_grad")
     foreign_keys = (MMCV,)

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ...base import ATTACH, Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
 
 class Timm(Format):
@@ -16,6 +16,7 @@ class Timm(Format):
     kinds = ("yaml",)
     source = "timm: train.py, timm/utils/clip_grad.py, timm/optim/lamb.py"
     newest = "1.0.31"
+    instead = ATTACH
     own_keys = paths("aug_repeats bce_loss clip_mode crop_pct model_ema_decay opt_betas opt_kwargs remode reprob")
     clip_keys = paths("clip_grad clip_mode")
     mode_keys = words("clip_mode")

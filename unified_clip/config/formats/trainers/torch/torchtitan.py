@@ -10,7 +10,7 @@ from packaging.version import Version
 from .....errors import ConfigError
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...base import ATTACH, Format, FormatKey, Imported, default_note, paths, rejected_key, words
 
 KEYS = ("training", "max_norm")
 NO_FILES = Version("0.3.0")
@@ -22,6 +22,7 @@ class TorchTitan(Format):
     kinds = ("toml",)
     source = "torchtitan/config/job_config.py, torchtitan/distributed/utils.py"
     newest = "0.2.0"  # the newest version that reads configuration files
+    instead = ATTACH
     own_keys = paths(
         "training.max_norm training.local_batch_size parallelism.data_parallel_shard_degree job.dump_folder"
     )
