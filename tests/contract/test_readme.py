@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
+import numpy as np
 import pytest
 from support.kits import KITS, Kit
+from support.trainers.configured_calls import OF_FRAMEWORK, run
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -33,11 +36,51 @@ def test_the_example_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
         assert kit.bits(namespace["same_norm"]) == kit.bits(namespace["norm"])
 
 
-def test_the_example_of_a_configuration_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def clip_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new folder, with clip.toml as the README has it."""
     pytest.importorskip("pydantic")
+    (text,) = re.findall(r"((?:^    .*\n)*)", README.read_text().partition(f"{CONFIGURATION}\n\n")[2], re.MULTILINE)[:1]
+    assert text.startswith("    # clip.toml\n")
+    (tmp_path / "clip.toml").write_text(dedent(text), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("clip_toml")
+def test_the_example_of_a_configuration_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = examples_under(CONFIGURATION)
     exec(example, {})
     assert re.findall(r"# prints (.*)", example) == [capsys.readouterr().out.strip()]
+    from unified_clip import ClipConfig
+
+    (other,) = re.findall(r"# or (.*)", example)
+    assert eval(other, {"ClipConfig": ClipConfig}).exclude == ClipConfig.load("clip.toml").exclude
+
+
+def calls() -> list[tuple[str, str]]:
+    """What the user has, and the call, in the table about configurations."""
+    section = README.read_text().partition(f"{CONFIGURATION}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (.*) \| `(.*)` \|$", section, re.MULTILINE)
+
+
+def test_the_table_has_calls_for_all_frameworks() -> None:
+    assert [call.partition("(")[0] for _, call in calls()] == [
+        "clip", "clip.clip_", "clip.attach_to", "grad_clip=clip.as_paddle", "clip.as_optax",
+    ]  # fmt: skip
+    assert all(any(name in have for have, _ in calls()) for name in OF_FRAMEWORK)
+
+
+@pytest.mark.usefixtures("clip_toml")
+@pytest.mark.parametrize(("have", "call"), calls())
+def test_a_call_of_the_table_clips_what_is_not_excluded(kit: Kit, have: str, call: str) -> None:
+    named = [framework for name, framework in OF_FRAMEWORK.items() if name in have]
+    if named and kit.name not in named:
+        pytest.skip(f"it is for {have}")
+    from unified_clip import ClipConfig
+
+    clipped = run(kit, call, ClipConfig.load("clip.toml"))
+    np.testing.assert_allclose(clipped["weight"].ravel(), 0.5**0.5, rtol=1e-6)
+    assert clipped["bias"].tolist() == [3.0]
 
 
 def test_what_the_readme_names_is_there() -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -35,10 +36,66 @@ def test_the_files_are_read(text: str) -> None:
     ClipConfig.loads(text)
 
 
+def names_of_rows(heading: str) -> set[str]:
+    section = PAGE.partition(f"\n{heading}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
 def test_every_key_is_there() -> None:
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", PAGE, re.MULTILINE)
-    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert told == set(Settings.model_fields)
+    assert names_of_rows("## The keys") == set(Settings.model_fields)
+
+
+def test_every_attribute_of_the_last_clip_is_there() -> None:
+    clip = ClipConfig(rule="none")
+    clip([])
+    assert names_of_rows("## Logging and monitoring") == {name for name in dir(clip.last) if name[0] != "_"} - {
+        "metrics"
+    }
+
+
+def test_every_block_of_the_page_is_executed() -> None:
+    kinds = re.findall(r"```(\w+)\n", PAGE)
+    assert kinds.count("python") == len(EXAMPLES)
+    assert kinds.count("toml") == len(TOML)
+    assert kinds.count("text") == len(EXAMPLES) + 1  # an error
+    assert kinds.count("console") == 1
+
+
+SETTING = "## One configuration for all teams"
+README = (DOCS.parent / "README.md").read_text(encoding="utf-8").partition(SETTING)[2].partition("\n## ")[0]
+README_TOML, README_COMMANDS = ("".join(block) for block in re.findall(r"(?:^    .*\n)+", README, re.MULTILINE))
+README_FILE = 'echo \'{"train_batch_size": 8, "gradient_clipping": 0.5}\' > ds_config.json'
+COMMANDS = {
+    "README": dedent(README_COMMANDS).splitlines(),
+    "config.md": [README_FILE, *re.findall(r"^\$ (.*)", PAGE, re.MULTILINE)],
+}
+
+
+@pytest.mark.parametrize("page", COMMANDS)
+def test_the_commands_run_as_printed(tmp_path: Path, page: str) -> None:
+    (tmp_path / "clip.toml").write_text(dedent(README_TOML) if page == "README" else TOML[0], encoding="utf-8")
+    assert README_FILE in COMMANDS[page]
+    assert len(COMMANDS[page]) >= 4
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONSAFEPATH": "1",
+        "PYTHON": sys.executable,
+    }
+    begin = 'unified-clip() { "$PYTHON" -m unified_clip "$@"; }; '
+    printed = ""
+    for command in COMMANDS[page]:
+        run = ["bash", "-c", begin + command]
+        done = subprocess.run(run, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout + done.stderr
+    assert ClipConfig.load(tmp_path / "ds.toml").threshold == 0.5
+    for text in (
+        "gradient_clipping_threshold: 0.5",
+        "differ by at most 1e-06 / n",
+        "Parameters named *, except *.bias",
+    ):
+        assert text in printed
 
 
 def test_the_refusal_is_the_one_that_is_shown() -> None:
