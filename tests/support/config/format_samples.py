@@ -29,6 +29,9 @@ class Sample:
     settings: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
     error: str | None = None
+    shows: str = ""
+    """misplaced: a clip key that the trainer does not read there. absent: no clip key. unrelated: none of its keys."""
+
     recognised: bool = True
     """Whether the format can be inferred from the file."""
 

@@ -94,11 +94,11 @@ def test_errors_in_an_own_file_name_the_line(write: Write) -> None:
 
 def test_an_unknown_format_is_refused_with_those_that_are_known() -> None:
     for attempt in (
-        lambda: ClipConfig.import_from(ZERO, "fairseq@1"),
-        lambda: ClipConfig(rule="none").export_to("fairseq"),
+        lambda: ClipConfig.import_from(ZERO, "nothing@1"),
+        lambda: ClipConfig(rule="none").export_to("nothing"),
     ):
         with pytest.raises(
-            ConfigError, match=r"^'fairseq' is not a format\. Pass one of deepspeed, hf, .*unified_clip\.$"
+            ConfigError, match=r"^'nothing' is not a format\. Pass one of accelerate, .*unified_clip\.$"
         ):
             attempt()
 
@@ -113,7 +113,8 @@ def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, te
 
 def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(write: Write) -> None:
     with pytest.raises(
-        ConfigError, match=r"^a\.json: .* clip keys are in the formats hf and paddlenlp\. .*--from " r"hf\.$"
+        ConfigError,
+        match=r"^a\.json: .* clip keys are in the formats hf, llama_factory and paddlenlp\. .*--from " r"hf\.$",
     ):
         ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from support.config.format_samples import SAMPLES, Sample
 
 from unified_clip import ClipConfig, ConfigError
 from unified_clip.cli import main
 from unified_clip.config.formats import FORMATS
-from unified_clip.config.formats.base import OwnFormat
 
 
 def written(directory: Path, name: str, text: str) -> Path:
@@ -90,8 +91,29 @@ MISPLACED = [
 ]
 
 
+def shows(what: str) -> list[Sample]:
+    return [sample for sample in SAMPLES if sample.shows == what]
+
+
+@pytest.mark.parametrize("sample", shows("misplaced"), ids=str)
+def test_a_sample_with_a_misplaced_clip_key_names_its_line(sample: Sample) -> None:
+    assert sample.error is not None
+    assert re.match(rf"{re.escape(sample.file)}, line \d+, [^:]+: {re.escape(sample.format.title)} ", sample.error)
+
+
+@pytest.mark.parametrize("sample", shows("unrelated"), ids=str)
+def test_a_sample_without_any_key_of_the_trainer_says_so(sample: Sample) -> None:
+    assert f"it has no key of {sample.format.title}, so it may not be one of its files" in str(sample.error)
+
+
+@pytest.mark.parametrize("sample", shows("absent"), ids=str)
+def test_a_sample_without_a_clip_key_says_so(sample: Sample) -> None:
+    assert "default" in " ".join([*sample.notes, sample.error or ""])
+
+
 def test_every_format_with_keys_of_its_own_is_shown() -> None:
-    assert {case[0] for case in MISPLACED} == {name for name, trainer in FORMATS.items() if trainer.clip_keys}
+    shown = {case[0] for case in MISPLACED} | {sample.format.name for sample in shows("misplaced")}
+    assert shown == {name for name, trainer in FORMATS.items() if trainer.clip_keys}
     assert {name for name, trainer in FORMATS.items() if not trainer.clip_keys} == {"optax", "paddle"}, "Python source"
 
 
@@ -176,28 +198,35 @@ def test_what_only_resembles_a_clip_key_is_no_clip_key(name: str, file: str, tex
     assert not any("another clip setting" in note for note in config.provenance.notes)
 
 
-@pytest.mark.parametrize("name", [name for name, trainer in FORMATS.items() if not isinstance(trainer, OwnFormat)])
+ABSENT = {
+    "deepspeed": '{"train_batch_size": 8}',
+    "hf": "output_dir: out\n",
+    "accelerate": "distributed_type: MEGATRON_LM\n",
+    "lightning": "trainer:\n  max_epochs: 3\n",
+    "torchtitan": "[training]\nsteps = 3\n",
+    "detectron2": "SOLVER:\n  IMS_PER_BATCH: 2\n",
+    "timm": "opt: sgd\n",
+    "keras": '{"class_name": "Adam", "config": {"learning_rate": 0.1}}',
+    "maxtext": "run_name: a\n",
+    "paddlenlp": '{"output_dir": "out"}',
+    "paddledetection": "OptimizerBuilder:\n  optimizer: {type: SGD}\n",
+    "paddleclas": "Arch: {name: R}\nOptimizer: {name: SGD}\n",
+    "paddleocr": "Architecture: {name: R}\nOptimizer: {name: SGD}\n",
+}
+
+
+def test_every_format_shows_a_file_without_a_clip_key() -> None:
+    shown = ABSENT.keys() | {sample.format.name for sample in shows("absent")}
+    assert shown == {name for name, trainer in FORMATS.items() if trainer.clip_keys} - {"megatron", "mmengine"}
+
+
+@pytest.mark.parametrize("name", sorted(ABSENT))
 def test_a_file_without_a_clip_key_says_so(name: str, tmp_path: Path) -> None:
-    texts = {
-        "deepspeed": '{"train_batch_size": 8}',
-        "hf": "output_dir: out\n",
-        "accelerate": "distributed_type: MEGATRON_LM\n",
-        "lightning": "trainer:\n  max_epochs: 3\n",
-        "torchtitan": "[training]\nsteps = 3\n",
-        "detectron2": "SOLVER:\n  IMS_PER_BATCH: 2\n",
-        "timm": "opt: sgd\n",
-        "keras": '{"class_name": "Adam", "config": {"learning_rate": 0.1}}',
-        "maxtext": "run_name: a\n",
-        "paddlenlp": '{"output_dir": "out"}',
-        "paddledetection": "OptimizerBuilder:\n  optimizer: {type: SGD}\n",
-        "paddleclas": "Arch: {name: R}\nOptimizer: {name: SGD}\n",
-        "paddleocr": "Architecture: {name: R}\nOptimizer: {name: SGD}\n",
-    }
     suffix = {"toml": "toml", "json": "json", "yaml": "yaml"}[
-        "json" if texts[name][0] == "{" else FORMATS[name].kinds[0]
+        "json" if ABSENT[name][0] == "{" else FORMATS[name].kinds[0]
     ]
     suffix = "yaml" if name == "accelerate" else suffix
-    path = written(tmp_path, f"a.{suffix}", texts[name])
+    path = written(tmp_path, f"a.{suffix}", ABSENT[name])
     config = ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
     assert config.provenance is not None
     assert any("default" in note for note in config.provenance.notes)

@@ -78,3 +78,10 @@ def test_what_was_imported_is_exported_with_the_same_meaning(sample: Sample, tmp
     version = sample.version or str(Version(sample.format.newest))
     again = ClipConfig.import_from(written, f"{sample.format.name}@{version}")
     assert again.meaning == Settings.model_validate(sample.settings).meaning
+
+
+def test_there_are_300_files_of_20_trainers() -> None:
+    """Files of a trainer: `recognised` as its own, or read with `--from`, but for those that show another's file."""
+    files = {sample.path for sample in SAMPLES if sample.shows != "unrelated"}
+    assert len(files) >= 300
+    assert len({path.parent for path in files}) >= 20

@@ -86,6 +86,9 @@ class Format(ABC):
     needs_version: ClassVar[str] = ""
     """Why the meaning of the keys depends on the trainer's version. '' if it does not."""
 
+    extends: ClassVar[str] = ""
+    """The name of the format whose keys this trainer has too. A file that both recognise is in this format."""
+
     instead: ClassVar[str] = ""
     """An imperative phrase: how to clip in this trainer by a `ClipConfig` that is named `clip`. Error messages suggest
     it. '' if unified_clip cannot clip there."""

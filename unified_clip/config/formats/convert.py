@@ -127,7 +127,7 @@ def named(path: Path, name: str) -> Candidate:
     else:
         raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.")
     names = _names(recognising(path))
-    if names and trainer.name not in names:
+    if names and not {trainer.name, trainer.extends} & {*names}:
         likely = " or ".join(names)
         raise ConfigError(f"{path.name} looks like {likely}, not like {trainer.name}. Pass --from {likely}.")
     return trainer, document
@@ -141,9 +141,8 @@ def _detect(path: Path) -> Candidate:
     if names := _names(candidates):
         raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.")
     if names := _with_clip_keys(path):
-        advice = (
-            f"Its clip keys are in the formats {' and '.join(names)}. Choose one of them, such as --from {names[0]}."
-        )
+        several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+        advice = f"Its clip keys are in the formats {several}. Choose one of them, such as --from {names[0]}."
     else:
         advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
     raise ConfigError(f"{path.name}: cannot infer the format. {advice}")
@@ -154,7 +153,16 @@ def _names(candidates: list[Candidate]) -> list[str]:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format."""
+    """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format.
+
+    A format that another one of them extends is left out.
+    """
+    candidates = _candidates(path)
+    extended = {trainer.extends for trainer, _ in candidates if trainer}
+    return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
+
+
+def _candidates(path: Path) -> list[Candidate]:
     kind, text = KINDS.get(path.suffix.lower()), documents.read_text(path)
     if kind is not None:
         document = documents.parse(text, kind, path.name)

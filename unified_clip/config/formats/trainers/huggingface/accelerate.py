@@ -25,7 +25,7 @@ class Accelerate(Format):
     source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
     newest = "1.15.0"
     instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
-    own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config fsdp_config")
+    own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config")
     clip_keys = (DEEPSPEED, MEGATRON)
     off = math.inf
     keys = (

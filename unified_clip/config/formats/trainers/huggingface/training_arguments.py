@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 from packaging.version import Version
 
 from ....documents import Document
@@ -18,12 +21,13 @@ TRAINING_ARGUMENTS = words("""
 NULL_FAILS = Version("5.0.0.dev0")
 """From this version on, training fails with null. In earlier versions, null switches clipping off."""
 
+WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
 PRIVATE = ("noise_multiplier", "target_epsilon")
 
 
 class HuggingFace(Format):
     name, title = "hf", "Hugging Face's TrainingArguments"
-    kinds = ("yaml", "json")
+    kinds: ClassVar[tuple[str, ...]] = ("yaml", "json")
     source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
     newest = "5.23.0"
     instead = (
@@ -37,8 +41,9 @@ class HuggingFace(Format):
     clip_keys = paths("max_grad_norm")
     foreign_keys = paths("deepspeed.gradient_clipping")
     vocabulary = TRAINING_ARGUMENTS
+    optimizer_key: ClassVar[str] = "optim"
     needs_version = "max_grad_norm = null switches clipping off in transformers 4, and fails in 5"
-    keys = (
+    keys: ClassVar[Sequence[FormatKey]] = (
         FormatKey("max_grad_norm", "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
         imported_key("max_grad_norm: null", "off", versions="below 5"),
         rejected_key("max_grad_norm: null", "training fails: null is compared with 0", versions="5 and later"),
@@ -68,10 +73,10 @@ class HuggingFace(Format):
                 advice = 'Import that configuration, or set gradient_clipping = "auto" in it.'
                 raise document.wrong(["deepspeed"], f"DeepSpeed clips by its own configuration. {advice}")
             notes.append("DeepSpeed clips, and takes gradient_clipping from max_grad_norm.")
-        optimizer = str(document.get("optim"))
+        optimizer = str(document.get(self.optimizer_key))
         if optimizer in ("lomo", "adalomo") or optimizer.endswith("_layerwise"):
-            advice = 'Write a clip configuration with rule = "none".'
-            raise document.wrong(["optim"], f"{optimizer} steps during backward, before Trainer clips. {advice}")
+            problem = f"{optimizer} steps during backward, before Trainer clips. {WITHOUT_CLIPPING}"
+            raise document.wrong([self.optimizer_key], problem)
         if optimizer == "adafactor":
             notes.append("adafactor also clips its update by root mean square. That is not imported.")
         return Imported(self.settings("global_norm", threshold), notes)

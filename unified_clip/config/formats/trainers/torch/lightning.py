@@ -6,8 +6,8 @@ Hydra's configuration of a Trainer (`_target_: lightning.pytorch.Trainer`) has t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Sequence, Set
+from typing import Any, ClassVar
 
 from packaging.version import Version
 
@@ -23,20 +23,22 @@ HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
 
 class Lightning(Format):
     name, title = "lightning", "Lightning"
-    kinds = ("yaml", "json")
+    kinds: ClassVar[tuple[str, ...]] = ("yaml", "json")
     source = "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies"
     newest = "2.6.6"
     instead = "pass `ClipCallback(clip)` of `unified_clip.integrations.lightning_callback` to the Trainer"
-    own_keys = tuple(
+    own_keys: ClassVar[Sequence[tuple[str, ...]]] = tuple(
         (*place, key)
         for place in (("trainer",), ("fit", "trainer"))
         for key in (VALUE, "max_epochs", "max_steps", "accelerator", "fast_dev_run", "limit_train_batches")
     )
-    clip_keys = paths(f"trainer.{VALUE} trainer.{ALGORITHM} fit.trainer.{VALUE} fit.trainer.{ALGORITHM}")
+    clip_keys: ClassVar[Sequence[tuple[str, ...]]] = paths(
+        f"trainer.{VALUE} trainer.{ALGORITHM} fit.trainer.{VALUE} fit.trainer.{ALGORITHM}"
+    )
     mode_keys = words(ALGORITHM)
-    vocabulary = words("trainer fit seed_everything ckpt_path")
+    vocabulary: ClassVar[Set[str]] = words("trainer fit seed_everything ckpt_path")
     rules = ("global_norm", "value")
-    keys = (
+    keys: ClassVar[Sequence[FormatKey]] = (
         FormatKey("trainer.gradient_clip_val", "the threshold, for each optimizer; null, 0 or less: off", "null"),
         FormatKey("trainer.gradient_clip_algorithm: norm", "the global norm, PyTorch's rule", "norm"),
         FormatKey("trainer.gradient_clip_algorithm: value", "each element"),

@@ -1,0 +1,39 @@
+"""Axolotl's YAML format: `max_grad_norm`, which it passes to Hugging Face's TrainingArguments."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from packaging.version import Version
+
+from ....documents import Document
+from ...base import FormatKey, Imported, imported_key, paths, rejected_key
+from .training_arguments import HuggingFace
+
+
+class Axolotl(HuggingFace):
+    name, title = "axolotl", "Axolotl"
+    kinds = ("yaml",)
+    source = "src/axolotl/core/builders/base.py, src/axolotl/utils/schemas/training.py"
+    newest = "0.18.0"
+    extends = "hf"
+    instead = ""
+    own_keys = paths("""
+        dataset_prepared_path sample_packing pad_to_sequence_len lora_target_linear sequence_len val_set_size
+        evals_per_epoch saves_per_epoch
+    """)
+    vocabulary = HuggingFace.vocabulary | {"base_model", "datasets", "adapter", "micro_batch_size", "num_epochs"}
+    optimizer_key = "optimizer"
+    needs_version = ""
+    keys = (
+        FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
+        imported_key("max_grad_norm: null", "is not passed on: HF's default applies", "1.0"),
+        rejected_key("deepspeed", "DeepSpeed clips, by its own configuration: import that"),
+        rejected_key("optimizer: lomo, ..._layerwise", "steps in backward; Trainer clips later, without effect"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        if document.has("max_grad_norm") and document.get("max_grad_norm") is None:
+            data = {key: value for key, value in document.data.items() if key != "max_grad_norm"}
+            document = dataclasses.replace(document, data=data)
+        return super().read(document, version)

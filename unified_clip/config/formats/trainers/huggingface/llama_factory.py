@@ -1,0 +1,69 @@
+"""LLaMA-Factory's YAML and JSON format: Hugging Face's TrainingArguments, and keys of its own."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from ....documents import Document
+from ...base import FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from .training_arguments import WITHOUT_CLIPPING, HuggingFace
+
+LAYERWISE = ("galore_layerwise", "apollo_layerwise")
+V1_KEYS = ("dist_config", "kernel_config", "sample_backend", "batching_strategy")
+"""Keys that only the trainer of llamafactory/v1 has."""
+
+
+class LlamaFactory(HuggingFace):
+    name, title = "llama_factory", "LLaMA-Factory"
+    source = "src/llamafactory/hparams, src/llamafactory/train, src/llamafactory/v1/core/base_trainer.py"
+    newest = "0.9.5"
+    extends = "hf"
+    instead = ""
+    own_keys = paths("""
+        finetuning_type cutoff_len lora_target pure_bf16 use_badam use_galore use_apollo dataset_dir plot_loss
+        sample_backend kernel_config dist_config
+    """)
+    vocabulary = HuggingFace.vocabulary | {
+        "stage",
+        "template",
+        "dataset",
+        "model_name_or_path",
+        "model",
+        "train_dataset",
+    }
+    needs_version = ""
+    keys = (
+        FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
+        rejected_key("max_grad_norm: null", "depends on transformers: off in 4, fails in 5"),
+        rejected_key("max_grad_norm: 0, with stage: ppo", "TRL's PPO makes all gradients 0"),
+        rejected_key(", ".join(LAYERWISE), "steps in backward, before clipping"),
+        rejected_key("export_dir, without stage", "the file exports a model, and trains nothing"),
+        rejected_key("deepspeed", "DeepSpeed clips, by its own configuration: import that"),
+        imported_key(", ".join(V1_KEYS), "the trainer of v1: the same, but 0 makes all gradients 0", "1.0"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        if document.get("export_dir") is not None and not document.has("stage"):
+            problem = "the file exports a model, and trains nothing. Import the file of its training."
+            raise document.wrong(["export_dir"], problem)
+        for name in LAYERWISE:
+            if document.get(name) is True:
+                raise document.wrong([name], f"it steps during backward, before clipping. {WITHOUT_CLIPPING}")
+        if document.get("max_grad_norm", default=1.0) is None:
+            raise document.wrong(["max_grad_norm"], "null is off with transformers 4, and fails with 5. Set a number.")
+        if any(document.has(name) for name in V1_KEYS):
+            return self._v1(document)
+        imported = super().read(document, version)
+        if document.get("stage") == "ppo" and imported.settings["rule"] == "none":
+            raise document.wrong(["max_grad_norm"], "TRL's PPO makes all gradients 0 with it. Set inf to clip nothing.")
+        return imported
+
+    def _v1(self, document: Document) -> Imported:
+        if document.has("dist_config") and str(document.get("dist_config", "name")) == "deepspeed":
+            raise document.wrong(
+                ["dist_config"], "DeepSpeed clips by its own configuration. Import that configuration."
+            )
+        threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, zero="zeros", null="error")
+        notes = default_note(document, ["max_grad_norm"], "LLaMA-Factory clips at 1.0")
+        notes.append("The trainer of v1 skips steps whose norm is not finite.")
+        return Imported(self.settings("global_norm", threshold), notes)

@@ -1,0 +1,106 @@
+"""PaddleSpeech's YAML format: `global_grad_clip`, `grad_clip`, `generator_grad_norm`, `optimizer.max_grad_norm`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document, Key
+from ....schema import FamilyName, Settings
+from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, imported_key, paths, rejected_key, words
+
+SPEECH, SIMPLE, TTS = ("global_grad_clip",), ("grad_clip",), ("optimizer", "max_grad_norm")
+GAN = (("generator_grad_norm",), ("discriminator_grad_norm",))
+DIFFUSION = ("ds_grad_norm",)
+AMP = Version("1.4.2")
+"""From this version on, models with an encoder clip by paddle.nn.utils.clip_grad_norm_, whose rule is PyTorch's."""
+
+
+class PaddleSpeech(Format):
+    name, title = "paddlespeech", "PaddleSpeech"
+    kinds = ("yaml",)
+    source = (
+        "paddlespeech/s2t/exps, paddlespeech/t2s/exps, paddlespeech/t2s/training/optimizer.py, paddlespeech/kws/exps"
+    )
+    newest = "1.5.0"
+    own_keys = paths(
+        "global_grad_clip ds_grad_norm generator_scheduler_params.learning_rate vocab_filepath spm_model_prefix"
+    )
+    clip_keys = (SPEECH, SIMPLE, TTS, *GAN, DIFFUSION)
+    vocabulary = words("""
+        encoder decoder encoder_conf decoder_conf accum_grad optim optim_conf scheduler scheduler_conf train_manifest
+        fs n_shift n_mels model updater optimizer max_epoch num_snapshots backbone n_epoch
+    """)
+    family = "paddle"
+    zero = "zeros"
+    keys = (
+        FormatKey("global_grad_clip", "s2t, DeepSpeech2: the global norm, Paddle's rule; 0: zeros"),
+        imported_key("global_grad_clip, with encoder", "s2t: the same", versions="below 1.4.2"),
+        imported_key("global_grad_clip, with encoder", "s2t: PyTorch's rule; 0: off", versions="1.4.2 and later"),
+        FormatKey("grad_clip", "kws, ERNIE-SAT, WaveRNN: the global norm, Paddle's rule; 0: zeros"),
+        imported_key("optimizer.max_grad_norm", "t2s: the global norm, Paddle's rule; 0 or null: off", "null"),
+        imported_key("generator_grad_norm, discriminator_grad_norm", "GANs: one threshold for both; 0 or less: off"),
+        rejected_key(
+            "generator_grad_norm, discriminator_grad_norm, of different values", "two optimizers, each with its own"
+        ),
+        imported_key("ds_grad_norm", "DiffSinger: of the optimizer of its diffusion model only"),
+    )
+
+    def recognises(self, document: Document) -> bool:
+        if super().recognises(document):
+            return True
+        backbone = document.get("backbone") if document.has("backbone") else None
+        if isinstance(backbone, str) and backbone.startswith("paddlespeech."):
+            return True
+        optimizer = document.get("optimizer") if document.has("optimizer") else {}
+        is_tts = document.has("fs") and document.has("n_shift")
+        return is_tts and (document.has("grad_clip") or (isinstance(optimizer, dict) and "optim" in optimizer))
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        places = [place for place in self.clip_keys if document.has(*place)]
+        if not places:
+            return self._absent(document)
+        if set(places) <= set(GAN):
+            return self._gan(document, places)
+        if len(places) > 1:
+            raise document.wrong(places[1], f"the file sets {'.'.join(map(str, places[0]))} too. Remove one of them.")
+        place = places[0]
+        if place == SPEECH and document.has("encoder"):
+            return self._encoder(document, version)
+        zero: Zero = "off" if place == TTS else "zeros"
+        null: Any = "off" if place == TTS else "error"
+        threshold = self.read_threshold(document, place, zero=zero, negative="error", null=null, infinite="error")
+        notes = ["ds_grad_norm clips the gradients of the diffusion model only."] if place == DIFFUSION else []
+        return Imported(self.settings("global_norm", threshold), notes)
+
+    def _absent(self, document: Document) -> Imported:
+        if document.has("optimizer") or document.has("fs2_optimizer"):
+            return Imported(
+                {"rule": "none"}, ["The file sets no max_grad_norm. By default, PaddleSpeech clips nothing."]
+            )
+        raise document.wrong([], "PaddleSpeech has no default for this recipe, and training fails. Set its clip key.")
+
+    def _encoder(self, document: Document, version: Version | None) -> Imported:
+        """Read the key of models with an encoder."""
+        family: FamilyName = "paddle" if version is not None and version < AMP else "pytorch"
+        zero: Zero = "zeros" if family == "paddle" else "off"
+        notes = [] if version else ["Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."]
+        threshold = self.read_threshold(document, SPEECH, zero=zero, negative="error", null="error")
+        return Imported(self.settings("global_norm", threshold, family=family), notes)
+
+    def _gan(self, document: Document, places: Sequence[tuple[Key, ...]]) -> Imported:
+        thresholds = [self.read_threshold(document, place, zero="off", null="error") for place in places]
+        if len(set(thresholds)) > 1:
+            raise document.wrong(places[1], f"it differs from {places[0][0]}: {SEVERAL_OPTIMIZERS}")
+        notes = (
+            ["Each optimizer clips by itself. Attach the configuration to both."] if thresholds[0] is not None else []
+        )
+        return Imported(self.settings("global_norm", thresholds[0]), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        if threshold is None:
+            return {TTS[0]: {TTS[1]: None}}
+        return {SPEECH[0]: threshold}

@@ -1,0 +1,1 @@
+"""The formats of trainers for reinforcement learning."""

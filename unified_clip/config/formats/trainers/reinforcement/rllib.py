@@ -1,0 +1,104 @@
+"""RLlib's YAML format: `config.grad_clip` and `config.grad_clip_by` of an experiment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from .....errors import ConfigError
+from ....documents import Document, Key
+from ....schema import Rule, Settings
+from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+
+KEY, MODE = "grad_clip", "grad_clip_by"
+RULES: dict[str, Rule] = {"global_norm": "global_norm", "norm": "norm", "value": "value"}
+MODES: dict[str | None, str] = {rule: mode for mode, rule in RULES.items()}
+
+NEW_STACK = Version("2.40")
+"""From this version on, RLlib's new API stack is the default. The old one ignores `grad_clip_by`."""
+
+DEFAULTS: dict[str, float | None] = {
+    "PPO": None, "SAC": None, "CQL": None, "BC": None, "MARWIL": None,
+    "DQN": 40.0, "IMPALA": 40.0, "APPO": 40.0,
+}  # fmt: skip
+"""The default threshold of each algorithm. None: it clips nothing by default."""
+
+DREAMER = ("world_model_grad_clip_by_global_norm", "actor_grad_clip_by_global_norm", "critic_grad_clip_by_global_norm")
+NOT_FINITE = "RLlib clips per optimizer. Its new API stack takes a norm of NaN for 0, and of inf for 1e9."
+
+
+class RLlib(Format):
+    name, title = "rllib", "RLlib"
+    kinds = ("yaml", "json")
+    source = "rllib/algorithms/algorithm_config.py, rllib/core/learner/learner.py, rllib/utils/torch_utils.py"
+    newest = "2.60.0"
+    clip_keys = paths(f"*.config.{KEY} *.config.{MODE}")
+    mode_keys = words(MODE)
+    foreign_keys = tuple(("*", "config", key) for key in DREAMER)
+    rules = ("global_norm", "norm", "value")
+    needs_version = "the API stack before Ray 2.40 ignores grad_clip_by, and clips by the global norm"
+    keys = (
+        FormatKey(f"EXPERIMENT.config.{KEY}", "the threshold; null or 0: off", "null; DQN, IMPALA, APPO 40.0"),
+        FormatKey(f"EXPERIMENT.config.{MODE}: global_norm", "the global norm, PyTorch's rule", "global_norm"),
+        FormatKey(f"EXPERIMENT.config.{MODE}: norm", "each tensor by its own norm", versions="2.40 and later"),
+        FormatKey(f"EXPERIMENT.config.{MODE}: value", "each element", versions="2.40 and later"),
+        imported_key(f"EXPERIMENT.config.{MODE}: norm, value", "ignored: the global norm", versions="below 2.40"),
+        rejected_key(f"EXPERIMENT.config.{KEY}: below 0", "changes the sign of gradients"),
+        rejected_key(f"EXPERIMENT.config.{KEY} of several values", "import a file with one experiment"),
+        rejected_key("run: DreamerV3", "has a threshold for each of three optimizers"),
+    )
+
+    def recognises(self, document: Document) -> bool:
+        tables = document.data.values() if isinstance(document.data, dict) else ()
+        return any(isinstance(t, dict) and isinstance(t.get("run"), str) and "config" in t for t in tables)
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        tables = document.data if isinstance(document.data, dict) else {}
+        experiments = [name for name, table in tables.items() if isinstance(table, dict)]
+        if not experiments:
+            raise ConfigError(f"{document.name}: it has no experiment. Add one, with run and config.")
+        imports = [self._experiment(document, name, version) for name in experiments]
+        for name, imported in zip(experiments, imports, strict=True):
+            if imported.settings != imports[0].settings:
+                message = f"it differs from {experiments[0]}. Import a file with one of the experiments."
+                raise document.wrong([name], message)
+        notes = dict.fromkeys(note for imported in imports for note in imported.notes)
+        return Imported(imports[0].settings, [*notes])
+
+    def _experiment(self, document: Document, name: Key, version: Version | None) -> Imported:
+        algorithm = str(document.get(name, "run"))
+        if algorithm.startswith("Dreamer"):
+            raise document.wrong(
+                [name, "run"], "each of its three optimizers has its own threshold. Write a configuration for each."
+            )
+        place, notes = [name, "config", KEY], []
+        default = None
+        if not document.has(*place):
+            default = self._default(document, name, algorithm)
+            effect = "clips nothing" if default is None else f"clips at {default:g}"
+            notes.append(f"The file does not set {KEY}. By default, {algorithm} {effect}.")
+        threshold = self.read_threshold(document, place, default, negative="error")
+        rule = self._rule(document, [name, "config", MODE], version) if threshold is not None else "global_norm"
+        return Imported(self.settings(rule, threshold), notes if threshold is None else [*notes, NOT_FINITE])
+
+    def _rule(self, document: Document, keys: list[Key], version: Version | None) -> Rule:
+        mode = document.get(*keys, default="global_norm")
+        if mode not in RULES:
+            raise document.wrong(keys, f"{mode!r:.60} is not a way to clip. Set one of {', '.join(RULES)}.")
+        if mode == "global_norm" or self.require_version(version, document) < NEW_STACK:
+            return "global_norm"
+        return RULES[mode]
+
+    def _default(self, document: Document, name: Key, algorithm: str) -> float | None:
+        if algorithm not in DEFAULTS:
+            raise ConfigError(
+                f"{document.name}: {name} does not set {KEY}, and the default of {algorithm} is unknown. Set {KEY}."
+            )
+        return DEFAULTS[algorithm]
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        old = version < NEW_STACK
+        threshold = self.export_threshold(settings, rules=("global_norm",) if old else ())
+        clip = {KEY: threshold, **({} if threshold is None or old else {MODE: MODES[settings.rule]})}
+        return {"experiment": {"run": "PPO", "config": clip}}

@@ -1,0 +1,84 @@
+"""The YAML format of Stable-Baselines3's zoo: `max_grad_norm` of each environment."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from packaging.version import Version
+
+from .....errors import ConfigError
+from ....documents import Document
+from ....schema import Settings
+from ...base import Format, FormatKey, Imported, paths, rejected_key
+
+KEY = "max_grad_norm"
+DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "dqn": 10.0, "qrdqn": None}
+"""The default threshold of each algorithm that clips, by the name of its file. None: it clips nothing by default."""
+
+WITHOUT = ("ars", "crossq", "ddpg", "her", "sac", "td3", "tqc", "trpo")
+"""The algorithms that have no such key."""
+
+
+class StableBaselines3(Format):
+    name, title = "stable_baselines3", "Stable-Baselines3"
+    kinds = ("yaml",)
+    source = (
+        "stable_baselines3: common/on_policy_algorithm.py, ppo/ppo.py, a2c/a2c.py, dqn/dqn.py; rl_zoo3/exp_manager.py"
+    )
+    newest = "2.9.2"
+    clip_keys = paths(f"*.{KEY}")
+    zero = "zeros"
+    off = math.inf
+    keys = (
+        FormatKey(f"ENVIRONMENT.{KEY}", "the global norm, PyTorch's rule; inf: off; 0: zeros", "A2C, PPO 0.5; DQN 10"),
+        rejected_key(f"ENVIRONMENT.{KEY}: null", "training fails, but for QR-DQN"),
+        rejected_key(f"ENVIRONMENT.{KEY} of several values", "import a file with one environment"),
+        rejected_key(f"no {KEY}, in a file whose name is no algorithm", "the default is the algorithm's"),
+    )
+
+    def recognises(self, document: Document) -> bool:
+        tables = [document.get(name) for name in self._environments(document)]
+        return any("policy" in table and "n_timesteps" in table for table in tables)
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        environments = self._environments(document)
+        if not environments:
+            raise ConfigError(f"{document.name}: it has no environment. Add one, such as default.")
+        algorithm = document.name.rpartition(".")[0].lower()
+        set_by = [name for name in environments if document.has(name, KEY)]
+        if algorithm in WITHOUT:
+            if set_by:
+                raise document.wrong([set_by[0], KEY], f"{algorithm} has no such argument. Remove it.")
+            return Imported({"rule": "none"}, [f"{algorithm} clips nothing, which is its default."])
+        notes, thresholds = [], {name: self._threshold(document, name, algorithm) for name in set_by}
+        if unset := [name for name in environments if name not in set_by]:
+            default = self._default(document, algorithm)
+            thresholds |= dict.fromkeys(unset, default)
+            effect = "clips nothing" if default is None else f"clips at {default:g}"
+            notes.append(f"{', '.join(unset)} does not set {KEY}. By default, {algorithm} {effect}.")
+        if len(set(thresholds.values())) > 1:
+            values = ", ".join(f"{name} {value}" for name, value in thresholds.items())
+            raise document.wrong([], f"{KEY} differs: {values:.200}. Import a file with one of the environments.")
+        return Imported(self.settings("global_norm", next(iter(thresholds.values()))), notes)
+
+    def _environments(self, document: Document) -> list[str]:
+        tables = document.data if isinstance(document.data, dict) else {}
+        return [name for name, table in tables.items() if isinstance(table, dict)]
+
+    def _threshold(self, document: Document, name: str, algorithm: str) -> float | None:
+        null: Any = "off" if algorithm == "qrdqn" else "error"
+        return self.read_threshold(document, [name, KEY], null=null)
+
+    def _default(self, document: Document, algorithm: str) -> float | None:
+        if algorithm not in DEFAULTS:
+            names = ", ".join(DEFAULTS)
+            raise ConfigError(
+                f"{document.name}: an environment does not set {KEY}, and the default depends on the algorithm. Name "
+                f"the file as the zoo does, such as {names}, or set {KEY}."
+            )
+        return DEFAULTS[algorithm]
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        return {"default": {KEY: math.inf if threshold is None else threshold}}

@@ -1,0 +1,1 @@
+"""The formats of trainers for text and speech, on PyTorch."""

@@ -1,0 +1,63 @@
+"""ESPnet's YAML format: `grad_clip` and `grad_clip_type`, or `grad-clip` of ESPnet 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document
+from ....schema import Settings, is_off
+from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, read_norm_type, rejected_key, words
+
+KEY, NORM_TYPE, OLD_KEY = "grad_clip", "grad_clip_type", "grad-clip"
+SKIPS = "ESPnet skips steps whose norm is not finite."
+
+
+class ESPnet(Format):
+    name, title = "espnet", "ESPnet"
+    kinds = ("yaml",)
+    source = (
+        "espnet2/tasks/abs_task.py, espnet2/train/trainer.py, espnet2/train/gan_trainer.py; espnet/asr/pytorch_backend"
+    )
+    newest = "202511"
+    own_keys = paths("""
+        best_model_criterion keep_nbest_models grad_clip_type val_scheduler_criterion num_att_plot generator_first
+        mtlalpha transformer-lr transformer-warmup-steps elayers
+    """)
+    clip_keys = paths(f"{KEY} {NORM_TYPE} {OLD_KEY}")
+    mode_keys = words(NORM_TYPE)
+    vocabulary = words("""
+        encoder encoder_conf decoder decoder_conf frontend frontend_conf model_conf accum_grad accum-grad batch_type
+        batch_bins batch_size batch-size max_epoch epochs patience optim optim_conf opt scheduler scheduler_conf init
+        specaug specaug_conf tts tts_conf lm lm_conf
+    """)
+    zero = "zeros"
+    norm_types = True
+    keys = (
+        FormatKey(
+            KEY, "the global norm, PyTorch's rule; 0: zeros; steps with a norm that is not finite are skipped", "5.0"
+        ),
+        FormatKey(NORM_TYPE, "the norm type, .inf too", "2.0"),
+        imported_key(f"{KEY}, of a GAN", "the same; 0 or less: off"),
+        imported_key(OLD_KEY, "ESPnet 1's key: the same, with norm type 2", "5"),
+        rejected_key("both of them", "each is of another version of ESPnet"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        key = OLD_KEY if document.has(OLD_KEY) or document.has("mtlalpha") else KEY
+        if document.has(OLD_KEY) and document.has(KEY):
+            raise document.wrong([KEY], f"{OLD_KEY} is ESPnet 1's key, {KEY} is ESPnet 2's. Remove one of them.")
+        notes = default_note(document, [key], "ESPnet clips at 5")
+        is_gan = any(document.has(name) for name in ("generator_first", "optim2"))
+        threshold = self.read_threshold(document, [key], 5.0, zero="off" if is_gan else "zeros", null="error")
+        norm_type = 2.0 if key == OLD_KEY else read_norm_type(document, [NORM_TYPE])
+        if threshold is not None:
+            notes.append(SKIPS)
+        return Imported(self.settings("global_norm", threshold, norm_type), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        data = {KEY: float("inf") if threshold is None else threshold}
+        norm_type = 2.0 if is_off(settings) else settings.norm_type or 2.0
+        return data if norm_type == 2 else {**data, NORM_TYPE: norm_type}

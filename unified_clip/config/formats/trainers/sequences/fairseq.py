@@ -1,0 +1,92 @@
+"""fairseq's formats: `optimization.clip_norm` in YAML, or `--clip-norm` in a shell script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from .... import documents
+from ....documents import Document, Key
+from ....schema import Settings
+from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, rejected_key, words
+from ..torch.megatron import Megatron
+
+SCRIPT, TABLE = ("clip-norm",), ("optimization", "clip_norm")
+NESTED = ("fairseq", *TABLE)
+OVERRIDE = re.compile(r"(?<![\w.])optimization\.clip_norm=(\S+)")
+HYDRA = re.compile(r"fairseq-hydra-train|hydra_train\.py")
+TRAINING = ("arch", "optimizer", "lr", "clip-norm")
+
+OFF_BY_DEFAULT = Version("0.12.0")
+"""From this version on, fairseq clips nothing by default. Before, it clips at 25."""
+
+NOT_FINITE = "fairseq stops with an error at a norm that is not finite. With fp16, it skips the step."
+
+
+class Fairseq(OwnFormat):
+    name, title = "fairseq", "fairseq"
+    kinds = ("yaml", "args")
+    source = "fairseq/dataclass/configs.py, fairseq/trainer.py, fairseq/utils.py; 0.10.0: fairseq/options.py"
+    newest = "0.12.2"
+    own_keys = paths("""
+        optimization.clip_norm optimization.max_update optimization.update_freq dataset.max_tokens
+        distributed_training.ddp_backend distributed_training.distributed_world_size fairseq.optimization
+    """)
+    clip_keys = (TABLE, NESTED, SCRIPT)
+    vocabulary = words("""
+        common checkpoint task dataset criterion optimization optimizer lr_scheduler model distributed_training
+        arch lr max-tokens update-freq max-update save-dir adam-betas
+    """)
+    needs_version = "without clip_norm, fairseq clips at 25 up to 0.10, and nothing from 0.12 on"
+    keys = (
+        FormatKey("optimization.clip_norm", "the global norm, PyTorch's rule; 0 or less: off", "0.0", "0.12 and later"),
+        imported_key("--clip-norm", "the same", "0.0", "0.12 and later"),
+        imported_key("--clip-norm", "the same", "25", "below 0.12"),
+        imported_key("fairseq.optimization.clip_norm", "the same, in projects such as MMPT"),
+        rejected_key("fairseq-hydra-train without optimization.clip_norm=", "the YAML file sets it: import that"),
+    )
+
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
+        if document.kind == "args":
+            return (SCRIPT,)
+        return (NESTED,) if document.has("fairseq", "optimization") else (TABLE,)
+
+    def recognises(self, document: Document) -> bool:
+        if document.kind != "args":
+            return super().recognises(document)
+        if "fairseq" not in document.text:
+            return False
+        return HYDRA.search(document.text) is not None or any(document.has(option) for option in TRAINING)
+
+    def parse(self, text: str, name: str) -> Document:
+        """Return the options of a script. Hydra's override of the clip key counts as --clip-norm."""
+        document = Megatron().parse(text, name)
+        if (override := OVERRIDE.search(text)) and not document.has(*SCRIPT):
+            value = Megatron().parse(f"--clip-norm {override[1]}", name).get(*SCRIPT)
+            line = text.count("\n", 0, override.start()) + 1
+            places = {**document.places, SCRIPT: line}
+            return Document(name, text, "args", {**document.data, SCRIPT[0]: value}, places)
+        return document
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        place = self.places(document)[0]
+        notes, default = [], 0.0
+        if not document.has(*place):
+            if document.kind == "args" and HYDRA.search(document.text):
+                raise document.wrong([], "fairseq-hydra-train takes clip_norm from a YAML file. Import that file.")
+            default = 0.0 if self.require_version(version, document) >= OFF_BY_DEFAULT else 25.0
+            effect = "clips nothing" if default == 0 else "clips at 25"
+            notes.append(f"The file does not set {place[-1]}. By default, fairseq {version} {effect}.")
+        threshold = self.read_threshold(document, place, default, null="error")
+        if threshold is not None:
+            notes.append(NOT_FINITE)
+        return Imported(self.settings("global_norm", threshold), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        return {TABLE[0]: {TABLE[1]: self.export_threshold(settings) or 0.0}}
+
+    def dump(self, data: Any) -> str:
+        return documents.dump(data, "yaml")

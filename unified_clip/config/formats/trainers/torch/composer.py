@@ -1,0 +1,91 @@
+"""The YAML format of llm-foundry, which trains with Composer: `algorithms.gradient_clipping`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document, Key
+from ....schema import Settings
+from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+
+ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
+ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
+"""Where a file has the configuration: at the top level, or below `parameters` in a file that starts a run."""
+
+AGC = "adaptive clipping (AGC) is not supported. Use Composer's algorithm."
+FSDP_VALUE = (
+    "With FSDP 1, clipping_type value is the global norm of order inf. With FSDP 2 or without FSDP, it clips each "
+    "element."
+)
+
+
+class Composer(Format):
+    name, title = "composer", "Composer"
+    kinds = ("yaml",)
+    source = "composer/algorithms/gradient_clipping/gradient_clipping.py, llm-foundry: llmfoundry/algorithms"
+    newest = "0.32.1"
+    own_keys = tuple(
+        (*root, *path)
+        for root in ROOTS
+        for path in paths("algorithms.gradient_clipping device_train_microbatch_size global_train_batch_size")
+    )
+    clip_keys = tuple(
+        (*root, "algorithms", *within, ALGORITHM, *key)
+        for key in ((THRESHOLD,), (KIND,), ())
+        for root in ROOTS
+        for within in ((), ("*",))
+    )
+    mode_keys = words(KIND)
+    vocabulary = words("""
+        max_duration eval_interval train_loader eval_loader optimizer scheduler algorithms fsdp_config callbacks
+        precision parameters variables
+    """)
+    rules = ("global_norm", "value")
+    zero = "zeros"
+    keys = (
+        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: norm", "the global norm, PyTorch's rule"),
+        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: value", "each element; with fsdp_config: global norm of order inf"),
+        FormatKey(f"algorithms.{ALGORITHM}.{THRESHOLD}", "the threshold; 0: zeros; null: fails"),
+        rejected_key(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
+        imported_key("parameters", "the same below it, in a file that starts a run"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        root: tuple[Key, ...] = () if document.has("algorithms") or not document.has("parameters") else ("parameters",)
+        place = self._place(document, root)
+        if place is None:
+            return Imported(
+                {"rule": "none"}, ["The file sets no gradient_clipping. By default, Composer clips nothing."]
+            )
+        if not isinstance(document.get(*place), dict):
+            raise document.wrong(place, f"Composer needs {KIND} and {THRESHOLD}. Set both.")
+        kind = document.get(*place, KIND)
+        if kind == "adaptive":
+            raise document.wrong([*place, KIND], AGC)
+        if kind not in ("norm", "value"):
+            raise document.wrong([*place, KIND], f"{kind!r:.60} is not a clipping_type. Set norm or value.")
+        threshold = self.read_threshold(document, [*place, THRESHOLD], null="error")
+        if kind == "value" and document.get(*root, "fsdp_config"):
+            return Imported(self.settings("global_norm", threshold, math.inf), [FSDP_VALUE])
+        return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
+
+    def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
+        """Return the path of the algorithm. `algorithms` is a table, or a list of tables. None: it is not there."""
+        algorithms = document.get(*root, "algorithms")
+        if isinstance(algorithms, list):
+            tables = [[*root, "algorithms", i] for i, table in enumerate(algorithms) if isinstance(table, dict)]
+        else:
+            document.get(*root, "algorithms", ALGORITHM)  # raises unless they are tables
+            tables = [[*root, "algorithms"]]
+        places: list[list[Key]] = [[*table, ALGORITHM] for table in tables if document.has(*table, ALGORITHM)]
+        if len(places) > 1:
+            raise document.wrong(places[1], "the file has this algorithm twice. Remove one of them.")
+        return places[0] if places else None
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        clip = {KIND: "value" if settings.rule == "value" else "norm", THRESHOLD: threshold}
+        return {"algorithms": {} if threshold is None else {ALGORITHM: clip}}

@@ -1,0 +1,60 @@
+"""NeMo's YAML format: Lightning's `trainer.gradient_clip_val`, or `optim.config.clip_grad` of Megatron-Core."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from ....documents import Document
+from ...base import FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from .lightning import ALGORITHM, VALUE, Lightning
+
+MEGATRON = ("optim", "config", "clip_grad")
+
+
+class NeMo(Lightning):
+    name, title = "nemo", "NeMo"
+    kinds = ("yaml",)
+    source = (
+        "nemo/collections/nlp/models/language_modeling/megatron_base_model.py, nemo/core/config/pytorch_lightning.py"
+    )
+    newest = "2.6.0"
+    extends = "lightning"
+    instead = ""
+    own_keys = paths("exp_manager optim.config.clip_grad model.train_ds.manifest_filepath")
+    clip_keys = (*paths(f"trainer.{VALUE} trainer.{ALGORITHM}"), MEGATRON)
+    vocabulary = Lightning.vocabulary | {"model", "name", "exp_manager", "optim"}
+    keys = (
+        FormatKey("trainer.gradient_clip_val", "Lightning's key: the threshold; null, 0 or less: off", "null"),
+        FormatKey("trainer.gradient_clip_algorithm: norm", "the global norm, PyTorch's rule", "norm"),
+        FormatKey("trainer.gradient_clip_algorithm: value", "each element"),
+        rejected_key("trainer.gradient_clip_algorithm: value, with Megatron", "Megatron's models clip by the norm"),
+        imported_key(".".join(MEGATRON), "the global norm over all ranks, PyTorch's rule; 0 or less: off", "1.0"),
+        rejected_key("both of them", "training fails: Megatron-Core's optimizer clips"),
+    )
+
+    def recognises(self, document: Document) -> bool:
+        return any(document.has(*path) for path in self.own_keys)
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        if self._has_megatron_optimizer(document):
+            return self._megatron(document)
+        is_megatron = document.has("model", "tensor_model_parallel_size")
+        if is_megatron and str(document.get("trainer", ALGORITHM)).lower() == "value":
+            raise document.wrong(["trainer", ALGORITHM], "NeMo's Megatron models clip by the norm. Set norm.")
+        return super().read(document, version)
+
+    def _has_megatron_optimizer(self, document: Document) -> bool:
+        if not document.has("optim", "config"):
+            return False
+        target = document.get("optim", "config", "_target_")
+        return document.has(*MEGATRON) or (isinstance(target, str) and target.startswith("megatron."))
+
+    def _megatron(self, document: Document) -> Imported:
+        if (self.read_threshold(document, ["trainer", VALUE])) is not None:
+            raise document.wrong(
+                ["trainer", VALUE], "Megatron-Core's optimizer clips. Set optim.config.clip_grad instead."
+            )
+        threshold = self.read_threshold(document, MEGATRON, 1.0, null="error")
+        return Imported(
+            self.settings("global_norm", threshold), default_note(document, MEGATRON, "Megatron-Core clips at 1.0")
+        )
