@@ -24,6 +24,9 @@ class ClipUse:
     why_unknown: str = ""
     """Why it is unknown what the clip does; '' if it is known."""
 
+    set_elsewhere: str = ""
+    """For a file without a clip of its own: where the clip is set; '' for others."""
+
     format: str = ""
     """For a trainer's configuration: the name of its format."""
 
@@ -40,6 +43,9 @@ class Found:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     """Files that trainers' configurations inherit from."""
+
+    notes: list[str] = field(default_factory=list)
+    """Notes on files without a clip of their own."""
 
     unread: list[str] = field(default_factory=list)
     """Notes on files that were not read."""

@@ -72,7 +72,7 @@ def check(
         headline=headline(findings, len(ignored), len(found.uses), clip.name),
         findings=sorted(findings, key=lambda each: (each.path, each.line, each.column)),
         ignored=ignored,
-        notes=[*found.unread, *judge.notes],
+        notes=[*found.unread, *found.notes, *judge.notes],
         counts=Counts(
             files=len(files),
             trainers=found.trainers,
@@ -115,7 +115,8 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         elif path.suffix != PYTHON or trainer_files.may_be_python_configuration(path):
             uses = trainer_files.read(path, _format(rules, path, root))
             found.trainers += bool(uses)
-            found.uses += uses
+            found.uses += [use for use in uses if not use.set_elsewhere]
+            found.notes += [f"{shown(path)} sets no clip: {use.set_elsewhere}" for use in uses if use.set_elsewhere]
         if path.suffix == PYTHON and not uses and not problem:
             sources.append(path)
         else:

@@ -109,7 +109,7 @@ class CheckReport(ReportModel):
     """Findings that an ignore rule of the configuration covers."""
 
     notes: list[str]
-    """Differences that `--nearest` accepts, and files that were not read."""
+    """Differences that `--nearest` accepts, files that were not read, and files without a clip of their own."""
 
     counts: Counts
 

@@ -49,7 +49,8 @@ def _native(path: Path, site: ClipSite, is_replaced: bool) -> ClipUse | None:
     is_replaced: Whether the file clips by unified_clip, for which trainers' own clips are switched off.
     """
     function = clip_function(site.name)
-    use = partial(ClipUse, path, site.line, site.column, site.name, package=site.name.partition(".")[0])
+    package = "keras" if ".keras." in site.name else site.name.partition(".")[0]
+    use = partial(ClipUse, path, site.line, site.column, site.name, package=package)
     if site.verdict == "left":
         return use(ClipConfig(rule="none")) if site.rule == OFF and not is_replaced else None
     if function is not None and function.replacement in MEASURES:

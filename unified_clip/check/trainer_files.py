@@ -9,7 +9,7 @@ from pathlib import Path
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS, Document, Key, dotted, format_value
 from ..config.formats import FORMATS, convert, placement
-from ..config.formats.base import OwnFormat
+from ..config.formats.base import OwnFormat, SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
 from ..errors import ConfigError
@@ -68,6 +68,8 @@ def _use(path: Path, candidate: Candidate, version: object) -> ClipUse:
     name = trainer.name if trainer else convert.UNIFIED_CLIP
     try:
         config = ClipConfig(**convert.settings(candidate, version))  # type: ignore[arg-type]
+    except SetElsewhereError as error:
+        return ClipUse(path, 1, 1, title, set_elsewhere=str(error), format=name)
     except ConfigError as error:
         return _unknown(path, title, str(error), name)
     return ClipUse(path, document.line(place) or 1, 1, title, config, format=name)

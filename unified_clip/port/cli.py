@@ -109,7 +109,7 @@ def _port(options: argparse.Namespace) -> int:
     from . import source_files
     from .report import build
 
-    target: Target = options.to or "torch"
+    target: Target = options.to or ("drop-in" if options.check else "torch")
     if options.report:
         build.writer(options.report)
     paths = source_files.sources(options.path)

@@ -159,7 +159,6 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
         ("own.yaml", "train:\n  grad_clip: 5.0\n", "no known trainer has such a file"),
         ("ds.json", '{"zero_optimization": {"stage": 2}}', "Pass your version"),
         ("broken.yaml", "max_grad_norm: [1.0\n", "this is not YAML"),
-        ("a.json", '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}', "stands for max_grad_norm"),
         ("misplaced.yaml", "output_dir: o\neval_strategy: no\ntraining:\n  max_grad_norm: 1.0\n", "does not read this"),
     ],
 )
@@ -167,6 +166,21 @@ def test_what_cannot_be_read_is_unknown_and_not_the_same(check: Check, name: str
     finding = one(check({name: text}))
     assert finding.kind == "unknown"
     assert why in finding.does
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("zero.json", '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}'),
+        ("fsdp.yaml", "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config: {}\n"),
+    ],
+)
+def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str, text: str) -> None:
+    report = check({name: text, "train.py": TORCH % "1.0"})
+    assert report.findings == []
+    assert [note.partition(":")[0] for note in report.notes] == [f"{name} sets no clip"]
+    with pytest.raises(engine.NothingFoundError, match="has a clip"):
+        check({name: text}, WANTED, name)
 
 
 def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: Check) -> None:

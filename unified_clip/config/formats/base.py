@@ -48,6 +48,10 @@ def paths(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(path.split(".")) for path in text.split())
 
 
+class SetElsewhereError(ConfigError):
+    """The error for a file without a clip of its own: another file or the training script sets it."""
+
+
 @dataclass
 class Imported:
     """The settings that were read from a trainer's configuration, with notes for the user."""

@@ -7,10 +7,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from .....errors import ConfigError
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from ...base import Format, FormatKey, Imported, SetElsewhereError, default_note, imported_key, paths, rejected_key
 
 DEEPSPEED = ("deepspeed_config", "gradient_clipping")
 MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
@@ -50,12 +49,13 @@ class Accelerate(Format):
             notes = default_note(document, MEGATRON, "Accelerate sets 1.0 for Megatron-LM")
             return Imported(self.settings("global_norm", threshold), notes)
         if kind != "DEEPSPEED":
-            raise ConfigError(
+            raise SetElsewhereError(
                 f"{document.name}: with distributed_type {kind!r}, the script calls accelerator.clip_grad_norm_. Write "
                 "a clip configuration with its max_norm as the threshold."
             )
         if file := document.get(*FILE):
-            raise document.wrong(FILE, f"DeepSpeed reads {file} instead. Import that file with --from deepspeed.")
+            message = f"DeepSpeed reads {file} instead. Import that file with --from deepspeed."
+            raise SetElsewhereError(str(document.wrong(FILE, message)))
         return self._deepspeed(document)
 
     def _deepspeed(self, document: Document) -> Imported:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, FormatKey, Imported, paths, rejected_key, words
+from ...base import Format, FormatKey, Imported, SetElsewhereError, paths, rejected_key, words
 
 KEY = "gradient_clipping"
 ARGUMENT = ("optimizer", "params", "max_grad_norm")
@@ -46,10 +46,8 @@ class DeepSpeed(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         default, notes = 0.0, []
         if document.get(KEY) == "auto":
-            raise document.wrong(
-                [KEY],
-                "'auto' stands for max_grad_norm of HF's TrainingArguments. Import the file with these instead.",
-            )
+            message = "'auto' stands for max_grad_norm of HF's TrainingArguments. Import the file with these instead."
+            raise SetElsewhereError(str(document.wrong([KEY], message)))
         if document.get(*ARGUMENT) is not None:
             raise document.wrong(ARGUMENT, "DeepSpeed rejects this key. Set gradient_clipping instead.")
         if document.get(KEY, default=0.0) is None:
