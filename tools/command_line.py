@@ -1,4 +1,4 @@
-"""Write the tables of exit statuses in docs/cli.md.
+"""Write docs/errors.md, and the tables of exit statuses in docs/cli.md.
 
 `python tools/command_line.py` writes them. With `--check` it exits with 1 if they are stale.
 """
@@ -6,15 +6,25 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from unified_clip import _markdown
-from unified_clip._command import statuses
+from unified_clip._command import codes, statuses
 
 BEGIN = "<!-- {}: `python tools/command_line.py` writes this -->"
 END = "<!-- end of {} -->"
+
+ERRORS = """<!-- `python tools/command_line.py` writes this page from unified_clip/_command/errors.toml -->
+
+# Errors
+
+Every error of `unified-clip` has a code, which stands for a kind of problem. The message has the file, the line and the
+remedy. `unified-clip help UC101` prints the section of a code, `unified-clip help errors` the list.
+
+In Python, a `ConfigError` has the attribute `code`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,17 +32,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     options = parser.parse_args(arguments)
-    path = options.docs / "cli.md"
-    text = path.read_text(encoding="utf-8")
-    new = text
-    for name, part in (("statuses", all_statuses()), ("commands", by_command())):
-        before, rest = new.split(BEGIN.format(name))
-        new = f"{before}{BEGIN.format(name)}\n\n{part}\n\n{END.format(name)}{rest.split(END.format(name))[1]}"
-    if options.check and new != text:
-        print(f"{path} is stale; run python tools/command_line.py", file=sys.stderr)
-        return 1
-    path.write_text(new, encoding="utf-8")
+    pages = {"cli.md": with_tables((options.docs / "cli.md").read_text(encoding="utf-8")), "errors.md": errors()}
+    for name, text in pages.items():
+        path = options.docs / name
+        if not options.check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            print(f"{path} is stale; run python tools/command_line.py", file=sys.stderr)
+            return 1
     return 0
+
+
+def with_tables(text: str) -> str:
+    """Return docs/cli.md with its tables written anew."""
+    for name, part in (("statuses", all_statuses()), ("commands", by_command())):
+        before, rest = text.split(BEGIN.format(name))
+        text = f"{before}{BEGIN.format(name)}\n\n{part}\n\n{END.format(name)}{rest.split(END.format(name))[1]}"
+    return text
+
+
+def errors() -> str:
+    """Return docs/errors.md: a table of all codes, and a section for each."""
+    known = codes.read().values()
+    table = _markdown.table(
+        ["code", "problem", "subject"],
+        [[f"[{code.code}](#{code.code.lower()})", code.title, code.group] for code in known],
+    )
+    return "\n\n".join([ERRORS, table, *map(section, known)]) + "\n"
+
+
+def section(code: codes.ErrorCode) -> str:
+    """Return the section about a code."""
+    text = "\n\n".join([f"**{code.title}** {code.explanation}", "\n".join(f"- {remedy}" for remedy in code.remedies)])
+    linked = re.sub(r"docs/(\w+\.md)", r"[\1](\1)", text)
+    return f"## {code.code}\n\n{linked}\n\n```text\n{code.message}\n```"
 
 
 def all_statuses() -> str:

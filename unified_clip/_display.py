@@ -7,10 +7,11 @@ everything that it is about to write.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -59,8 +60,35 @@ def cell(text: str, style: str = "") -> Text:
 
 
 def complain(message: str) -> None:
-    """Print a message on standard error."""
+    """Print a note on standard error."""
     print(f"unified-clip: {safe(message)}", file=sys.stderr)
+
+
+def print_error(message: str, code: str) -> None:
+    """Print an error with its code on standard error; on a terminal also how to read about the code."""
+    print(f"unified-clip: {paint(f'error {code}:', BOLD_RED)} {safe(message)}", file=sys.stderr)
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(paint(f"Explanation: unified-clip help {code}", DIM), file=sys.stderr)
+
+
+BOLD, BOLD_RED, DIM = "1", "1;31", "2"
+"""Styles of `paint`: parameters of the terminal's escape sequence."""
+
+
+def paint(text: str, style: str, stream: TextIO | None = None) -> str:
+    """Return text in a style if a stream is a terminal with colours, else the text. `stream`: default standard error.
+
+    Environment variables that rich also reads decide: NO_COLOR, FORCE_COLOR and TERM.
+    """
+    return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
+
+
+def has_colours(stream: TextIO | None) -> bool:
+    if stream is None or os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (
+        stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    )
 
 
 def _escaped(character: str) -> str:

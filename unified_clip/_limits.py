@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import IO, TypeVar
 
+from ._coded_error import CodedError
+
 MAX_BYTES = "UNIFIED_CLIP_MAX_BYTES"
 MAX_SECONDS = "UNIFIED_CLIP_MAX_SECONDS"
 MAX_NESTING = "UNIFIED_CLIP_MAX_NESTING"
@@ -42,7 +44,7 @@ UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 Number = TypeVar("Number", int, float)
 
 
-class LimitError(ValueError):
+class LimitError(CodedError, ValueError, code="UC702"):
     """A file asks for more than a limit allows, or a limit is not set to a number."""
 
 

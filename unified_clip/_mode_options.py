@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
+from ._coded_error import UsageError
 
-def misplaced(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> str:
-    """Return an error for options of a mode that is not active; '' if there are none.
+
+def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> None:
+    """Raise UsageError if the user passed options of a mode that is not active.
 
     Args:
         options: The parsed options. The default of an option of a mode must be None or False.
@@ -20,7 +22,8 @@ def misplaced(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], a
         if passed and mode != active:
             verb, them = ("applies", "it") if len(passed) == 1 else ("apply", "them")
             errors.append(f"{', '.join(passed)} {verb} to {mode} only. Remove {them}, or use {mode}.")
-    return " ".join(errors)
+    if errors:
+        raise UsageError(" ".join(errors))
 
 
 def is_passed(value: object) -> bool:

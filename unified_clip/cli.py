@@ -5,15 +5,29 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from . import _install
-from ._command import BROKEN, INTERRUPTED, UNREAD, Parser, describe_exit_statuses, refuse
+from ._command import (
+    BROKEN,
+    INTERRUPTED,
+    UNREAD,
+    CodedError,
+    Parser,
+    UsageError,
+    describe_exit_statuses,
+    refuse,
+    subcommands,
+)
+from ._command import completion as completion_command
+from ._command import help as help_command
+from ._display import print_error
 from .bench import cli as bench_command
 from .check import cli as check_command
 from .config import cli as config_commands
@@ -24,6 +38,8 @@ from .recording import cli as compare_command
 from .recording.launch import cli as record_command
 from .verify import cli as verify_command
 
+BUG = "UC901"
+
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
     "parity": ("cli", CLI),
@@ -33,6 +49,8 @@ EXTRAS = {
     "explain": ("cli", CLI),
     "port": ("port", (*CLI, "libcst")),
     "verify": ("cli", CLI),
+    "help": ("cli", ()),
+    "completion": ("cli", (*CLI, "shtab")),
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
     "config check": ("port", (*CLI, "libcst")),
 }
@@ -44,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             return _run(arguments)
+        except CodedError as error:
+            return refuse(error)
         finally:
             _flush()
     except KeyboardInterrupt:
@@ -57,26 +77,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
     except OutputError as error:
         _discard_unread()
-        return refuse(f"standard output cannot be written: {error}")
+        return refuse(error)
     except Exception:  # Python would exit with status 1, which means a difference
         traceback.print_exc()
-        print("unified-clip: this is a bug of unified-clip. Report it with the lines above.", file=sys.stderr)
+        print_error("This is a bug of unified-clip. Report it with the lines above.", BUG)
         return BROKEN
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     own, command_line = record_command.split(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(own)
+    options, unknown = _parser().parse_known_args(own)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
     options.command_line = command_line
     action = f"{options.command} {options.action}" if options.command == "config" else options.command
     if lacking := not_installed(action if action in EXTRAS else options.command):
-        return refuse(lacking)
+        raise UsageError(lacking, "UC204")
     _end_in_order()
     status: int = options.run(options)
     return status
 
 
-class OutputError(Exception):
+class OutputError(CodedError, code="UC205"):
     """Standard output cannot be written, and it is not a closed pipe."""
 
 
@@ -88,7 +110,7 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(error.strerror) from None
+        raise OutputError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def _end_unread() -> int:
@@ -121,6 +143,7 @@ def not_installed(command: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="unified-clip", description="Gradient clipping, the same on every framework.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of unified_clip and frameworks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     # Each command's `run` imports its modules, and returns the exit status.
     parity_command.add_parser(commands, _read_ported)
@@ -131,8 +154,22 @@ def _parser() -> argparse.ArgumentParser:
     check_command.add_parser(config_commands.add_parsers(commands))
     port_command.add_parser(commands)
     verify_command.add_parser(commands)
+    completion_command.add_parser(commands, _parser, _format_names)
+    help_command.add_parser(commands, parser)
     describe_exit_statuses(parser)
+    for _, command in subcommands(parser):
+        command.set_defaults(parser=command)
     return parser
+
+
+class _Version(argparse.Action):
+    """The option `--version`."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from . import _versions
+
+        print("\n".join(_versions.lines()))
+        raise SystemExit(0)
 
 
 def _read_ported(path: Path) -> Any:
@@ -140,6 +177,13 @@ def _read_ported(path: Path) -> Any:
     from .port.report import build
 
     return build.read(path)
+
+
+def _format_names() -> Iterable[str]:
+    """Return the names of the trainers' formats, for the completion of `--from` and `--to`."""
+    from .config.formats import FORMATS
+
+    return FORMATS
 
 
 def _end_in_order() -> None:

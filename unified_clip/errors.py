@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ._coded_error import CodedError
+
 __all__ = [
     "ClipWarning", "ConfigError", "NonFiniteNormError", "NotRepresentableError", "NothingClippedError",
     "PartlyClippedError",
@@ -20,11 +22,14 @@ class PartlyClippedError(RuntimeError):
     """A framework's operation failed after the first gradient was written. Discard the gradients."""
 
 
-class ConfigError(ValueError):
-    """A clip configuration is wrong. The message has the file, the line, the key and the remedy."""
+class ConfigError(CodedError, ValueError, code="UC104"):
+    """A clip configuration is wrong. The message has the file, the line, the key and the remedy.
+
+    `unified-clip help CODE` explains the attribute `code`, such as "UC104".
+    """
 
 
-class NotRepresentableError(ConfigError):
+class NotRepresentableError(ConfigError, code="UC107"):
     """A trainer's own format does not support a configuration. The message has the reason."""
 
 

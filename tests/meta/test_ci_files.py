@@ -139,7 +139,7 @@ def test_a_suite_that_is_wrong_leaves_no_summary_of_an_earlier_run(machine: Mach
     (machine.workspace / "report" / "parity.md").write_text("earlier")
     found = machine.step(SUITE, suite="absent")
     assert found.returncode == 2
-    assert "unified-clip: absent/suite.toml is not a file" in found.stderr
+    assert "unified-clip: error UC301: absent/suite.toml is not a file" in found.stderr
     assert machine.output.read_text() == "exit-code=2\n"
     assert machine.summary.read_text() == "unified-clip parity wrote no report: see the log.\n"
 

@@ -63,7 +63,10 @@ def test_an_option_of_another_mode_is_an_error_that_names_both(
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", f"unified-clip: {option} applies to {mode} only. Remove it, or use {mode}.\n")
+    assert (out, err) == (
+        "",
+        f"unified-clip: error UC202: {option} applies to {mode} only. Remove it, or use {mode}.\n",
+    )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

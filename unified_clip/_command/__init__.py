@@ -5,20 +5,22 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from .._display import complain
+from .._coded_error import CodedError, UsageError
+from .._display import print_error
 from .parser import Parser, add_format, describe_exit_statuses, subcommands
 from .statuses import BROKEN, DIFFERENT, INCOMPLETE, INTERRUPTED, REFUSED, SUCCESS, UNREAD
 
 __all__ = [
-    "BROKEN", "DIFFERENT", "INCOMPLETE", "INTERRUPTED", "REFUSED", "SUCCESS", "UNREAD", "Parser", "add_format",
-    "describe_exit_statuses", "interrupted", "refuse", "subcommands", "unwritable", "write_error",
+    "BROKEN", "DIFFERENT", "INCOMPLETE", "INTERRUPTED", "REFUSED", "SUCCESS", "UNREAD", "CodedError", "Parser",
+    "UsageError", "add_format", "check_writable", "describe_exit_statuses", "interrupted", "refuse", "subcommands",
+    "unwritable",
 ]  # fmt: skip
 
 
-def refuse(message: str) -> int:
-    """Print an error, and return the exit status for an invalid command or file."""
-    complain(message)
-    return REFUSED
+def refuse(error: CodedError) -> int:
+    """Print an error with its code, and return the exit status of the command."""
+    print_error(str(error), error.code)
+    return error.exit_status
 
 
 def interrupted() -> int:
@@ -27,8 +29,8 @@ def interrupted() -> int:
     return INTERRUPTED
 
 
-def unwritable(out: Path, name: str) -> str:
-    """Make a directory. Return an error if the file `name` cannot be written there, else ''.
+def check_writable(out: Path, name: str) -> None:
+    """Make a directory. Raise UsageError if the file `name` cannot be written there.
 
     A file that did not exist is removed again: if the work is interrupted, no empty report is left.
     """
@@ -40,10 +42,9 @@ def unwritable(out: Path, name: str) -> str:
         if not existed:
             path.unlink()
     except OSError as error:
-        return write_error(out, error)
-    return ""
+        raise unwritable(out, error) from None
 
 
-def write_error(out: Path, error: OSError) -> str:
-    """Return the message about a directory that cannot be written."""
-    return f"{out} cannot be written: {error.strerror}. Pass another directory to --out."
+def unwritable(out: Path, error: OSError, option: str = "another directory to --out") -> UsageError:
+    """Return the error about a directory or file that cannot be written. `option`: what to pass instead."""
+    return UsageError(f"{out} cannot be written: {error.strerror}. Pass {option}.", "UC205")

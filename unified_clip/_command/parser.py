@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
+from .._display import print_error
 from . import statuses
 
 FORMATS = {
@@ -35,8 +39,43 @@ def _fill(line: str, width: int, indent: str) -> str:
 class Parser(argparse.ArgumentParser):
     """A parser of a command. Sub-commands that `add_subparsers` creates have this class too."""
 
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**{"formatter_class": Formatter, **settings})  # type: ignore[arg-type]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error of the command line, and exit with the status for that."""
+        self.print_usage(sys.stderr)
+        print_error(self._advice(message), _code(message))
+        raise SystemExit(statuses.REFUSED)
+
+    def _advice(self, message: str) -> str:
+        """Return a message of argparse with what to type instead."""
+        if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
+            return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], self._commands())}"
+        if unknown := re.match(r"unrecognized arguments: (\S+)", message):
+            options = [name for action in self._shown() for name in action.option_strings]
+            return f"{message}. {suggestion(unknown[1].partition('=')[0], options, f'List all: {self.prog} --help')}"
+        return f"{message}." if message[-1].isalnum() else message
+
+    def _shown(self) -> list[argparse.Action]:
+        return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
+    def _commands(self) -> list[str]:
+        return [name for name, _ in subcommands(self) if " " not in name]
+
+
+def suggestion(name: str, known: Sequence[str], otherwise: str = "") -> str:
+    """Return a sentence with the closest known name. If none is close, return `otherwise`, or all known names."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {close[0]}?" if close else otherwise or f"Choose from {', '.join(known)}."
+
+
+def _code(message: str) -> str:
+    """Return the code of one of argparse's errors."""
+    if ": not allowed with argument" in message:
+        return "UC202"
+    is_value = message.startswith("argument ") and not re.search(r": (expected |ignored explicit )", message)
+    return "UC203" if is_value and not message.startswith("argument COMMAND") else "UC201"
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str] = ()) -> None:

@@ -84,6 +84,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REFUSED: "a file, a function or the command is invalid, or no clip call of one side was recorded",
         INCOMPLETE: "a process crashed or hung. The error has the signal and its last lines",
     },
+    "help": {SUCCESS: "success", REFUSED: "there is no such topic"},
+    "completion": {SUCCESS: "success", REFUSED: "the command is invalid, or shtab is not installed"},
 }
 """By command, what its exit statuses mean. Every command has an entry. BROKEN, INTERRUPTED and UNREAD apply to all."""
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .._command import INCOMPLETE, interrupted, refuse, unwritable
+from .._command import INCOMPLETE, check_writable, interrupted
 
 
 def add_parser(commands: Any) -> None:
@@ -41,12 +41,8 @@ def run(options: argparse.Namespace) -> int:
 
     names = ("frameworks", "lists", "dtypes", "threads", "seconds", "growth")
     passed = {name: value for name in names if (value := getattr(options, name)) is not None}
-    try:
-        chosen = engine.Options(**passed)
-    except engine.OptionsError as error:
-        return refuse(str(error))
-    if problem := unwritable(options.out, "bench.json"):
-        return refuse(problem)
+    chosen = engine.Options(**passed)
+    check_writable(options.out, "bench.json")
     try:
         with progress({name: chosen.steps(name) for name in chosen.frameworks}) as advance:
             data = engine.run(chosen, advance)

@@ -14,12 +14,13 @@ from typing import Any
 import unified_clip
 
 from .. import _workers
+from .._coded_error import CodedError
 from .._scratch import Scratch
 from .lists import DTYPES, GROWTH, LISTS
 from .pairs import FRAMEWORKS, THREADS
 
 
-class OptionsError(ValueError):
+class OptionsError(CodedError, code="UC203"):
     """An option has an invalid value. The message says which, and what to pass."""
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, INTERRUPTED, SUCCESS, add_format, refuse
+from .._command import DIFFERENT, INTERRUPTED, SUCCESS, add_format, unwritable
 from .._display import complain
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ def add_parser(actions: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check the paths, and print the result. Return the exit status."""
-    from ..errors import ConfigError
-    from . import engine
-
     try:
         report = _checked(options)
         text = _writer(options.format)(report)
@@ -51,10 +48,8 @@ def run(options: argparse.Namespace) -> int:
             complain(report.headline)
         else:
             print(text, end="")
-    except (ConfigError, engine.NothingFoundError) as error:
-        return refuse(str(error))
     except OSError as error:
-        return refuse(f"cannot write {options.out}: {error.strerror}. Pass another --out.")
+        raise unwritable(options.out, error, "another file to --out") from None
     except KeyboardInterrupt:
         complain("interrupted; nothing was reported")
         return INTERRUPTED

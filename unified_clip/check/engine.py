@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from .._coded_error import CodedError
 from ..config.check_rules import CheckRules, Ignore
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS
@@ -24,7 +25,7 @@ MAX_BYTES = 1 << 20
 """Larger files are data, and not read. The report says so."""
 
 
-class NothingFoundError(Exception):
+class NothingFoundError(CodedError, code="UC108"):
     """No file has a clip, so that nothing was compared."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .._command import refuse
+from .._command import UsageError, unwritable
 from .._display import safe
 
 
@@ -20,7 +20,7 @@ def add_parsers(commands: Any) -> Any:
         "config",
         help="import, export or check clip settings of trainers",
     )
-    actions = config.add_subparsers(required=True, metavar="import|export|check", dest="action")
+    actions = config.add_subparsers(required=True, metavar="COMMAND", dest="action")
     import_ = actions.add_parser("import", help="convert a trainer's configuration to a clip configuration")
     import_.add_argument("file", type=Path, help="the trainer's configuration")
     import_.add_argument(
@@ -49,38 +49,29 @@ def add_parsers(commands: Any) -> Any:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from ..errors import ConfigError
     from .clip_config import ClipConfig
 
+    config = ClipConfig.import_from(options.file, options.format)
+    _print_notes(config.notes)
+    if not options.out:
+        print(config.dumps(), end="")
+        return 0
+    if options.out.exists() and options.out.samefile(options.file):
+        raise UsageError(f"--out is {options.out}, the file to import. Pass another file to --out.", "UC206")
     try:
-        config = ClipConfig.import_from(options.file, options.format)
-        _print_notes(config.notes)
-        if options.out and options.out.exists() and options.out.samefile(options.file):
-            raise ConfigError(f"--out is {options.out}, the file to import. Pass another file to --out.")
-        if options.out:
-            config.save(options.out)
-        else:
-            print(config.dumps(), end="")
-    except (ConfigError, OSError) as error:
-        return refuse(
-            f"cannot write {options.out}: {error.strerror}. Pass another --out."
-            if isinstance(error, OSError)
-            else str(error)
-        )
+        config.save(options.out)
+    except OSError as error:
+        raise unwritable(options.out, error, "another file to --out") from None
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
-    from ..errors import ConfigError
     from .clip_config import ClipConfig
     from .formats import convert
     from .schema import DEFAULT_FAMILY, FAMILIES
 
-    try:
-        config = ClipConfig.import_from(options.clip)
-        text, notes = convert.write(config, options.to, nearest=options.nearest)
-    except ConfigError as error:
-        return refuse(str(error))
+    config = ClipConfig.import_from(options.clip)
+    text, notes = convert.write(config, options.to, nearest=options.nearest)
     if not notes and config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
         default = f"the default, {DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
         notes = [f"{options.clip.name} sets no family. Exported with {default}. Set family to choose another."]

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import interrupted, refuse, unwritable, write_error
-from .._display import complain, safe
-from .._mode_options import misplaced
+from .._command import DIFFERENT, UsageError, check_writable, interrupted, refuse, unwritable
+from .._display import safe
+from .._mode_options import check_modes
 from .._progress import progress
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     """Add `parity` and `parity init` to the command line. Most of their modules are imported only when a command runs.
 
-    read_ported: A function that reads a report of `unified-clip port`. It raises ValueError if the file is not such a
+    read_ported: A function that reads a report of `unified-clip port`. It raises CodedError if the file is not such a
     report.
     """
     parity = commands.add_parser(
@@ -95,17 +95,11 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 
 def run_init(options: argparse.Namespace) -> int:
     """Write a small suite for `unified-clip parity init`. Return the exit status."""
-    from ..tensors.types import UnreadableError
     from .suite import scaffold
-    from .suite.schema import SuiteError
 
     names = [option.removeprefix("--") for option in RUN_OPTIONS]
-    if problem := misplaced(options, {"unified-clip parity without init": names}, "init"):
-        return refuse(problem)
-    try:
-        path = scaffold.write(options.suite, options.gradients)
-    except (SuiteError, UnreadableError) as error:
-        return refuse(str(error))
+    check_modes(options, {"unified-clip parity without init": names}, "init")
+    path = scaffold.write(options.suite, options.gradients)
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
     return 0
@@ -113,17 +107,11 @@ def run_init(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run a suite or some of its cases for `unified-clip parity`. Return the exit status."""
-    from ..recording.runs import RunError
-    from .suite.schema import SuiteError
-
     whole = "unified-clip parity without --case"
-    if problem := misplaced(options, {whole: WHOLE_RUN}, "--case" if options.case else whole):
-        return refuse(problem)
+    check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
     try:
         suite = _suite(options)
         return _run_cases(suite) if options.case else _run_suite(suite, options, read_ported)
-    except (SuiteError, RunError) as error:
-        return refuse(str(error))
     except KeyboardInterrupt:
         return interrupted()
 
@@ -154,19 +142,15 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
     if options.baseline:
         earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
     recorded = _recording(options.recorded) if options.recorded else ()
-    try:
-        ported = read_ported(options.ported) if options.ported else None
-    except ValueError as error:
-        return refuse(str(error))
-    if problem := unwritable(out, "parity.json"):
-        return refuse(problem)
+    ported = read_ported(options.ported) if options.ported else None
+    check_writable(out, "parity.json")
     report = _run(suite)
     if earlier is not None:
         report = build.against(report, baseline.changes(earlier, report))
     try:
         write.write(report, out, recorded, ported)
     except OSError as error:
-        return refuse(write_error(out, error))
+        raise unwritable(out, error) from None
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
         terminal.show(report, out)
     if options.accept and suite.known_file:
@@ -184,9 +168,10 @@ def _suite(options: argparse.Namespace) -> Suite:
 
     suite = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
-        raise SuiteError(f'{options.suite} names no list of known differences. Add known = "known.toml" to suite.toml.')
+        message = f'{options.suite} names no list of known differences. Add known = "known.toml" to suite.toml.'
+        raise SuiteError(message, "UC303")
     if options.accept and options.without:
-        raise SuiteError("--accept needs the results of every mode. Remove --without.")
+        raise UsageError("--accept needs the results of every mode. Remove --without.")
     if options.frameworks:
         suite = load.only(suite, options.frameworks.split(","))
     if options.without:
@@ -206,7 +191,9 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     recording = runs.read(path)
     runs.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
-        raise runs.RunError(f"{path}: No norm above 0 to plot. Clips by value have no total norm. Remove --recorded.")
+        raise runs.RunError(
+            f"{path}: No norm above 0 to plot. Clips by value have no total norm. Remove --recorded.", "UC502"
+        )
     return recording.lines
 
 
@@ -215,10 +202,10 @@ def _accept(report: ParityReport, path: Path) -> int:
     from .known import update
 
     if report.ours_differ or report.is_incomplete:
-        complain(f"{path} was not changed: the run has other failures (above). Fix them, and run --accept again.")
-        return (
-            report.exit_code or 1
-        )  # failures that the baseline has do not fail the run, but --accept needs none at all
+        message = f"{path} was not changed: the run has other failures (above). Fix them, and run --accept again."
+        refuse(UsageError(message, "UC303"))
+        # failures that the baseline has do not fail the run, but --accept needs none at all
+        return report.exit_code or DIFFERENT
     changes = update.write(path, report)
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
     print(safe(f"{path}: {counts}. Read it before you commit it."))

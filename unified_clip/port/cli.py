@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, INTERRUPTED, SUCCESS, add_format, refuse
+from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
 from .._display import complain, safe
-from .._mode_options import misplaced
+from .._mode_options import check_modes
 from ..verify import cli as verify_cli
 
 if TYPE_CHECKING:
@@ -58,37 +58,27 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from .report.build import ReportError
-    from .source_files import PortError
-
-    if problem := _misused(options):
-        return refuse(problem)
-    if options.verify:
-        return _verify(options)
-    try:
-        return _port(options)
-    except (PortError, ReportError) as error:
-        return refuse(str(error))
+    _check_options(options)
+    return _verify(options) if options.verify else _port(options)
 
 
-def _misused(options: argparse.Namespace) -> str:
-    """Return an error about options that cannot be used together; '' if there is none."""
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise UsageError if options cannot be used together."""
     if options.verify and options.path is not None:
-        return "--verify compares two steps, and takes no PATH. Remove PATH, or remove --verify."
-    if problem := misplaced(options, MODES, VERIFYING if options.verify else PORTING):
-        return problem
+        raise UsageError("--verify compares two steps, and takes no PATH. Remove PATH, or remove --verify.")
+    check_modes(options, MODES, VERIFYING if options.verify else PORTING)
     changing = next((name for name in ("verify", "write", "mark") if getattr(options, name)), "")
     if options.format == "diff" and changing:
-        return f"--format diff does not apply to --{changing}. Remove one of them."
+        raise UsageError(f"--format diff does not apply to --{changing}. Remove one of them.")
     if options.check and changing:
-        return f"--check changes no file. Remove --check, or remove --{changing}."
+        raise UsageError(f"--check changes no file. Remove --check, or remove --{changing}.")
     if not options.verify and options.path is None:
-        return "No PATH given. Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
+        remedy = "Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
+        raise UsageError(f"No PATH given. {remedy}", "UC201")
     if options.native and options.to == "drop-in":
-        return "--native applies to --to torch only. Remove --native, or use --to torch."
+        raise UsageError("--native applies to --to torch only. Remove --native, or use --to torch.")
     if options.force and not changing:
-        return "--force applies to --write and --mark only. Remove it, or use one of them."
-    return ""
+        raise UsageError("--force applies to --write and --mark only. Remove it, or use one of them.")
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from .._coded_error import CodedError
 from .catalog import clip_pattern
 from .clip_site import PortedFile, Target, UnreadableFile
 from .rewrite import port
@@ -30,7 +31,7 @@ Result = PortedFile | UnreadableFile
 Work = Callable[[Path], Result]
 
 
-class PortError(Exception):
+class PortError(CodedError, code="UC401"):
     """The error for files that cannot be ported or written. The message has the reason and the remedy."""
 
 
@@ -189,7 +190,7 @@ def check_clean(changed: Sequence[Path]) -> None:
     """Check that git can restore these files: each must match the last commit. PortError: a file does not match."""
     git = shutil.which("git")
     if git is None:
-        raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.")
+        raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.", "UC402")
     by_folder: dict[Path, list[Path]] = {}
     for path in changed:
         by_folder.setdefault(path.resolve().parent, []).append(path)
@@ -197,7 +198,9 @@ def check_clean(changed: Sequence[Path]) -> None:
         committed = _committed(git, folder, paths[0])
         if others := [path for path in paths if path.resolve().name not in committed]:
             names = shlex.join(path.resolve().name for path in others)
-            raise PortError(f"{others[0]} is not committed, so --write could not be undone. {_commit(folder, names)}")
+            raise PortError(
+                f"{others[0]} is not committed, so --write could not be undone. {_commit(folder, names)}", "UC402"
+            )
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
@@ -213,17 +216,18 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
         if not reason or "not a git repository (or any" in reason:
             raise PortError(
                 f"{path} is not in a git repository, so --write could not be undone. Create one, or add --force: "
-                f"{_git(folder)} init"
+                f"{_git(folder)} init",
+                "UC402",
             )
-        raise PortError(f"git cannot read the repository of {path}. Repair it, or add --force: {reason}")
+        raise PortError(f"git cannot read the repository of {path}. Repair it, or add --force: {reason}", "UC402")
     if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
-        raise PortError(f"{path} is in no commit yet, so --write could not be undone. {_commit(folder, '-A')}")
+        raise PortError(f"{path} is in no commit yet, so --write could not be undone. {_commit(folder, '-A')}", "UC402")
     names = []
     for command in (("ls-tree", "--name-only", "HEAD"), ("diff", "HEAD", "--name-only", "--relative")):
         answer = run(*command, "-z", "--", ".")
         if answer.returncode:
             reason = answer.stderr.decode(errors="replace").strip()
-            raise PortError(f"git cannot read {path}. Correct its path, or add --force: {reason}")
+            raise PortError(f"git cannot read {path}. Correct its path, or add --force: {reason}", "UC402")
         names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
     in_commit, changed = names
     return in_commit - changed
@@ -248,7 +252,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
     try:
         for path, file in changed:
             if path.read_bytes() != file.before:
-                raise PortError(f"{file.path}: another program changed it. Run the command again.")
+                raise PortError(f"{file.path}: another program changed it. Run the command again.", "UC403")
             copies[path] = _write_beside(path, file.after)
         for path, file in changed:
             replaced.append((path, file))
@@ -261,7 +265,8 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
         if isinstance(error, OSError):
             raise PortError(
                 f"{error.filename} cannot be written: {error.strerror}. No file was changed. "
-                "Free disk space or make the file writable, and run the command again."
+                "Free disk space or make the file writable, and run the command again.",
+                "UC403",
             ) from None
         raise
     finally:

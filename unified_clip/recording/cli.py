@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .._command import add_format, refuse
+from .._command import UsageError, add_format, unwritable
 from .._display import safe
+
+PAGE = "another file to --html"
 
 
 def add_parser(commands: Any) -> None:
@@ -38,18 +40,15 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import compare, pairing, runs
+    from . import compare, pairing
     from .report import model, page, terminal
 
     if not options.max_ulp >= 0:
-        return refuse(f"--max-ulp is {options.max_ulp}. Pass 0 or more.")
-    if options.html and (problem := _unwritable_page(options)):
-        return refuse(problem)
-    try:
-        names = pairing.read_names(options.map) if options.map else None
-        comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
-    except runs.RunError as error:
-        return refuse(str(error))
+        raise UsageError(f"--max-ulp is {options.max_ulp}. Pass 0 or more.", "UC203")
+    if options.html:
+        _check_page(options)
+    names = pairing.read_names(options.map) if options.map else None
+    comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
     report = model.build(comparison)
     if options.format == "json":
         print(json.dumps(report.as_json(), indent=1, allow_nan=False))
@@ -59,26 +58,22 @@ def run(options: argparse.Namespace) -> int:
         try:
             options.html.write_text(page.render(report), encoding="utf-8")
         except OSError as error:
-            return refuse(_page_error(options.html, error))
+            raise unwritable(options.html, error, PAGE) from None
         if options.format == "text":
             print(safe(f"Page: {options.html}"))
     return comparison.exit_code
 
 
-def _unwritable_page(options: argparse.Namespace) -> str:
-    """Return an error if the file of --html cannot be written, or is one of the recordings; else ''."""
+def _check_page(options: argparse.Namespace) -> None:
+    """Raise UsageError if the file of --html cannot be written, or is one of the recordings."""
     for path in (options.a, options.b):
         if path.exists() and options.html.exists() and options.html.samefile(path):
-            return f"{options.html} is a recording, which --html would overwrite. Pass another file to --html."
+            message = f"{options.html} is a recording, which --html would overwrite. Pass another file to --html."
+            raise UsageError(message, "UC206")
     try:
         existed = options.html.exists()
         options.html.open("ab").close()
         if not existed:
             options.html.unlink()
     except OSError as error:
-        return _page_error(options.html, error)
-    return ""
-
-
-def _page_error(path: Path, error: OSError) -> str:
-    return f"{path} cannot be written: {error.strerror}. Pass another file to --html."
+        raise unwritable(options.html, error, PAGE) from None

@@ -74,7 +74,8 @@ def compare(
     if not (explained or agreements):
         raise RunError(
             f"{left.path} and {right.path}: No numbers were compared. Clips by value record none without norms=True. "
-            "Record both runs with norms=True."
+            "Record both runs with norms=True.",
+            "UC502",
         )
     return RecordingComparison(left, right, max_ulp, pairs, explained, agreements)
 

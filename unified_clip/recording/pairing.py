@@ -52,17 +52,17 @@ def read_names(path: Path) -> Names:
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}. Pass another --map.") from None
+        raise RunError(f"{path} cannot be read: {error.strerror}. Pass another --map.", "UC503") from None
     except RecursionError:
-        raise RunError(f"{path}: its lists or tables are nested too deep. {WRITE}") from None
+        raise RunError(f"{path}: its lists or tables are nested too deep. {WRITE}", "UC503") from None
     except ValueError as error:
-        raise RunError(f"{path} is not TOML: {error}. {WRITE}") from None
+        raise RunError(f"{path} is not TOML: {error}. {WRITE}", "UC503") from None
     for name, other in names.items():
         if not isinstance(other, str):
-            raise RunError(f"{path}, {name}: its value is not a string. {WRITE}")
+            raise RunError(f"{path}, {name}: its value is not a string. {WRITE}", "UC503")
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
-        raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of the two lines.")
+        raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of the two lines.", "UC503")
     return names
 
 
@@ -107,7 +107,7 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     unknown += [(b, name, in_b) for name in names.values() if name not in in_b]
     run, name, known = unknown[0]
     remedy = f"Choose from {', '.join(sorted(known))}." if known else "Record it with norms=True."
-    raise RunError(f"The map of names has {name!r}, which is no parameter of {run.path}. {remedy}")
+    raise RunError(f"The map of names has {name!r}, which is no parameter of {run.path}. {remedy}", "UC503")
 
 
 # -- loops that clip one gradient per call

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from .._coded_error import CodedError
 from .._report_model import Real
 from .lines import NO_CALLS, READABLE
 
 
-class RunError(Exception):
+class RunError(CodedError, code="UC501"):
     """The error for an invalid recording, or for two that cannot be compared. The message has the reason and the
     remedy.
     """
@@ -305,14 +306,15 @@ def check_clipped(run: RecordedRun) -> None:
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:
-        raise RunError(f"{run.path}: {NO_CALLS}{_changed_by_hand(run)}")
+        raise RunError(f"{run.path}: {NO_CALLS}{_changed_by_hand(run)}", "UC502")
     errors = [line.error for line in run.lines if line.error]
     without = len(run.lines) - len(errors)
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []
     reasons += [f"{without} got no gradient"] if without else []
     raise RunError(
         f"{run.path}: None of the {len(run.lines)} recorded calls clipped a gradient: {', '.join(reasons)}. "
-        "Record calls that get gradients, after the backward pass."
+        "Record calls that get gradients, after the backward pass.",
+        "UC502",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .._coded_error import CodedError
 from .arithmetic import FORMATS, Float64s, sum_of_columns
 
 STORAGE = {
@@ -30,7 +31,7 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 """The stages of a clip: its norm, its coefficient, the clipped tensors, and the parameters after a step."""
 
 
-class UnreadableError(Exception):
+class UnreadableError(CodedError, code="UC701"):
     """The error for a file that is damaged, or whose content is not supported. The message has the reason and the
     remedy.
     """

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, INCOMPLETE, INTERRUPTED, REFUSED, SUCCESS, add_format
+from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
 from .._display import complain
 from .._scratch import Scratch
 
@@ -54,9 +54,7 @@ def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> Non
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..recording.runs import RunError
     from . import report
-    from .run import VerifyError, WorkerError
 
     try:
         with Scratch("verify") as scratch:
@@ -66,14 +64,9 @@ def run(options: argparse.Namespace) -> int:
             else:
                 report.show(result)
         return SUCCESS if result.is_same else DIFFERENT
-    except (VerifyError, RunError) as error:
-        message, status = str(error), REFUSED
-    except WorkerError as error:
-        message, status = str(error), INCOMPLETE
     except KeyboardInterrupt:
-        message, status = "interrupted; both processes were ended", INTERRUPTED
-    complain(message)
-    return status
+        complain("interrupted; both processes were ended")
+        return INTERRUPTED
 
 
 def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
@@ -84,15 +77,14 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
 
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
-            raise run.VerifyError(
-                f"--{name} is missing: both steps need it. Pass --{name} FILE, as docs/verify.md describes."
-            )
+            message = f"--{name} is missing: both steps need it. Pass --{name} FILE, as docs/verify.md describes."
+            raise UsageError(message, "UC201")
     max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
     timeout = SECONDS if options.timeout is None else options.timeout
     if not max_ulp >= 0:
-        raise run.VerifyError(f"--max-ulp is {max_ulp}. Pass 0 or more.")
+        raise UsageError(f"--max-ulp is {max_ulp}. Pass 0 or more.", "UC203")
     if not timeout > 0:
-        raise run.VerifyError(f"--timeout is {timeout}. Pass seconds above 0.")
+        raise UsageError(f"--timeout is {timeout}. Pass seconds above 0.", "UC203")
     old = run.parse_script("old", options.old, options.python_old)
     new = run.parse_script("new", options.new, options.python_new)
     names = read_names(options.map) if options.map else None

@@ -121,7 +121,8 @@ def compare_steps(
             raise VerifyError(
                 f"No clip call of {run.script} was recorded: neither one of unified_clip nor one of the functions that "
                 "docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these "
-                "off. If it clips without such a function, yield (parameters, gradients, unclipped)."
+                "off. If it clips without such a function, yield (parameters, gradients, unclipped).",
+                "UC603",
             )
     in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
     recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
@@ -153,7 +154,7 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
     problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "has pairs in both directions"
     in_each = (f"of {run.script} ({', '.join(sorted(run.shapes))})" for run in (old, new))
-    raise VerifyError(f"--map {problem}. In every line, pair a name {' with one '.join(in_each)}.")
+    raise VerifyError(f"--map {problem}. In every line, pair a name {' with one '.join(in_each)}.", "UC604")
 
 
 # -- reject outputs that cannot be compared. Otherwise they would count as the same
@@ -171,19 +172,22 @@ def reject_changing_outputs(run: ScriptRun) -> None:
         if changed := sorted(name for name in {*first, *shapes} if first.get(name) != shapes.get(name)):
             raise VerifyError(
                 f"{run.script} yields {_listing(changed)} at step {step} but not at step 1, or in another shape. Yield "
-                "the same parameters after each step."
+                "the same parameters after each step.",
+                "UC604",
             )
         for part, tensors in (("gradients", output.gradients or {}), ("unclipped gradients", output.unclipped or {})):
             if unknown := sorted(name for name in tensors if name not in shapes):
                 raise VerifyError(
                     f"{run.script} yields {part} of {_listing(unknown)} at step {step}, but no such parameters. Its "
-                    f"parameters are {_listing(shapes)}. Name each gradient like its parameter."
+                    f"parameters are {_listing(shapes)}. Name each gradient like its parameter.",
+                    "UC604",
                 )
             if reshaped := [name for name, tensor in tensors.items() if tuple(tensor.shape) != shapes[name]]:
                 name = reshaped[0]
                 raise VerifyError(
                     f"{run.script} yields {part} of {name!r} in the shape {tuple(tensors[name].shape)} at "
-                    f"step {step}, and the parameter in {shapes[name]}. Yield both in one shape."
+                    f"step {step}, and the parameter in {shapes[name]}. Yield both in one shape.",
+                    "UC604",
                 )
 
 
@@ -202,18 +206,21 @@ def reject_unpaired(
             raise VerifyError(
                 f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} {other_name!r} in "
                 f"{new.shapes[other_name]}. No order of axes makes these shapes equal. Pair other names with "
-                "--map, or reshape one parameter."
+                "--map, or reshape one parameter.",
+                "UC604",
             )
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
         if unpaired := [name for name in run.shapes if name not in paired]:
             raise VerifyError(
                 f"{other.script} yields no parameter that matches {_listing(unpaired)} of {run.script}. Yield the same "
-                "parameters from both, or pair their names with --map."
+                "parameters from both, or pair their names with --map.",
+                "UC604",
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
             f"--weights has {_listing(unused)}, which neither function yields. Let both yield it after each step, at "
-            "least one under this name, or remove it from the file."
+            "least one under this name, or remove it from the file.",
+            "UC604",
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _install, _workers
+from .._coded_error import CodedError
 from .._scratch import Scratch
 from ..tensors import files
 from ..tensors.files import safetensors
@@ -28,11 +29,11 @@ TOGETHER = ("tensorflow", "paddle")
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-class VerifyError(Exception):
+class VerifyError(CodedError, code="UC601"):
     """The error for an invalid file, function or option. The message names it, and the remedy."""
 
 
-class WorkerError(Exception):
+class WorkerError(CodedError, code="UC605", exit_status=3):
     """The error for a training step whose process crashed or hung. The message has the reason."""
 
 
@@ -126,14 +127,16 @@ def read_weights(path: Path, scratch: Path) -> Arrays:
     try:
         return {name: _array(name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
-        raise VerifyError(f"--weights {error}") from None
+        raise VerifyError(f"--weights {error}", error.code) from None
 
 
 def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
     dense = densify(weight)
     assert dense is not None
     if dense.dtype == "bfloat16":
-        raise VerifyError(f"--weights has {name!r} in bfloat16, which NumPy does not support. Save it as float32.")
+        raise VerifyError(
+            f"--weights has {name!r} in bfloat16, which NumPy does not support. Save it as float32.", "UC602"
+        )
     return to_numpy(dense)
 
 
@@ -142,21 +145,26 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
     try:
         stored = np.load(path, allow_pickle=False)
         if isinstance(stored, np.ndarray):
-            raise VerifyError(f"--batches {path} is one array without a name. Save arrays by name with np.savez.")
+            raise VerifyError(
+                f"--batches {path} is one array without a name. Save arrays by name with np.savez.", "UC602"
+            )
         with stored:
             batches = dict(stored)
-    except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
-        raise VerifyError(f"--batches {path} cannot be read: {error}. Save arrays with np.savez.") from None
+    except OSError as error:
+        raise VerifyError(f"--batches {path} cannot be read: {error.strerror}. Correct the path.", "UC602") from None
+    except (ValueError, EOFError, TypeError, AttributeError) as error:
+        raise VerifyError(f"--batches {path} cannot be read: {error}. Save arrays with np.savez.", "UC602") from None
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in batches.items()}
     if not lengths or len(set(lengths.values())) > 1 or not min(lengths.values()):
         entries = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "it has no array"
         raise VerifyError(
             f"--batches {path}: the first axis of every array must have one entry for each step: {entries}. "
-            "Save arrays of equal length."
+            "Save arrays of equal length.",
+            "UC602",
         )
     count = min(lengths.values())
     if steps is not None and not 1 <= steps <= count:
-        raise VerifyError(f"--steps is {steps}; {path} has batches for {count} steps. Pass 1 to {count}.")
+        raise VerifyError(f"--steps is {steps}; {path} has batches for {count} steps. Pass 1 to {count}.", "UC203")
     return {name: array[:steps] for name, array in batches.items()}
 
 
@@ -166,11 +174,13 @@ def make_directory(path: Path) -> Path:
     """
     for name in ("old", "new", "old.jsonl", "new.jsonl"):
         if (path / name).exists():
-            raise VerifyError(f"{path / name} exists already. Remove it, or pass another directory to --out.")
+            raise VerifyError(f"{path / name} exists already. Remove it, or pass another directory to --out.", "UC206")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise VerifyError(f"{path} cannot be written: {error.strerror}. Pass another directory to --out.") from None
+        raise VerifyError(
+            f"{path} cannot be written: {error.strerror}. Pass another directory to --out.", "UC205"
+        ) from None
     return path
 
 
@@ -222,7 +232,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
         return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
     except OSError as error:
         raise VerifyError(
-            f"{script.python} cannot be started: {error.strerror}. Pass another --python-{script.side}."
+            f"{script.python} cannot be started: {error.strerror}. Pass another --python-{script.side}.", "UC203"
         ) from None
 
 

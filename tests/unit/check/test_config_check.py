@@ -304,4 +304,4 @@ def test_the_result_can_be_written_to_a_file(run: Any, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "check.json").read_text())["counts"]["clips"] == 1
     status, _, err = run("clip.toml", ".", "--out", "no/such/dir", a_py=TORCH % "2.0")
     assert status == 2
-    assert "cannot write no/such/dir" in err
+    assert "no/such/dir" in err

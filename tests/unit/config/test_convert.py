@@ -227,7 +227,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
         "Or clip in Python: `clip = ClipConfig.load(FILE)`, then pass `ClipCallback(clip)` of "
         "`unified_clip.integrations.lightning_callback` to the Trainer."
     )
-    assert capsys.readouterr() == ("", f"unified-clip: {message} {python}\n")
+    assert capsys.readouterr() == ("", f"unified-clip: error UC107: {message} {python}\n")
 
 
 def test_each_suggested_clip_is_there() -> None:
@@ -308,7 +308,7 @@ def test_export_to_another_family_is_an_error_with_the_remedy(
         f"its family is {family}. {own}. {remedy.replace(family, family.replace(chr(39), chr(34)), 1)} {difference}"
     )
     assert out == ""
-    assert error == f"unified-clip: Cannot export to {FORMATS[to].title}: {message}\n"
+    assert error == f"unified-clip: error UC107: Cannot export to {FORMATS[to].title}: {message}\n"
 
 
 @pytest.mark.parametrize(("keys", "to", "family", "own", "difference"), OTHER_FAMILIES)
@@ -361,7 +361,7 @@ def test_a_family_with_the_same_effect_is_exported(nearest: bool) -> None:
         (["import", "nowhere.toml"], "cannot read nowhere.toml"),
         (["import", str(ZERO), "--from", "gin"], "'gin' is not a format"),
         (["import", str(ZERO), "--out", "clip.txt"], "the suffix is not one of"),
-        (["import", str(ZERO), "--out", "nowhere/clip.toml"], "cannot write nowhere/clip.toml: No such file"),
+        (["import", str(ZERO), "--out", "nowhere/clip.toml"], "nowhere/clip.toml cannot be written: No such file"),
         (["export", str(DATA / "timm" / "vit_value.yaml"), "--to", "hf"], "it does not support the rule 'value'"),
     ],
 )

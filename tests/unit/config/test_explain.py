@@ -478,5 +478,5 @@ def test_the_command_tells_what_is_wrong(
 ) -> None:
     assert cli.main(["explain", *arguments]) == 2
     errors = capsys.readouterr().err
-    assert errors.startswith("unified-clip: ")
+    assert errors.startswith("unified-clip: error UC")
     assert message in errors

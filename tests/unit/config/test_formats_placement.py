@@ -125,7 +125,7 @@ def test_a_misplaced_clip_key_is_rejected_with_its_line_and_its_place(
     assert main(["config", "import", str(path), "--from", f"{name}@{FORMATS[name].newest}"]) == 2
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.startswith(f"unified-clip: {file}, line {line}, ")
+    assert error.startswith(f"unified-clip: error UC105: {file}, line {line}, ")
     assert f"{FORMATS[name].title} " in error
     assert place in error.partition(": ")[2].partition(": ")[2]
 

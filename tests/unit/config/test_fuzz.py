@@ -175,7 +175,8 @@ def test_what_is_rejected_is_rejected_with_its_line(
     path.write_text(text, encoding="utf-8")
     for command in (["config", "import"], ["config", "export", "--to", "hf"], ["explain"]):
         assert main([*command, str(path), *(["--from", "unified_clip"] if command[-1] == "import" else [])]) == 2
-        assert capsys.readouterr().err.startswith(f"unified-clip: clip.{kind}, {message}")
+        error = capsys.readouterr().err
+        assert re.match(rf"unified-clip: error UC10[24]: clip\.{kind}, {re.escape(message)}", error)
 
 
 def test_a_keras_configuration_that_is_no_table_is_rejected(tmp_path: Path) -> None:

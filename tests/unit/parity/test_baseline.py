@@ -348,5 +348,5 @@ def test_the_command_refuses_what_is_no_baseline_before_it_runs(
 ) -> None:
     put(tmp_path, {"schema": 1})
     assert run("out", "--baseline", "old.json") == 2
-    assert "unified-clip: The baseline old.json has schema 1" in capsys.readouterr().err
+    assert "unified-clip: error UC302: The baseline old.json has schema 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -166,7 +166,7 @@ def test_a_page_that_cannot_be_written_is_an_error_before_anything_is_compared(
     out = tmp_path / "no" / "report.html"
     assert cli.main(["compare", "missing.jsonl", "missing.jsonl", "--html", str(out)]) == 2
     message = f"{out} cannot be written: No such file or directory. Pass another file to --html."
-    assert capsys.readouterr().err == f"unified-clip: {message}\n"
+    assert capsys.readouterr().err == f"unified-clip: error UC205: {message}\n"
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "link.jsonl"])

@@ -45,9 +45,12 @@ class Document:
         line = self.line(keys)
         return ", ".join(filter(None, [name, f"line {line}" if line else "", dotted(keys)]))
 
-    def wrong(self, keys: Sequence[Key], message: str) -> ConfigError:
-        """Return an error whose message has the file's name, and the line and path of a key."""
-        return ConfigError(f"{self.place(keys, self.name)}: {message}")
+    def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
+        """Return an error whose message has the file's name, and the line and path of a key.
+
+        `code`: the kind of problem, unless it is a wrong key or value.
+        """
+        return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:
         """Return the value at a path of keys. Return `default` if the key or a table of the path is missing."""

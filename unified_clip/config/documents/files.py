@@ -22,7 +22,7 @@ PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.p
 def kind_of(path: Path) -> str:
     """Return toml, yaml or json, which the suffix of a path shows. ConfigError: another suffix."""
     if path.suffix.lower() not in KINDS:
-        raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.")
+        raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.", "UC103")
     return KINDS[path.suffix.lower()]
 
 
@@ -30,9 +30,9 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}. Check its path and permissions.") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}. Check its path and permissions.", "UC101") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from None
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.", "UC101") from None
 
 
 def parse(text: str, kind: str, name: str) -> Document:
@@ -42,9 +42,9 @@ def parse(text: str, kind: str, name: str) -> Document:
         data = PARSERS[kind](text)
     except UnreadableError as error:
         line = f", line {error.line}" if error.line else ""
-        raise ConfigError(f"{name}{line}: {error}") from None
+        raise ConfigError(f"{name}{line}: {error}", "UC102") from None
     except RecursionError:
-        raise ConfigError(f"{name}: lists or tables are nested too deep. Remove some levels.") from None
+        raise ConfigError(f"{name}: lists or tables are nested too deep. Remove some levels.", "UC102") from None
     return Document(name, text, kind, {} if data is None else data)
 
 

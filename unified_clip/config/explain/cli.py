@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._command import add_format, refuse
+from ..._command import CodedError, UsageError, add_format
 from ..._display import cell
-from ..._mode_options import misplaced
-from ...errors import ConfigError
+from ..._mode_options import check_modes
 
 if TYPE_CHECKING:
     from .compare import Comparison, Explanation
@@ -39,37 +38,44 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the explanation or comparison, as a table or JSON. Return the exit status."""
+    from . import compare
+
+    result = _result(options)
+    if options.format == "json":
+        print(json.dumps(compare.as_data(result), indent=1, allow_nan=False))
+    elif isinstance(result, compare.Comparison):
+        _print_comparison(result)
+    else:
+        _print_explanation(result)
+    return 0
+
+
+def _result(options: argparse.Namespace) -> Explanation | Comparison:
+    """Return the explanation of A, or the comparison of A and B."""
+    from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
     from . import compare
 
+    second = "a second configuration B"
+    check_modes(options, {second: ("from_b",)}, second if options.b is not None else "")
+    if options.step is not None and options.step < 0:
+        raise UsageError(f"--step is {options.step}. Pass 0 or more.", "UC203")
+    paths = [path for path in (options.a, options.b) if path is not None]
+    formats = (options.from_a, options.from_b)
+    configs = [ClipConfig.import_from(path, format_) for path, format_ in zip(paths, formats, strict=False)]
+    if options.step is not None and not any(config.has_schedule for config in configs):
+        raise UsageError("--step applies to a schedule, and no threshold has one. Remove --step.")
+    gradients = None if options.gradients is None else _read_gradients(options.gradients)
     try:
-        second = "a second configuration B"
-        if problem := misplaced(options, {second: ("from_b",)}, second if options.b is not None else ""):
-            raise ConfigError(problem)
-        if options.step is not None and options.step < 0:
-            raise ConfigError(f"--step is {options.step}. Pass 0 or more.")
-        paths = [path for path in (options.a, options.b) if path is not None]
-        formats = (options.from_a, options.from_b)
-        configs = [ClipConfig.import_from(path, format_) for path, format_ in zip(paths, formats, strict=False)]
-        if options.step is not None and not any(config.has_schedule for config in configs):
-            raise ConfigError("--step applies to a schedule, and no threshold has one. Remove --step.")
-        gradients = None if options.gradients is None else _read_gradients(options.gradients)
-        result: Explanation | Comparison
         if options.b is None:
-            result = compare.explain(configs[0], options.a.name, gradients, options.step or 0)
-        else:
-            names = [str(path) if options.a.name == options.b.name else path.name for path in paths]
-            a, b = configs
-            result = compare.compare(a, b, names, gradients, options.step or 0)
-        if options.format == "json":
-            print(json.dumps(compare.as_data(result), indent=1, allow_nan=False))
-        elif isinstance(result, compare.Comparison):
-            _print_comparison(result)
-        else:
-            _print_explanation(result)
-    except (ConfigError, TypeError, ValueError) as error:
-        return refuse(str(error))
-    return 0
+            return compare.explain(configs[0], options.a.name, gradients, options.step or 0)
+        names = [str(path) if options.a.name == options.b.name else path.name for path in paths]
+        a, b = configs
+        return compare.compare(a, b, names, gradients, options.step or 0)
+    except CodedError:
+        raise
+    except (TypeError, ValueError) as error:  # gradients that this configuration cannot clip
+        raise UnreadableError(str(error)) from None
 
 
 def _read_gradients(path: Path) -> Gradients:
@@ -88,9 +94,9 @@ def _read_gradients(path: Path) -> Gradients:
         if not gradients:
             raise UnreadableError("it has no arrays. Save gradients with numpy.savez")
     except (UnreadableError, LimitError) as error:
-        raise ConfigError(f"{path}: cannot read gradients: {error}.") from None
+        raise UnreadableError(f"{path}: cannot read gradients: {error}.", error.code) from None
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
-        raise ConfigError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
+        raise UnreadableError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
     return gradients
 
 

@@ -160,7 +160,8 @@ class Format(ABC):
         """Return `version`. ConfigError: it is None, but the meaning of the keys depends on the trainer's version."""
         if version is None:
             raise ConfigError(
-                f"{document.name}: {self.needs_version}. Pass your version, as --from {self.name}@{self.newest}"
+                f"{document.name}: {self.needs_version}. Pass your version, as --from {self.name}@{self.newest}",
+                "UC103",
             )
         return version
 
@@ -317,7 +318,7 @@ def parse_version(text: str | None) -> Version | None:
     try:
         return None if text is None else Version(text)
     except InvalidVersion:
-        raise ConfigError(f"{text!r} is not a version. Pass one such as 1.2.3.") from None
+        raise ConfigError(f"{text!r} is not a version. Pass one such as 1.2.3.", "UC103") from None
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:

@@ -55,7 +55,7 @@ def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
         return settings_data(_parse_own(path))
     except ConfigError:
         if advice := _import_advice(path):
-            raise ConfigError(advice) from None
+            raise ConfigError(advice, "UC103") from None
         raise
 
 
@@ -109,7 +109,7 @@ def parse_name(text: str) -> tuple[str, Version | None]:
     """
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
-        raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.")
+        raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
     return name, parse_version(version) if at else None
 
 
@@ -125,11 +125,13 @@ def named(path: Path, name: str) -> Candidate:
     elif kind is None and isinstance(trainer, OwnFormat):
         document = trainer.parse(text, path.name)
     else:
-        raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.")
+        raise ConfigError(
+            f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.", "UC103"
+        )
     names = _names(recognising(path))
     if names and not {trainer.name, trainer.extends} & {*names}:
         likely = " or ".join(names)
-        raise ConfigError(f"{path.name} looks like {likely}, not like {trainer.name}. Pass --from {likely}.")
+        raise ConfigError(f"{path.name} looks like {likely}, not like {trainer.name}. Pass --from {likely}.", "UC103")
     return trainer, document
 
 
@@ -139,13 +141,13 @@ def _detect(path: Path) -> Candidate:
     if len(candidates) == 1:
         return candidates[0]
     if names := _names(candidates):
-        raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.")
+        raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.", "UC103")
     if names := _with_clip_keys(path):
         several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
         advice = f"Its clip keys are in the formats {several}. Choose one of them, such as --from {names[0]}."
     else:
         advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
-    raise ConfigError(f"{path.name}: cannot infer the format. {advice}")
+    raise ConfigError(f"{path.name}: cannot infer the format. {advice}", "UC103")
 
 
 def _names(candidates: list[Candidate]) -> list[str]:

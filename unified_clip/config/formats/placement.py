@@ -56,7 +56,8 @@ def check(document: Document, trainer: Format) -> list[str]:
     if not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         raise ConfigError(
             f"{document.name}: it has no key of {trainer.title}, so it may not be one of its files. "
-            f"Pass a whole configuration of {trainer.title}, or set {_format_place(places[0])}."
+            f"Pass a whole configuration of {trainer.title}, or set {_format_place(places[0])}.",
+            "UC103",
         )
     return []
 
@@ -113,4 +114,4 @@ def _misplaced(document: Document, trainer: Format, path: Path, places: Sequence
         advice = f"{trainer.title} does not read this key here. Move it to {_format_place(targets[0])}."
     else:
         advice = f"{trainer.title} has no such key. Set {_format_place(places[0])} instead."
-    return document.wrong(path, advice)
+    return document.wrong(path, advice, "UC105")

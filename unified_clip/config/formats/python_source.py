@@ -37,9 +37,11 @@ def parse_tree(text: str, name: str) -> ast.Module:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(text)
     except SyntaxError as error:
-        raise ConfigError(f"{name}, line {error.lineno}: this is not Python: {error.msg}. Correct it.") from None
+        raise ConfigError(
+            f"{name}, line {error.lineno}: this is not Python: {error.msg}. Correct it.", "UC102"
+        ) from None
     except (RecursionError, ValueError) as error:
-        raise ConfigError(f"{name}: this is not Python: {error}. Correct it.") from None
+        raise ConfigError(f"{name}: this is not Python: {error}. Correct it.", "UC102") from None
 
 
 class Source:
@@ -96,9 +98,9 @@ class Source:
                     if full.partition(".")[0] in self.imports.values():
                         self.imports.setdefault(name, full)
 
-    def wrong(self, node: ast.AST, message: str) -> ConfigError:
-        """Return an error about a node, with the file and the line."""
-        return ConfigError(f"{self.name}, line {node.lineno}: {message}")  # type: ignore[attr-defined]
+    def wrong(self, node: ast.AST, message: str, code: str = "") -> ConfigError:
+        """Return an error about a node, with the file and the line. `code` is that of Document.wrong."""
+        return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
         """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`; '' for other expressions."""
@@ -173,6 +175,7 @@ class Source:
             raise self.wrong(
                 unknown.node,
                 f"The value of {unknown} is only known at run time. Write the number, or assign it to the name once.",
+                "UC106",
             ) from None
 
     def _value_of(self, node: Target, depth: int) -> Any:

@@ -60,23 +60,27 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema != SCHEMA:
-            raise SuiteError(f"The baseline {path} has schema {schema}. This version reads {SCHEMA}. {ADVICE}")
+            raise SuiteError(f"The baseline {path} has schema {schema}. This version reads {SCHEMA}. {ADVICE}", "UC302")
         report = ParityReport.model_validate(data)
     except OSError as error:
-        raise SuiteError(f"The baseline {path} cannot be read: {error.strerror}. {ADVICE}") from None
+        raise SuiteError(f"The baseline {path} cannot be read: {error.strerror}. {ADVICE}", "UC302") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         what = ".".join(map(str, first["loc"])) or "the file"
-        raise SuiteError(f"The baseline {path} is not a parity.json: {what}: {first['msg']}. {ADVICE}") from None
+        raise SuiteError(
+            f"The baseline {path} is not a parity.json: {what}: {first['msg']}. {ADVICE}", "UC302"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise SuiteError(f"The baseline {path} is not a parity.json: {error}. {ADVICE}") from None
+        raise SuiteError(f"The baseline {path} is not a parity.json: {error}. {ADVICE}", "UC302") from None
     if not set(cases) & {case.name for case in report.cases}:
         raise SuiteError(
-            f"The baseline {path} has none of the cases of this suite. Pass an earlier report of this suite."
+            f"The baseline {path} has none of the cases of this suite. Pass an earlier report of this suite.",
+            "UC302",
         )
     if not set(frameworks) & set(report.frameworks):
         raise SuiteError(
-            f"The baseline {path} has no results of {', '.join(frameworks)}. Pass a report of a run with one of them."
+            f"The baseline {path} has no results of {', '.join(frameworks)}. Pass a report of a run with one of them.",
+            "UC302",
         )
     return report
 

@@ -30,7 +30,7 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
     try:
         config = ClipConfig.load(path)
     except ConfigError as error:
-        raise SuiteError(f"{place}: {error}") from None
+        raise SuiteError(f"{place}: {error}", error.code) from None
     if why := _why_not_one_call(config):
         raise SuiteError(f"{place}: {path.name}: no single call clips like this configuration: {why}")
     if config.rule == "none":

@@ -39,7 +39,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python)
     except UnreadableError as error:
-        raise SuiteError(f"{place}: {error}") from None
+        raise SuiteError(f"{place}: {error}", error.code) from None
     gradients: list[Gradient] = []
     for number, tensor in enumerate(table.tensors or [], 1):
         try:

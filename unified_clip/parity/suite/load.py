@@ -85,7 +85,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if known_file and known_file.exists():
         known = entries.read(known_file)
     elif known_file and not accepting:
-        raise SuiteError(f"{known_file} does not exist. Write it with unified-clip parity --accept")
+        raise SuiteError(f"{known_file} does not exist. Write it with unified-clip parity --accept", "UC303")
     named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     for name, place in named:
@@ -127,11 +127,13 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
     """
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
-        raise SuiteError(f"--frameworks has {unknown[0]!r}. Choose from {', '.join(suite.frameworks)}")
+        raise SuiteError(f"--frameworks has {unknown[0]!r}. Choose from {', '.join(suite.frameworks)}", "UC203")
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
     remaining = [case for case in suite.cases if any(map(case.is_for_framework, frameworks))]
     if not remaining:
-        raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}. Choose other frameworks")
+        raise SuiteError(
+            f"--frameworks: no case of the suite is for {', '.join(frameworks)}. Choose other frameworks", "UC203"
+        )
     return dataclasses.replace(suite, cases=remaining, frameworks=frameworks)
 
 
@@ -142,13 +144,15 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     """
     there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
     if unknown := [mode for mode in modes if mode not in there]:
-        raise SuiteError(f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}")
+        raise SuiteError(f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}", "UC203")
     frameworks = {
         name: framework.model_copy(update={"modes": [mode for mode in framework.modes if mode not in modes]})
         for name, framework in suite.frameworks.items()
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:
-        raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left. Leave it out with --frameworks")
+        raise SuiteError(
+            f"--without {','.join(modes)}: {empty[0]} has no mode left. Leave it out with --frameworks", "UC203"
+        )
     return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
 
 
@@ -163,6 +167,8 @@ def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
             near = difflib.get_close_matches(name, cases, n=MOST_NEAR)
             near += [other for other in cases if name.casefold() in other.casefold() and other not in near]
             hint = f"Similar cases: {'; '.join(near[:MOST_NEAR])}" if near else "parity.md lists all cases"
-            raise SuiteError(f"--case: the suite has no case {name!r} on {', '.join(suite.frameworks)}. {hint}")
+            raise SuiteError(
+                f"--case: the suite has no case {name!r} on {', '.join(suite.frameworks)}. {hint}", "UC203"
+            )
     chosen = [cases[name] for name in dict.fromkeys(names)]
     return dataclasses.replace(suite, cases=chosen, chosen_cases=True)

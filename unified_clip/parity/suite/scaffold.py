@@ -57,7 +57,7 @@ def write(suite: Path, paths: Sequence[Path]) -> Path:
     """
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
-        raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite")
+        raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite", "UC206")
     chosen = list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
     text = _text(chosen, path.parent)
     partial = path.with_suffix(".partial")
@@ -66,7 +66,9 @@ def write(suite: Path, paths: Sequence[Path]) -> Path:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        raise SuiteError(f"{path} cannot be written: {error.strerror}. Pass another directory to --suite") from None
+        raise SuiteError(
+            f"{path} cannot be written: {error.strerror}. Pass another directory to --suite", "UC205"
+        ) from None
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

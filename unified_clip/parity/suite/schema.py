@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from ..._coded_error import CodedError
 from ...config import documents
 from ...config.validation import first_error
 from ...config.validation import no_such as no_such
@@ -23,7 +24,7 @@ TOLERANCE = 1e-5
 can set its own `tolerance`."""
 
 
-class SuiteError(Exception):
+class SuiteError(CodedError, code="UC301"):
     """The error for an invalid suite. The message names the file, the key in it, and what to change."""
 
 
@@ -233,6 +234,6 @@ def read(path: Path, model: type[Model]) -> Model:
         document = documents.parse(documents.read_text(path), "toml", path.name)
         return model.model_validate(document.data)
     except ConfigError as error:
-        raise SuiteError(str(error)) from None
+        raise SuiteError(str(error), error.code) from None
     except ValidationError as error:
         raise SuiteError(str(first_error(error, document, model))) from None

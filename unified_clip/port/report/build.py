@@ -10,6 +10,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
+from ..._coded_error import CodedError
 from ...config.explain import compare, describe
 from .. import catalog
 from ..clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
@@ -17,7 +18,7 @@ from . import differences, model, terminal
 from .model import Report
 
 
-class ReportError(ValueError):
+class ReportError(CodedError, code="UC404"):
     """The error for a report that cannot be written or read. The message has the reason and the remedy."""
 
 
@@ -62,10 +63,10 @@ def build_report(
 def writer(path: Path) -> Callable[[Report], str]:
     """Return the function that formats a report for this file, by suffix. ReportError: an unknown suffix."""
     if path.suffix.lower() not in WRITERS:
-        raise ReportError(f"{path}: a report ends in {', '.join(WRITERS)}. Rename it.")
+        raise ReportError(f"{path}: a report ends in {', '.join(WRITERS)}. Rename it.", "UC203")
     if path.is_dir() or not path.parent.is_dir():
         reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
-        raise ReportError(f"{path} cannot be written. {reason}. Pass another file.")
+        raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")
     return WRITERS[path.suffix.lower()]
 
 
@@ -77,7 +78,7 @@ def write(path: Path, report: Report) -> None:
         new.write_text(text, encoding="utf-8")
         new.replace(path.resolve())
     except OSError as error:
-        raise ReportError(f"{path} cannot be written: {error.strerror}. Pass another file.") from None
+        raise ReportError(f"{path} cannot be written: {error.strerror}. Pass another file.", "UC205") from None
     finally:
         new.unlink(missing_ok=True)
 

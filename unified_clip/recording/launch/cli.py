@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import _install
-from ..._command import refuse
+from ..._command import UsageError
 
 NAME = "record"
 
@@ -44,16 +44,16 @@ def run(options: argparse.Namespace) -> int:
     from .command import record_command
 
     if not options.command_line:
-        return refuse(f"no command given. Type: unified-clip record {options.file} -- python train.py")
-    if options.watch and (lacking := _lacks_rich()):
-        return refuse(lacking)
+        raise UsageError(f"no command given. Type: unified-clip record {options.file} -- python train.py", "UC201")
+    if options.watch:
+        _check_rich()
     return record_command(options.file, options.command_line, norms=options.norms, watch=options.watch)
 
 
-def _lacks_rich() -> str:
-    """Return how to install what the live view needs; '' if it is installed, or stderr is not a terminal."""
+def _check_rich() -> None:
+    """Raise UsageError if the live view needs rich, and rich is not installed."""
     from .watch import has_live_view
 
-    if not has_live_view() or importlib.util.find_spec("rich") is not None:
-        return ""
-    return f"--watch needs rich, which is not installed. Install the extra `cli`: {_install.command('cli')}"
+    if has_live_view() and importlib.util.find_spec("rich") is None:
+        install = f"Install the extra `cli`: {_install.command('cli')}"
+        raise UsageError(f"--watch needs rich, which is not installed. {install}", "UC204")

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from ..._command import refuse
+from ..._command import UsageError, refuse, unwritable
 from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
 from ..._display import complain
 from ..lines import NO_CALLS, header
@@ -40,22 +40,21 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     parts = file.with_name(f"{file.name}.parts")
     for path in (file, parts):
         if path.exists():
-            return refuse(f"{path} exists. Remove it, or pass another file: a file has one run.")
+            raise UsageError(f"{path} exists. Remove it, or pass another file: a file has one run.", "UC206")
     try:
         parts.mkdir()
         file.touch(exist_ok=False)
     except OSError as error:
-        return refuse(f"{file} cannot be written: {error.strerror}. Pass another file.")
+        raise unwritable(file, error, "another file") from None
     settings = Settings(str(parts.absolute()), norms)
     try:
         with watching(parts) if watch else nullcontext():
             status = _run(command, _environment(settings))
     except OSError as error:
-        complain(f"{command[0]} cannot be started: {error.strerror}.")
-        status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         shutil.rmtree(parts)
         file.unlink()
-        return status
+        refuse(UsageError(f"{command[0]} cannot be started: {error.strerror}.", "UC504"))
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     merged = merge.merge(parts, file, header(norms=norms))
     shutil.rmtree(parts)
     for note in merged.notes:

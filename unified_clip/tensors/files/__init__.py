@@ -99,7 +99,7 @@ def read(
             raise UnreadableError("no tensor has a floating-point dtype. Save float gradients")
         return gradients
     except (UnreadableError, LimitError) as error:
-        raise UnreadableError(f"{path.name}: {error}") from None
+        raise UnreadableError(f"{path.name}: {error}", error.code) from None
     except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
         raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}. Save it again") from None
 
@@ -125,7 +125,7 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
             raise UnreadableError(f"{name} returns no tensor with a floating-point dtype. Return gradients")
         return gradients
     except (UnreadableError, LimitError) as error:
-        raise UnreadableError(f"{path.name}: {error}") from None
+        raise UnreadableError(f"{path.name}: {error}", error.code) from None
 
 
 def _kind(path: Path) -> tuple[Path, str]:
@@ -169,15 +169,15 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
         with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
             end = worker.wait(timeout)
     except OSError as error:
-        raise UnreadableError(f"{python} cannot be started: {error.strerror}. {remedy}") from None
+        raise UnreadableError(f"{python} cannot be started: {error.strerror}. {remedy}", "UC703") from None
     if end.code is None:
-        raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
+        raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer", "UC702")
     if end.code:
         raise UnreadableError(f"{reader} ended with {end}. {again}.")
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
-            raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}")
+            raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}", "UC703")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
         raise UnreadableError(f"{reader} returned nothing. {again}; {end.last_lines}")

@@ -1,0 +1,90 @@
+"""The error codes: their pages for `unified-clip help UC101`, and the list of all."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .._display import BOLD, paint
+
+PATH = Path(__file__).with_name("errors.toml")
+
+GROUPS = {
+    "1": "Configuration files",
+    "2": "The command line",
+    "3": "Parity suites",
+    "4": "Porting",
+    "5": "Recordings",
+    "6": "Verifying a step",
+    "7": "Files of tensors",
+    "9": "unified-clip itself",
+}
+"""By the first digit of a code, its subject."""
+
+
+@dataclass(frozen=True)
+class ErrorCode:
+    """An entry of errors.toml, which describes the fields."""
+
+    code: str
+    title: str
+    explanation: str
+    remedies: Sequence[str]
+    example: str
+
+    @property
+    def message(self) -> str:
+        """The example as a command prints it."""
+        return f"unified-clip: error {self.code}: {self.example}"
+
+    @property
+    def group(self) -> str:
+        return GROUPS[self.code[2]]
+
+
+@cache
+def read() -> dict[str, ErrorCode]:
+    """Return all codes, in the order of their numbers."""
+    entries = tomllib.loads(PATH.read_text(encoding="utf-8"))
+    texts = ("title", "explanation", "example")
+    return {
+        code: ErrorCode(code, remedies=entry["remedies"], **{key: " ".join(entry[key].split()) for key in texts})
+        for code, entry in entries.items()
+    }
+
+
+def page(code: ErrorCode, width: int) -> Iterator[str]:
+    """Yield the lines of the page of a code, for a terminal of this width."""
+    for line in _wrapped(f"{code.code}: {code.title}", width):
+        yield paint(line, BOLD, sys.stdout)
+    yield ""
+    yield from _wrapped(code.explanation, width)
+    yield ""
+    for remedy in code.remedies:
+        yield from _wrapped(remedy, width, "- ", "  ")
+    yield ""
+    yield "Example:"
+    yield from _wrapped(code.message, width, "    ", "    ")
+
+
+def listing(width: int) -> Iterator[str]:
+    """Yield a line for each code, below the subject of its group."""
+    group = ""
+    for code in read().values():
+        if code.group != group:
+            yield paint(code.group, BOLD, sys.stdout)
+            group = code.group
+        yield from _wrapped(code.title, width, f"  {code.code}  ", " " * 9)
+
+
+def _wrapped(text: str, width: int, first: str = "", other: str = "") -> list[str]:
+    """Return the lines of a text. Paths, options and long words are not broken."""
+    lines = textwrap.TextWrapper(
+        max(width, 20), initial_indent=first, subsequent_indent=other, break_on_hyphens=False, break_long_words=False
+    )
+    return lines.wrap(text)

@@ -1,0 +1,59 @@
+"""The command `unified-clip help [TOPIC]`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from .._coded_error import UsageError
+from .._display import BOLD, paint
+from . import codes, statuses
+from .parser import subcommands, suggestion
+
+ERRORS, STATUSES = "errors", "exit-status"
+
+WIDEST = 100
+"""Characters of the longest line, on a terminal that has room for more."""
+
+
+def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
+    """Add `help` to the command line. `root`: the parser of `unified-clip`, whose help it prints."""
+    parser = commands.add_parser(
+        "help",
+        help="explain an error code, or print the help of a command",
+        description="Print the page of an error code, the help of a command, the list of all error codes, or the table "
+        "of exit statuses.",
+    )
+    parser.add_argument(
+        "topic", nargs="*", help=f"an error code such as UC101, a command, {ERRORS!r} or {STATUSES!r} (default: all)"
+    )
+    parser.set_defaults(run=partial(run, root))
+
+
+def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    topic = " ".join(options.topic)
+    commands = dict(subcommands(root))
+    if not topic or topic in commands:
+        print(commands.get(topic, root).format_help(), end="")
+        return statuses.SUCCESS
+    for line in _page(topic, commands):
+        print(line)
+    return statuses.SUCCESS
+
+
+def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
+    """Yield the lines about a topic that is no command."""
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    if topic == ERRORS:
+        return codes.listing(width)
+    if topic == STATUSES:
+        return iter([paint("Exit statuses", BOLD, sys.stdout), *statuses.lines(statuses.GENERAL)])
+    known = codes.read()
+    if topic.upper() in known:
+        return codes.page(known[topic.upper()], width)
+    hint = suggestion(topic, [*commands, ERRORS, STATUSES], f"List the error codes: unified-clip help {ERRORS}")
+    raise UsageError(f"there is no topic {topic!r}. {hint}", "UC203")

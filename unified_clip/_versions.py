@@ -1,0 +1,43 @@
+"""What `unified-clip --version` prints: versions, the compiled kernels, and the frameworks. Imports no framework."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+
+import unified_clip
+
+from ._native import KERNELS
+
+PACKAGES = {
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tf-nightly"),
+    "paddle": ("paddlepaddle", "paddlepaddle-gpu"),
+    "jax": ("jax",),
+    "mlx": ("mlx",),
+    "numpy": ("numpy",),
+}
+"""By framework, the packages that install it."""
+
+
+def lines() -> Iterator[str]:
+    """Yield the lines that `unified-clip --version` prints."""
+    yield f"unified_clip {unified_clip.__version__}"
+    yield f"Python       {platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield f"kernels      {'compiled' if KERNELS else 'none: NumPy computes, with the same bits'}"
+    yield from (f"{name:12} {_version(name)}" for name in PACKAGES)
+
+
+def _version(framework: str) -> str:
+    """Return the version of a framework from its package's metadata."""
+    spec = find_spec(framework)
+    if spec is None or spec.origin is None:  # a directory of this name is no package
+        return "not installed"
+    for package in PACKAGES[framework]:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return "installed, in an unknown version"
