@@ -36,7 +36,7 @@ class HuggingFace(Format):
     )
     own_keys = paths("""
         accelerator_config activation_checkpointing dataloader_pin_memory ddp_find_unused_parameters deepspeed
-        eval_strategy fsdp gradient_checkpointing push_to_hub tf32 torch_compile
+        eval_strategy fsdp_transformer_layer_cls_to_wrap gradient_checkpointing push_to_hub tf32 torch_compile
     """)
     clip_keys = paths("max_grad_norm")
     foreign_keys = paths("deepspeed.gradient_clipping")

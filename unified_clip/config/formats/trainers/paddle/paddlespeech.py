@@ -8,14 +8,20 @@ from typing import Any
 from packaging.version import Version
 
 from ....documents import Document, Key
-from ....schema import FamilyName, Settings
+from ....schema import Settings
 from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, imported_key, paths, rejected_key, words
 
 SPEECH, SIMPLE, TTS = ("global_grad_clip",), ("grad_clip",), ("optimizer", "max_grad_norm")
+KALDI = ("optim_conf", "global_grad_clip")
 GAN = (("generator_grad_norm",), ("discriminator_grad_norm",))
 DIFFUSION = ("ds_grad_norm",)
 AMP = Version("1.4.2")
 """From this version on, models with an encoder clip by paddle.nn.utils.clip_grad_norm_, whose rule is PyTorch's."""
+
+
+OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."
+PRETRAINED = ("freeze_wav2vec2", "freeze_hubert", "freeze_wavlm")
+"""Keys of models that are trained from others."""
 
 
 class PaddleSpeech(Format):
@@ -28,7 +34,7 @@ class PaddleSpeech(Format):
     own_keys = paths(
         "global_grad_clip ds_grad_norm generator_scheduler_params.learning_rate vocab_filepath spm_model_prefix"
     )
-    clip_keys = (SPEECH, SIMPLE, TTS, *GAN, DIFFUSION)
+    clip_keys = (SPEECH, SIMPLE, TTS, KALDI, *GAN, DIFFUSION)
     vocabulary = words("""
         encoder decoder encoder_conf decoder_conf accum_grad optim optim_conf scheduler scheduler_conf train_manifest
         fs n_shift n_mels model updater optimizer max_epoch num_snapshots backbone n_epoch
@@ -37,7 +43,9 @@ class PaddleSpeech(Format):
     zero = "zeros"
     keys = (
         FormatKey("global_grad_clip", "s2t, DeepSpeech2: the global norm, Paddle's rule; 0: zeros"),
-        imported_key("global_grad_clip, with encoder", "s2t: the same", versions="below 1.4.2"),
+        imported_key("optim_conf.global_grad_clip", "s2t, Kaldi features: the same"),
+        imported_key("global_grad_clip, with freeze_wav2vec2, ...", "wav2vec2, HuBERT, WavLM: PyTorch's rule; 0: off"),
+        imported_key("global_grad_clip, with encoder", "s2t: Paddle's rule; 0: zeros", versions="below 1.4.2"),
         imported_key("global_grad_clip, with encoder", "s2t: PyTorch's rule; 0: off", versions="1.4.2 and later"),
         FormatKey("grad_clip", "kws, ERNIE-SAT, WaveRNN: the global norm, Paddle's rule; 0: zeros"),
         imported_key("optimizer.max_grad_norm", "t2s: the global norm, Paddle's rule; 0 or null: off", "null"),
@@ -67,7 +75,9 @@ class PaddleSpeech(Format):
         if len(places) > 1:
             raise document.wrong(places[1], f"the file sets {'.'.join(map(str, places[0]))} too. Remove one of them.")
         place = places[0]
-        if place == SPEECH and document.has("encoder"):
+        if place == SPEECH and any(document.has(name) for name in PRETRAINED):
+            return self._by_function(document, [])
+        if place == SPEECH and document.has("encoder") and not document.has("model_conf", "asr_weight"):
             return self._encoder(document, version)
         zero: Zero = "off" if place == TTS else "zeros"
         null: Any = "off" if place == TTS else "error"
@@ -76,19 +86,21 @@ class PaddleSpeech(Format):
         return Imported(self.settings("global_norm", threshold), notes)
 
     def _absent(self, document: Document) -> Imported:
-        if document.has("optimizer") or document.has("fs2_optimizer"):
-            return Imported(
-                {"rule": "none"}, ["The file sets no max_grad_norm. By default, PaddleSpeech clips nothing."]
-            )
+        if any(document.has(name) for name in ("optimizer", "fs2_optimizer", "generator_scheduler_params")):
+            return Imported({"rule": "none"}, ["The file sets no clip key. By default, PaddleSpeech clips nothing."])
         raise document.wrong([], "PaddleSpeech has no default for this recipe, and training fails. Set its clip key.")
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Read the key of models with an encoder."""
-        family: FamilyName = "paddle" if version is not None and version < AMP else "pytorch"
-        zero: Zero = "zeros" if family == "paddle" else "off"
-        notes = [] if version else ["Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."]
-        threshold = self.read_threshold(document, SPEECH, zero=zero, negative="error", null="error")
-        return Imported(self.settings("global_norm", threshold, family=family), notes)
+        """Read the key of speech recognition with an encoder."""
+        if version is None or version >= AMP:
+            return self._by_function(document, [] if version else [OLD])
+        threshold = self.read_threshold(document, SPEECH, null="error", infinite="error")
+        return Imported(self.settings("global_norm", threshold))
+
+    def _by_function(self, document: Document, notes: list[str]) -> Imported:
+        """Read the key of models that call a function before each step of the optimizer."""
+        threshold = self.read_threshold(document, SPEECH, zero="off", negative="error", null="error")
+        return Imported(self.settings("global_norm", threshold, family="pytorch"), notes)
 
     def _gan(self, document: Document, places: Sequence[tuple[Key, ...]]) -> Imported:
         thresholds = [self.read_threshold(document, place, zero="off", null="error") for place in places]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from packaging.version import Version
@@ -20,11 +21,10 @@ NEW_STACK = Version("2.40")
 
 DEFAULTS: dict[str, float | None] = {
     "PPO": None, "SAC": None, "CQL": None, "BC": None, "MARWIL": None,
-    "DQN": 40.0, "IMPALA": 40.0, "APPO": 40.0,
+    "DQN": 40.0, "SimpleQ": 40.0, "APEX": 40.0, "IMPALA": 40.0, "APPO": 40.0, "A2C": 40.0, "A3C": 40.0,
 }  # fmt: skip
 """The default threshold of each algorithm. None: it clips nothing by default."""
 
-DREAMER = ("world_model_grad_clip_by_global_norm", "actor_grad_clip_by_global_norm", "critic_grad_clip_by_global_norm")
 NOT_FINITE = "RLlib clips per optimizer. Its new API stack takes a norm of NaN for 0, and of inf for 1e9."
 
 
@@ -33,27 +33,40 @@ class RLlib(Format):
     kinds = ("yaml", "json")
     source = "rllib/algorithms/algorithm_config.py, rllib/core/learner/learner.py, rllib/utils/torch_utils.py"
     newest = "2.60.0"
-    clip_keys = paths(f"*.config.{KEY} *.config.{MODE}")
+    own_keys = paths("rollout_fragment_length sample_batch_size num_env_runners")
+    clip_keys = paths(f"*.config.{KEY} *.config.{MODE} {KEY} {MODE}")
     mode_keys = words(MODE)
-    foreign_keys = tuple(("*", "config", key) for key in DREAMER)
+    foreign_keys = tuple(("*", "config", f"{part}_{KEY}_by_global_norm") for part in ("world_model", "actor", "critic"))
     rules = ("global_norm", "norm", "value")
     needs_version = "the API stack before Ray 2.40 ignores grad_clip_by, and clips by the global norm"
     keys = (
-        FormatKey(f"EXPERIMENT.config.{KEY}", "the threshold; null or 0: off", "null; DQN, IMPALA, APPO 40.0"),
+        FormatKey(f"EXPERIMENT.config.{KEY}", "the threshold; null or 0: off", "null; DQN, IMPALA, APPO, A3C 40.0"),
         FormatKey(f"EXPERIMENT.config.{MODE}: global_norm", "the global norm, PyTorch's rule", "global_norm"),
         FormatKey(f"EXPERIMENT.config.{MODE}: norm", "each tensor by its own norm", versions="2.40 and later"),
         FormatKey(f"EXPERIMENT.config.{MODE}: value", "each element", versions="2.40 and later"),
         imported_key(f"EXPERIMENT.config.{MODE}: norm, value", "ignored: the global norm", versions="below 2.40"),
+        imported_key(f"{KEY}, {MODE}", "the same, in the file that Ray saves with a run", "unknown there: set it"),
         rejected_key(f"EXPERIMENT.config.{KEY}: below 0", "changes the sign of gradients"),
         rejected_key(f"EXPERIMENT.config.{KEY} of several values", "import a file with one experiment"),
         rejected_key("run: DreamerV3", "has a threshold for each of three optimizers"),
     )
 
     def recognises(self, document: Document) -> bool:
+        if self._is_saved(document):
+            return True
         tables = document.data.values() if isinstance(document.data, dict) else ()
         return any(isinstance(t, dict) and isinstance(t.get("run"), str) and "config" in t for t in tables)
 
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
+        return self.clip_keys[2:] if self._is_saved(document) else self.clip_keys[:2]
+
+    def _is_saved(self, document: Document) -> bool:
+        """Return whether a file has the configuration of one run at its top level."""
+        return any(document.has(*path) for path in self.own_keys)
+
     def read(self, document: Document, version: Version | None) -> Imported:
+        if self._is_saved(document):
+            return self._configuration(document, [], str(document.get("algo_class", default="its algorithm")), version)
         tables = document.data if isinstance(document.data, dict) else {}
         experiments = [name for name, table in tables.items() if isinstance(table, dict)]
         if not experiments:
@@ -68,18 +81,21 @@ class RLlib(Format):
 
     def _experiment(self, document: Document, name: Key, version: Version | None) -> Imported:
         algorithm = str(document.get(name, "run"))
-        if algorithm.startswith("Dreamer"):
+        if algorithm.lower() == "dreamerv3":
             raise document.wrong(
                 [name, "run"], "each of its three optimizers has its own threshold. Write a configuration for each."
             )
-        place, notes = [name, "config", KEY], []
+        return self._configuration(document, [name, "config"], algorithm, version)
+
+    def _configuration(self, document: Document, table: list[Key], algorithm: str, version: Version | None) -> Imported:
+        place, notes = [*table, KEY], []
         default = None
         if not document.has(*place):
-            default = self._default(document, name, algorithm)
+            default = self._default(document, algorithm)
             effect = "clips nothing" if default is None else f"clips at {default:g}"
             notes.append(f"The file does not set {KEY}. By default, {algorithm} {effect}.")
         threshold = self.read_threshold(document, place, default, negative="error")
-        rule = self._rule(document, [name, "config", MODE], version) if threshold is not None else "global_norm"
+        rule = self._rule(document, [*table, MODE], version) if threshold is not None else "global_norm"
         return Imported(self.settings(rule, threshold), notes if threshold is None else [*notes, NOT_FINITE])
 
     def _rule(self, document: Document, keys: list[Key], version: Version | None) -> Rule:
@@ -90,10 +106,10 @@ class RLlib(Format):
             return "global_norm"
         return RULES[mode]
 
-    def _default(self, document: Document, name: Key, algorithm: str) -> float | None:
+    def _default(self, document: Document, algorithm: str) -> float | None:
         if algorithm not in DEFAULTS:
             raise ConfigError(
-                f"{document.name}: {name} does not set {KEY}, and the default of {algorithm} is unknown. Set {KEY}."
+                f"{document.name}: the file does not set {KEY}, and the default of {algorithm} is unknown. Set {KEY}."
             )
         return DEFAULTS[algorithm]
 

@@ -22,7 +22,7 @@ class ESPnet(Format):
     )
     newest = "202511"
     own_keys = paths("""
-        best_model_criterion keep_nbest_models grad_clip_type val_scheduler_criterion num_att_plot generator_first
+        best_model_criterion keep_nbest_models grad_clip_type val_scheduler_criterion num_att_plot
         mtlalpha transformer-lr transformer-warmup-steps elayers
     """)
     clip_keys = paths(f"{KEY} {NORM_TYPE} {OLD_KEY}")

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
 KEY = "clip_grad_norm"
 ZERO = "recipes on one device clip nothing with 0. In the other recipes, all gradients become 0."
@@ -19,7 +19,7 @@ class TorchTune(Format):
     kinds = ("yaml",)
     source = "recipes/full_finetune_distributed.py, recipes/full_finetune_single_device.py"
     newest = "0.6.1"
-    clip_keys = paths(KEY)
+    clip_keys = paths(f"{KEY} training.{KEY}")
     vocabulary = words("""
         tokenizer model checkpointer dataset optimizer loss lr_scheduler batch_size epochs max_steps_per_epoch
         gradient_accumulation_steps optimizer_in_bwd metric_logger enable_activation_checkpointing profiler
@@ -28,6 +28,7 @@ class TorchTune(Format):
     off = None
     keys = (
         FormatKey(KEY, "the global norm, PyTorch's rule; null: off; inf: measures only", "null"),
+        imported_key(f"training.{KEY}", "the same, in the development recipe async_grpo", "null"),
         rejected_key(f"{KEY}: 0", "off in recipes on one device, zeros in others"),
         rejected_key(f"{KEY} with optimizer_in_bwd", "an error there: without all gradients there is no norm"),
     )
@@ -38,12 +39,13 @@ class TorchTune(Format):
         return any(isinstance(name, str) and name.startswith("torchtune.") for name in components)
 
     def read(self, document: Document, version: Version | None) -> Imported:
-        notes = default_note(document, [KEY], "torchtune clips nothing")
-        threshold = self.read_threshold(document, [KEY])
+        place = ["training", KEY] if document.has("training", KEY) and not document.has(KEY) else [KEY]
+        notes = default_note(document, place, "torchtune clips nothing")
+        threshold = self.read_threshold(document, place)
         if threshold == 0:
-            raise document.wrong([KEY], f"{ZERO} Set null to clip nothing.")
+            raise document.wrong(place, f"{ZERO} Set null to clip nothing.")
         if threshold is not None and document.get("optimizer_in_bwd") is True:
-            raise document.wrong([KEY], "torchtune rejects it with optimizer_in_bwd: true. Set one of them only.")
+            raise document.wrong(place, "torchtune rejects it with optimizer_in_bwd: true. Set one of them only.")
         return Imported(self.settings("global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:

@@ -1,0 +1,45 @@
+"""FunASR's YAML format: `grad_clip` and `grad_clip_type` of `train_conf`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document
+from ....schema import Settings, is_off
+from ...base import Format, FormatKey, Imported, default_note, read_norm_type, words
+
+KEY, NORM_TYPE = ("train_conf", "grad_clip"), ("train_conf", "grad_clip_type")
+
+
+class FunASR(Format):
+    name, title = "funasr", "FunASR"
+    kinds = ("yaml",)
+    source = "funasr/train_utils/trainer.py, funasr/train_utils/trainer_ds.py"
+    newest = "1.4.3"
+    clip_keys = (KEY, NORM_TYPE)
+    mode_keys = words("grad_clip_type")
+    vocabulary = words("""
+        model model_conf encoder encoder_conf decoder decoder_conf predictor frontend frontend_conf train_conf optim
+        optim_conf scheduler dataset dataset_conf tokenizer specaug specaug_conf
+    """)
+    norm_types = True
+    keys = (
+        FormatKey(".".join(KEY), "the global norm, PyTorch's rule; 0 or less: off", "10.0"),
+        FormatKey(".".join(NORM_TYPE), "the norm type, .inf too", "2.0"),
+    )
+
+    def recognises(self, document: Document) -> bool:
+        return document.has("train_conf") and (document.has("dataset_conf") or document.has("frontend_conf"))
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        threshold = self.read_threshold(document, KEY, 10.0, null="error")
+        notes = default_note(document, KEY, "FunASR clips at 10")
+        return Imported(self.settings("global_norm", threshold, read_norm_type(document, NORM_TYPE)), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        norm_type = 2.0 if is_off(settings) else settings.norm_type or 2.0
+        kind = {} if norm_type == 2 else {NORM_TYPE[1]: norm_type}
+        return {KEY[0]: {KEY[1]: threshold or 0.0, **kind}}

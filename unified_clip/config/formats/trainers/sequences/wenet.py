@@ -1,0 +1,34 @@
+"""WeNet's YAML format: `grad_clip`."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from ....documents import Document
+from ...base import Format, FormatKey, Imported, default_note, paths, words
+
+KEY = "grad_clip"
+NOT_FINITE = "WeNet skips steps whose norm is not finite. With DeepSpeed, its file must set the same threshold."
+
+
+class WeNet(Format):
+    name, title = "wenet", "WeNet"
+    kinds = ("yaml",)
+    source = "wenet/utils/train_utils.py"
+    newest = "3.1.0"
+    clip_keys = paths(KEY)
+    vocabulary = words("""
+        encoder encoder_conf decoder decoder_conf tokenizer tokenizer_conf ctc_conf cmvn model model_conf dataset
+        dataset_conf accum_grad max_epoch log_interval optim optim_conf scheduler scheduler_conf input_dim output_dim
+    """)
+    zero = "zeros"
+    off = float("inf")
+    keys = (FormatKey(KEY, "the global norm, PyTorch's rule; 0: zeros; inf: off", "50.0"),)
+
+    def recognises(self, document: Document) -> bool:
+        return document.has("dataset_conf") and document.has("encoder_conf") and not document.has("train_conf")
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        threshold = self.read_threshold(document, [KEY], 50.0, null="error")
+        notes = default_note(document, [KEY], "WeNet clips at 50")
+        return Imported(self.settings("global_norm", threshold), [*notes, NOT_FINITE])
