@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.page_examples import run
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "my-loss-curve-differs.md").read_text(encoding="utf-8")
@@ -27,15 +26,6 @@ def changed(name: str) -> str:
     new = re.findall(r"^\+(.*\n)", CHANGES[name], re.MULTILINE)
     assert SCRIPTS["train"].count(old) == 1
     return SCRIPTS["train"].replace(old, "".join(new))
-
-
-def run(folder: Path, *arguments: str) -> str:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode in (0, 1), done.stderr
-    return done.stdout
 
 
 def record(folder: Path, name: str, code: str) -> None:

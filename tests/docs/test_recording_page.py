@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.page_examples import run
 
 import unified_clip
 from unified_clip.recording import runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "recording.md").read_text(encoding="utf-8")
-
-
-def run(folder: Path, *arguments: str) -> str:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=folder, check=False
-    )
-    assert done.returncode in (0, 1), done.stderr
-    return done.stdout
 
 
 def test_the_training_example_records_its_steps(tmp_path: Path) -> None:

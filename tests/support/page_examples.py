@@ -34,3 +34,13 @@ def printed(code: str, directory: Path, *, here: bool) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Run Python with these arguments in a folder, and return what it prints. Its status must be 0 or 1."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=folder, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout

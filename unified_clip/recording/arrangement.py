@@ -15,6 +15,9 @@ from ..tensors.types import Dense
 Arrangement = Sequence[float]
 """Two fingerprints: that of the weight, and that of its transpose."""
 
+SLICE = 1 << 20
+"""The number of elements that are converted to float64 at once, so that large embeddings are not copied whole."""
+
 SAME = 1e-6
 """Fingerprints of the same elements differ by at most this, relative to the norm of the weight."""
 
@@ -26,8 +29,15 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
     """
     if array.ndim not in (1, 2) or dtype in COMPLEX:
         return None
-    matrix = np.atleast_2d(Dense(dtype, array).values())
-    return [float(_row_factors(len(each)) @ each @ _column_factors(len(each.T))) for each in (matrix, matrix.T)]
+    matrix = array if array.ndim == 2 else array[np.newaxis]
+    rows, columns = matrix.shape
+    of_rows = np.stack([_row_factors(rows), _column_factors(rows)])
+    of_columns = np.stack([_column_factors(columns), _row_factors(columns)])
+    sums, height = np.zeros(2), max(1, SLICE // max(1, columns))
+    for start in range(0, rows, height):
+        part = slice(start, start + height)
+        sums += ((of_columns @ Dense(dtype, matrix[part]).values().T) * of_rows[:, part]).sum(axis=1)
+    return [float(total) for total in sums]
 
 
 def _row_factors(length: int) -> Float64s:
