@@ -20,7 +20,7 @@ from .judge import Judge, headline, shown
 from .model import CheckReport, Counts, Finding
 
 PYTHON = ".py"
-SUFFIXES = (*KINDS, PYTHON)
+SUFFIXES = (*KINDS, PYTHON, trainer_files.SHELL)
 MAX_BYTES = 1 << 20
 """Larger files are data, and not read. The report says so."""
 

@@ -12,15 +12,21 @@ from ..config.formats import FORMATS, convert, placement
 from ..config.formats.base import OwnFormat, SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
+from ..config.formats.trainers.torch.megatron import Megatron
 from ..errors import ConfigError
 from .clip_use import ClipUse
 
+SHELL = ".sh"
 CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (
     "It is named like a clip setting, but no known trainer has such a file. Name the trainer's format in the table "
     "check.formats, or ignore the file with a reason in check.ignore."
+)
+ON_A_COMMAND_LINE = (
+    "It is an option on a command line, and which trainer reads it is unknown. Move the value to a trainer's file, or "
+    "ignore the script with a reason in check.ignore."
 )
 
 
@@ -82,12 +88,16 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 def _unrecognised(path: Path) -> list[ClipUse]:
     """Return an unknown clip for the first key of a file of no format that is named like a clip key."""
-    if path.suffix.lower() not in KINDS or not _has_clip_word(path):
+    if not _has_clip_word(path) or (path.suffix.lower() not in KINDS and path.suffix != SHELL):
         return []
-    document = convert.named(path, convert.UNIFIED_CLIP)[1]
+    if path.suffix == SHELL:
+        document = Megatron().parse(path.read_text(encoding="utf-8", errors="replace"), path.name)
+    else:
+        document = convert.named(path, convert.UNIFIED_CLIP)[1]
+    why = ON_A_COMMAND_LINE if path.suffix == SHELL else NO_FORMAT
     keys = [(keys, value) for keys, value in placement.clip_keys(document) if not isinstance(value, dict | list)]
     return [
-        ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=NO_FORMAT)
+        ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=why)
         for keys, value in keys[:1]
     ]
 

@@ -199,6 +199,16 @@ def test_files_that_are_not_read_are_named(check: Check) -> None:
     assert any(note.startswith("bad.py was not read: ") for note in report.notes)
 
 
+def test_options_in_shell_scripts_are_read(check: Check) -> None:
+    megatron = "torchrun pretrain_gpt.py --micro-batch-size 2 --train-iters 100 --clip-grad {}\n"
+    assert check({"pretrain.sh": megatron.format(1.0)}).findings == []
+    finding = one(check({"pretrain.sh": "#!/bin/sh\n" + megatron.format(0.5)}))
+    assert (finding.kind, finding.line) == ("drift", 2)
+    finding = one(check({"pretrain.sh": "echo\npython train.py --lr 0.1 \\\n  --max_grad_norm=0.5\n"}))
+    assert (finding.kind, finding.line, finding.clip) == ("unknown", 3, "max_grad_norm = 0.5")
+    assert "an option on a command line" in finding.does
+
+
 # -- what is ignored
 
 
