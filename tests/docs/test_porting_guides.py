@@ -127,10 +127,11 @@ def lines_of_the_tool(guide: str) -> list[str]:
 def test_the_port_has_the_lines_that_the_tool_writes_or_says_to_write_in_their_order(guide: str) -> None:
     wanted = [line for line in lines_of_the_tool(guide) if not line.startswith("import ")]
     assert any("clip" in line for line in wanted)
+    imports = [line for line in lines_of_the_tool(guide) if line.startswith("import unified_clip")]
     written = [line.strip() for line in pages.source(guide, "after.py").splitlines()]
     places = [written.index(line) for line in wanted]
     assert places == sorted(places)
-    assert "import unified_clip.torch" in written
+    assert set(imports or ["import unified_clip.torch"]) <= set(written)
 
 
 # -- the proof

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import libcst as cst
 
 from . import trainer_arguments
-from .catalog import clip_function
-from .clip_call import Arguments, FoundClip
+from .catalog import KERAS_RULES, clip_function
+from .clip_call import Arguments, FoundClip, entry_of
 from .clip_site import Target
 from .source.module import Module
-from .source.syntax_tree import keyword_of
+from .source.syntax_tree import keyword_of, keywords_of
+from .steps.paddle import SELECTING_ARGUMENTS, is_static
+from .steps.parameter_groups import may_have_groups
 from .to_config import rule_of
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
@@ -22,27 +26,103 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
         value = trainer_arguments.limit(clip)
         code = module.code(value) if value is not None else clip.setting.default or "threshold"
         return [line.format(limit=code) for line in clip.setting.lines]
-    rule, family, values = rule_of(module, clip)
+    rule, _, values = rule_of(module, clip)
     if not rule:
-        return []
+        return _for_entry(module, clip)
     limits = ", ".join(module.code(value) for value in values if value is not None) or "threshold"
     if target == "torch":
         factor = scale(module, clip)
         advice = f"# unscale the gradients before the clip, and do not multiply the limit by {factor}"
-        return [*([advice] if factor else []), "import unified_clip.torch", *_in_pytorch(module, clip, limits)]
+        return [*([advice] if factor else []), *(_attached(module, clip) or _in_pytorch(module, clip, limits))]
     if clip.function.lines:
         passed = {name: clip.arguments.value(name) for name in clip.function.parameters}
         codes = {name: module.code(value) if value is not None else name for name, value in passed.items()}
         return [line.format(**codes) for line in clip.function.lines]
-    shape = "" if rule == "value" else f', family="{family}"'
-    config = f'unified_clip.ClipConfig(rule="{rule}", threshold={limits}{shape})'
     if clip.function.framework == "optax":
-        return ["import unified_clip", f"{config}.as_optax()"]
+        return ["import unified_clip", f"{_config(module, clip)}.as_optax()"]
     if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
-        assign = module.parents[clip.call] if clip.call is not None else None
-        optimizer = module.code(assign.targets[0].target) if isinstance(assign, cst.Assign) else "optimizer"
-        return ["import unified_clip", f"{config}.attach_to({optimizer})  # and no {keyword_of(clip.node)}="]
+        optimizer = _variable(module, clip.call)
+        return [
+            "import unified_clip",
+            f"{_config(module, clip)}.attach_to({optimizer})  # and no {keyword_of(clip.node)}=",
+        ]
     return []
+
+
+def _for_entry(module: Module, clip: FoundClip) -> list[str]:
+    """Return the lines for a limit in a dict, or set on an optimizer of Keras; [] if the clip is something else."""
+    entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
+    if entry is None or entry.keyword not in KERAS_RULES:
+        return []
+    if entry.keyword == "clipnorm" and any(name.startswith("keras.") for name in module.used_names):
+        return []  # what it limits depends on the version of Keras
+    rule = KERAS_RULES[entry.keyword]
+    shape = "" if rule == "value" else ', family="tensorflow"'
+    config = f'unified_clip.ClipConfig(rule="{rule}", threshold={module.code(entry.value)}{shape})'
+    return ["import unified_clip", f"{config}.attach_to({entry.owner or 'optimizer'})  # and no {entry.keyword}"]
+
+
+def _config(module: Module, clip: FoundClip) -> str:
+    """Return the code of a `ClipConfig` that does what a clip does."""
+    rule, family, values = rule_of(module, clip)
+    codes = [module.code(value) for value in values if value is not None]
+    limits = f"threshold={(codes or ['threshold'])[0]}"
+    if len(codes) == 2 and codes[1].replace(" ", "") != f"-{codes[0]}":
+        limits = f"min={codes[1]}, max={codes[0]}"
+    shape = "" if rule == "value" else f', family="{family}"'
+    return f'unified_clip.ClipConfig(rule="{rule}", {limits}{shape})'
+
+
+# -- the clip of an optimizer in PyTorch
+
+
+def _attached(module: Module, clip: FoundClip) -> list[str]:
+    """Return the lines that attach a clip to the optimizer of PyTorch.
+
+    [] if the clip is not for a whole optimizer, or if a static program, which has no training step, makes the steps.
+    """
+    is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
+    if not is_limit:
+        is_created = clip.kind == "class" and clip.call is not None and not clip.why_not
+        selects = any(name in clip.arguments.passed for name in SELECTING_ARGUMENTS)
+        if not is_created or selects or _setting_call(module, clip) is not None or is_static(module):
+            return []
+    optimizer = clip.call if is_limit else _optimizer_of(module, clip)
+    name, config = _variable(module, optimizer), _config(module, clip)
+    if is_limit or not _is_by_group(module, clip, optimizer):
+        return ["import unified_clip", f"{config}.attach_to({name})  # once: then each step clips"]
+    return [
+        "import unified_clip",
+        f"clip = {config}",
+        f"clip.attach_to({name})  # once, if the optimizer has one parameter group",
+        f"for group in {name}.param_groups:  # else before every step: Paddle clips each group by its own norm",
+        '    clip.clip_(group["params"])',
+    ]
+
+
+def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
+    """Return the call that takes a clip as grad_clip=; None if there is none in the file."""
+    value: cst.CSTNode | None = clip.call
+    if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
+        value = module.parents[cast(cst.CSTNode, value)]
+    for place in [value, *module.assigned(value).reads] if value is not None else ():
+        argument = module.parents.get(place)
+        call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None
+        if isinstance(argument, cst.Arg) and keyword_of(argument) == "grad_clip" and isinstance(call, cst.Call):
+            return call
+    return None
+
+
+def _is_by_group(module: Module, clip: FoundClip, optimizer: cst.Call | None) -> bool:
+    """Return whether Paddle may clip the optimizer's parameters in groups, each by one norm."""
+    argument = keywords_of(optimizer).get("parameters") if optimizer is not None else None
+    return clip.function.rule == "global_norm" and (argument is None or may_have_groups(module, argument.value))
+
+
+def _variable(module: Module, call: cst.Call | None) -> str:
+    """Return the code of the variable to which an optimizer is assigned; "optimizer" if there is none."""
+    assign = module.parents.get(call) if call is not None else None
+    return module.code(assign.targets[0].target) if isinstance(assign, cst.Assign) else "optimizer"
 
 
 def scale(module: Module, clip: FoundClip) -> str:
@@ -57,14 +137,11 @@ def scale(module: Module, clip: FoundClip) -> str:
 
 
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
+    """Return the lines of a training step that clips."""
     rule, family, _ = rule_of(module, clip)
-    name, parameters, which = CLASSES[rule], "model.parameters()", ""
-    if clip.kind == "class":
-        name = clip.function.replacement or name
-        if selected := _selected(module, clip):
-            parameters, which = "parameters", f", of {selected} only"
-    elif family == "tensorflow" and rule == "global_norm":
+    if clip.kind != "class" and family == "tensorflow" and rule == "global_norm":
         return [
+            "import unified_clip.torch",
             *STEP,
             "grads = [parameter.grad for parameter in parameters]",
             f"grads, norm = unified_clip.torch.clip_by_global_norm(grads, {limits})",
@@ -72,7 +149,11 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
             "    parameter.grad = grad",
             "optimizer.step()",
         ]
+    name = (clip.kind == "class" and clip.function.replacement) or CLASSES[rule]
+    selected = _selected(module, clip) if clip.kind == "class" else ""
+    parameters, which = ("parameters", f", of {selected} only") if selected else ("model.parameters()", "")
     return [
+        "import unified_clip.torch",
         f"clip = unified_clip.torch.{name}({limits})  # once",
         *STEP,
         f"clip.clip_({parameters})  # before every step{which}",
@@ -82,11 +163,18 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 def _selected(module: Module, clip: FoundClip) -> str:
     """Return the code of the argument param_list of set_gradient_clip; '' if the clip is for all parameters."""
+    call = _setting_call(module, clip)
+    function = clip_function(module.full_name(call.func)) if call is not None else None
+    value = Arguments(call, function.parameters).value("param_list") if function is not None else None
+    return module.code(value) if value is not None and module.code(value) != "None" else ""
+
+
+def _setting_call(module: Module, clip: FoundClip) -> cst.Call | None:
+    """Return the call of set_gradient_clip that takes a clip; None if there is none."""
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None
         function = clip_function(module.full_name(call.func)) if isinstance(call, cst.Call) else None
         if isinstance(call, cst.Call) and function is not None and "param_list" in function.parameters:
-            value = Arguments(call, function.parameters).value("param_list")
-            return module.code(value) if value is not None and module.code(value) != "None" else ""
-    return ""
+            return call
+    return None

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-import unified_clip.torch
+import unified_clip
 
 
 class Net(nn.Module):
@@ -17,12 +17,11 @@ class Net(nn.Module):
 def step(weights, batches):
     model = Net()
     model.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in weights.items()})
-    clip = unified_clip.torch.GradientClipByNorm(1.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
+    unified_clip.ClipConfig(rule="norm", threshold=1.5, family="tensorflow").attach_to(optimizer)
     for batch in batches:
         loss = nn.functional.mse_loss(model(torch.from_numpy(batch["x"])), torch.from_numpy(batch["y"]))
         optimizer.zero_grad()
         loss.backward()
-        clip.clip_(model.parameters())
         optimizer.step()
         yield dict(model.named_parameters()), {name: each.grad for name, each in model.named_parameters()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.port.snippets import KERAS, PADDLE, TAPE, ported, verdicts, with_lines
 
+from unified_clip.port.clip_site import Target
 from unified_clip.port.rules.tensorflow_tape import OFF_WHEN_RUN
 
 # -- Paddle's optimizers
@@ -30,7 +31,6 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "Line 8 has other code besides the step"),
         ((("optimizer.step()", "f(x).backward(), optimizer.step()")), "Line 8 has other code besides the step"),
         ((("optimizer.step()", "a = 1; optimizer.step()")), "Line 8 has other code besides the step"),
-        ((("parameters=model.parameters()", "parameters=some")), "some may contain parameter groups"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= selects parameters"),
         ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip. Pass it only as grad_clip="),
         (
@@ -41,10 +41,6 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "The file builds static programs"),
         ((("optimizer.step()", "x = optimizer.minimize(loss)")), "uses the result of optimizer.minimize()"),
         ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "has more arguments than the loss"),
-        (
-            (("    for batch", "    optimizer._add_param_group(more)\n    for batch")),
-            "Line 6 adds a parameter group to optimizer",
-        ),
         ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure. Clip inside"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
@@ -211,12 +207,117 @@ def test_parameters_that_are_no_groups_are_clipped_together(parameters: str) -> 
     assert "clip.clip_([parameter for" in text
 
 
-@pytest.mark.parametrize("groups", ["[loader]", "[make(x)]", "[x for x in make(y)]", "[groups[0]]"])
-def test_what_may_be_groups_is_flagged(groups: str) -> None:
-    source = with_lines(PADDLE, ("parameters=model.parameters()", f"parameters={groups}"))
-    _, (site,) = ported(source)
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("parameters=model.parameters()", "parameters=some"),
+        ("parameters=model.parameters()", "parameters=[loader]"),
+        ("parameters=model.parameters()", "parameters=[make(x)]"),
+        ("parameters=model.parameters()", "parameters=[x for x in make(y)]"),
+        ("parameters=model.parameters()", "parameters=[groups[0]]"),
+        ("    for batch", "    optimizer._add_param_group(more)\n    for batch"),
+    ],
+)
+def test_what_may_be_groups_is_clipped_group_by_group(change: tuple[str, str]) -> None:
+    text, (site,) = ported(with_lines(PADDLE, change))
+    assert site.verdict == "rewritten"
+    loop = """
+        for group in optimizer.param_groups:
+            clip.clip_(group["params"])
+        optimizer.step()
+"""
+    assert loop in text
+
+
+GLOBAL = with_lines(PADDLE, ("ByNorm(1.0)", "ByGlobalNorm(max_norm)"))
+CONFIG = 'unified_clip.ClipConfig(rule="global_norm", threshold=max_norm, family="paddle")'
+ATTACH = f"{CONFIG}.attach_to({{}})  # once: then each step clips"
+BY_GROUP = [
+    "import unified_clip",
+    f"clip = {CONFIG}",
+    "clip.attach_to({})  # once, if the optimizer has one parameter group",
+    "for group in {}.param_groups:  # else before every step: Paddle clips each group by its own norm",
+    '    clip.clip_(group["params"])',
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "optimizer"),
+    [
+        (("optimizer.step()", "run(optimizer)"), "optimizer"),
+        (("        optimizer.step()\n", "    return optimizer\n"), "optimizer"),
+        (("        optimizer.step()", "        pass"), "optimizer"),
+        (("optimizer = paddle.optimizer.SGD", "return paddle.optimizer.SGD"), "optimizer"),
+        (("optimizer = paddle.optimizer.SGD", "self.opt = make_optimizer"), "self.opt"),
+    ],
+)
+def test_a_configuration_is_suggested_for_an_optimizer_whose_steps_are_elsewhere(
+    change: tuple[str, str], optimizer: str
+) -> None:
+    source = with_lines(GLOBAL, change)
+    text, (site,) = ported(source)
+    assert text == source
+    assert site.suggestion == ["import unified_clip", ATTACH.format(optimizer)]
+    grouped = with_lines(source, ("parameters=model.parameters()", "parameters=[{'params': a}]"))
+    assert ported(grouped)[1][0].suggestion == [line.format(optimizer) for line in BY_GROUP]
+    unknown = with_lines(source, ("parameters=model.parameters(), ", ""))
+    assert ported(unknown)[1][0].suggestion == [line.format(optimizer) for line in BY_GROUP]
+    per_tensor = with_lines(grouped, ("ByGlobalNorm", "ByNorm"))
+    expected = ATTACH.format(optimizer).replace("global_norm", "norm")
+    assert ported(per_tensor)[1][0].suggestion == ["import unified_clip", expected]
+
+
+@pytest.mark.parametrize(
+    ("clip", "config"),
+    [
+        ("ClipGradByValue(0.5)", 'rule="value", threshold=0.5'),
+        ("ClipGradByValue(limit, -limit)", 'rule="value", threshold=limit'),
+        ("ClipGradByValue(high, low)", 'rule="value", min=low, max=high'),
+        ("ClipGradByValue(max=2.0, min=-1.0)", 'rule="value", min=-1.0, max=2.0'),
+        ("ClipGradByNorm(1.0) if limit else None", 'rule="norm", threshold=1.0, family="paddle"'),
+    ],
+)
+def test_a_suggested_configuration_has_the_limits_of_the_clip(clip: str, config: str) -> None:
+    source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", clip), ("optimizer.step()", "run(optimizer)"))
+    (site,) = ported(source)[1]
+    assert site.suggestion[1] == f"unified_clip.ClipConfig({config}).attach_to(optimizer)  # once: then each step clips"
+
+
+def test_no_configuration_is_suggested_where_a_clip_selects_parameters() -> None:
+    source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)"))
+    (site,) = ported(source)[1]
+    assert "attach_to" not in "".join(site.suggestion)
+    assert "clip.clip_(model.parameters())  # before every step" in site.suggestion
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "optimizer"),
+    [
+        (
+            "model.compile(keras.optimizers.Adam(clipnorm=c))",
+            'rule="norm", threshold=c, family="tensorflow"',
+            "optimizer",
+        ),
+        ("opt = keras.optimizers.Adam(clipvalue=c)\nmodel.fit(x)", 'rule="value", threshold=c', "opt"),
+        ("opt = make(global_clipnorm=c)", 'rule="global_norm", threshold=c, family="tensorflow"', "opt"),
+        ("options = {'global_clipnorm': c}", 'rule="global_norm", threshold=c, family="tensorflow"', "optimizer"),
+        ("options['clipnorm'] = c", 'rule="norm", threshold=c, family="tensorflow"', "optimizer"),
+        ("self.opt.clipvalue = c", 'rule="value", threshold=c', "self.opt"),
+    ],
+)
+@pytest.mark.parametrize("target", ["torch", "drop-in"])
+def test_a_configuration_is_suggested_for_a_limit_of_keras(
+    source: str, config: str, optimizer: str, target: Target
+) -> None:
+    (site,) = ported(f"from tensorflow import keras\n{source}\n", target)[1]
     assert site.verdict == "flagged"
-    assert "may contain parameter groups, each with its own norm" in site.reason
+    line = f"unified_clip.ClipConfig({config}).attach_to({optimizer})"
+    assert [code.partition("  #")[0] for code in site.suggestion] == ["import unified_clip", line]
+
+
+def test_no_configuration_is_suggested_for_a_clipnorm_that_depends_on_the_version_of_keras() -> None:
+    (site,) = ported("import keras\nkeras.backend.clear_session()\noptions['clipnorm'] = c\n")[1]
+    assert (site.verdict, site.suggestion) == ("flagged", [])
 
 
 @pytest.mark.parametrize("line", ["model.add_sublayer('x', y)", "model.parts.append(y)", "setattr(model, 'x', y)"])

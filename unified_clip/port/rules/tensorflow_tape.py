@@ -21,7 +21,10 @@ from . import native_function
 from .argument import is_need_clip
 from .registry import RuleOrder, register
 
-STEPS_ELSEWHERE = "Its training steps are not in this file: clip before each of them."
+STEPS_ELSEWHERE = (
+    "The training steps of this optimizer are not in this file. Attach a clip configuration to the optimizer, or clip "
+    "before its steps by hand."
+)
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
 """Attributes of an optimizer that the file may use: reading them does not prevent the rewrite."""
 

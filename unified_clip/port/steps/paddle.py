@@ -13,7 +13,7 @@ from ..clip_call import FoundClip
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, is_name, keyword_of, keywords_of, method_of, sorted_nodes
 from ..to_config import UnsureError
-from .parameter_groups import has_groups
+from .parameter_groups import may_have_groups
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
 STATIC = re.compile(
@@ -28,7 +28,7 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
 """Functions and methods that only print their arguments."""
 
-BY_HAND = "Clip before its steps by hand."
+BY_HAND = "Attach a clip configuration to the optimizer, or clip before its steps by hand."
 SOMETHING_ELSE = "{} may also be something else. Assign nothing else to it."
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods of an optimizer that clip, as step() does."""
@@ -73,6 +73,7 @@ class Optimizer:
     """The expression of the optimizer's parameters. None if the file does not show them."""
 
     grouped: bool = False
+    """Whether the parameters may be in groups."""
 
 
 class PaddleOptimizers:
@@ -81,7 +82,7 @@ class PaddleOptimizers:
     def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
         self._module = module
         self._clips = {clip.call: clip for clip in clips if clip.call is not None}
-        self._static = self._is_static()
+        self._static = is_static(module)
         self._by_binding: dict[object, Optimizer] = {}
         self.optimizers: dict[cst.Arg, Optimizer] = {}
         """By argument grad_clip=, the optimizer that takes it."""
@@ -213,7 +214,7 @@ class PaddleOptimizers:
             return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
-                f"{self._module.code(call.func)} takes the clip, but is not an optimizer of Paddle. {BY_HAND}"
+                f"{self._module.code(call.func)} takes the clip, and may not be an optimizer of Paddle. {BY_HAND}"
             )
         target = self._target(call)
         binding = self._module.binding(target)
@@ -264,8 +265,12 @@ class PaddleOptimizers:
         clips = {self._module.code(argument.value) for argument in arguments}
         if len(clips) != 1 or len(set(map(self._module.code, lists))) != 1:
             raise UnsureError(f"{binding.text} may be created with several clips or parameters. Create it in one way.")
-        grouped = has_groups(self._module, lists[0])
+        grouped = self._adds_group(binding) or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
+
+    def _adds_group(self, binding: Binding) -> bool:
+        parents = [self._module.parents[read] for read in binding.reads]
+        return any(isinstance(parent, cst.Attribute) and parent.attr.value in ADDS_GROUP for parent in parents)
 
     def _steps(self, binding: Binding) -> list[OptimizerStep]:
         steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]
@@ -298,10 +303,6 @@ class PaddleOptimizers:
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]
-        if name in ADDS_GROUP:
-            raise UnsureError(
-                f"Line {line} adds a parameter group to {binding.text}, and each group has its own norm. {BY_HAND}"
-            )
         full_name = f"{binding.text}.{name}"
         if name in CLIPPING_METHODS:
             raise UnsureError(f"{full_name}() in line {line} clips, too. Use step() instead.")
@@ -328,20 +329,23 @@ class PaddleOptimizers:
             raise UnsureError(f"Line {line} has other code besides the step. Give the step a line of its own.")
         return OptimizerStep(statement, call, kind)
 
-    def _is_static(self) -> bool:
-        used = self._module.used_names
-        in_fluid = any(name.startswith("paddle.fluid.") for name in used)
-        eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
-        return any(map(STATIC.match, used)) or self._uses_default_program() or (in_fluid and not eager)
 
-    def _uses_default_program(self) -> bool:
-        """Return whether the file uses a default program.
+def is_static(module: Module) -> bool:
+    """Return whether a file builds static programs."""
+    used = module.used_names
+    in_fluid = any(name.startswith("paddle.fluid.") for name in used)
+    eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
+    return any(map(STATIC.match, used)) or _uses_default_program(module) or (in_fluid and not eager)
 
-        Setting random_seed of the program does not count: dynamic code does so, too.
-        """
-        calls = [call for call in self._module.calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
-        parents = [self._module.parents[call] for call in calls]
-        return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
+
+def _uses_default_program(module: Module) -> bool:
+    """Return whether the file uses a default program.
+
+    Setting random_seed of the program does not count: dynamic code does so, too.
+    """
+    calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
+    parents = [module.parents[call] for call in calls]
+    return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
