@@ -48,6 +48,9 @@ def settings_data(document: Document) -> dict[str, Any]:
     if not isinstance(data, dict):
         remedy = 'Give at least a rule, such as rule = "norm".'
         raise ConfigError(f"{document.name} contains {format_value(data)}, not keys with values. {remedy}")
+    for keys, _, _ in document.duplicates:
+        line = document.line(keys)
+        raise ConfigError(f"{document.name}, line {line}: the key {keys[-1]!r} occurs twice. Remove one.")
     data = {key: value for key, value in data.items() if key != "$schema"}
     version = data.get("version", VERSION)
     if isinstance(version, int) and version > VERSION:

@@ -28,6 +28,9 @@ class Sample:
 
     settings: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
+    """The other files that are read: base files, and files that the sample names."""
+
     error: str | None = None
     shows: str = ""
     """misplaced: a clip key that the trainer does not read there. absent: no clip key. unrelated: none of its keys."""

@@ -160,7 +160,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("yaml", "rule: [norm", "clip.yaml, line 1: "),
         ("yaml", "- rule: norm", "clip.yaml contains [{'rule': 'norm'}], not keys with values. Give at least a rule"),
         ("yaml", "rule: off\n", "line 1, rule: it is False. Give 'none'"),
-        ("yaml", "!!python/object:os.system x", "could not determine a constructor"),
+        ("yaml", "!!python/object:os.system x", "clip.yaml contains !!python/object:os.system x, not keys with values"),
         ("json", '{"rule": "norm",\n "threshold": "x"}', "clip.json, line 2, threshold: it is 'x'"),
         ("json", '{\n\t"rule": "norm",\n\t"threshold": -2}', "clip.json, line 3, threshold: it is -2"),
         ("json", '{"rule": "norm", "rule": "none"}', "clip.json, line 1: the key 'rule' occurs twice"),

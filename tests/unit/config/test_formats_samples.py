@@ -9,7 +9,7 @@ from packaging.version import Version
 from support.config.format_samples import DATA, SAMPLES, Sample, row, samples
 
 from unified_clip import ClipConfig, ConfigError
-from unified_clip.config.formats import FORMATS, Format
+from unified_clip.config.formats import FORMATS, Format, convert
 from unified_clip.config.schema import Settings
 
 each_format = pytest.mark.parametrize("trainer", FORMATS.values(), ids=list(FORMATS))
@@ -24,8 +24,9 @@ def test_every_key_has_a_sample(trainer: Format) -> None:
 
 @each_format
 def test_every_file_is_expected_to_be_something(trainer: Format) -> None:
-    files = {path.name for path in (DATA / trainer.name).iterdir()} - {"expected.toml"}
-    assert files == {sample.file for sample in samples(trainer)}
+    folder = DATA / trainer.name
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {"expected.toml"}
+    assert files == {file for sample in samples(trainer) for file in (sample.file, *sample.reads)}
 
 
 @each_format
@@ -47,7 +48,15 @@ def test_what_a_sample_says(sample: Sample) -> None:
     provenance = data.pop("provenance")
     assert data == sample.settings
     assert provenance.pop("version", None) == sample.version
-    assert provenance == {"format": sample.format.name, "file": sample.file, "notes": sample.notes}
+    assert provenance == {"format": sample.format.name, "file": sample.path.name, "notes": sample.notes}
+
+
+@each_sample
+def test_the_other_files_that_a_sample_names_are_read(sample: Sample) -> None:
+    if sample.error is None:
+        document = convert.named(sample.path, sample.format.name)[1]
+        files = [path.resolve().relative_to(DATA / sample.format.name).as_posix() for path in document.files]
+        assert (files[0], sorted(files[1:])) == (sample.file, sorted(sample.reads))
 
 
 @each_sample
@@ -71,7 +80,7 @@ def is_exported(sample: Sample) -> bool:
 def test_what_was_imported_is_exported_with_the_same_meaning(sample: Sample, tmp_path: Path) -> None:
     """Where all of the keys that a sample shows are exported."""
     config = ClipConfig.import_from(sample.path, sample.from_)
-    written = tmp_path / sample.file
+    written = tmp_path / sample.path.name
     kinds = {"json": ".json", "yaml": ".yaml", "toml": ".toml"}
     written = written.with_suffix(kinds.get(sample.format.kinds[0], written.suffix))
     written.write_text(config.export_to(sample.format.name, sample.version))

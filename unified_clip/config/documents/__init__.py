@@ -1,7 +1,22 @@
 """Configuration files as data. Errors name the file, the line and the path of a key."""
 
-from .document import Document
+from .document import Document, Layer
 from .files import KINDS, dump, kind_of, parse, read_text
 from .keys import Key, dotted, format_value
+from .unknown import PartialTable, Unknown, UnreadFile
 
-__all__ = ["KINDS", "Document", "Key", "dotted", "dump", "format_value", "kind_of", "parse", "read_text"]
+__all__ = [
+    "KINDS",
+    "Document",
+    "Key",
+    "Layer",
+    "PartialTable",
+    "Unknown",
+    "UnreadFile",
+    "dotted",
+    "dump",
+    "format_value",
+    "kind_of",
+    "parse",
+    "read_text",
+]

@@ -1,14 +1,24 @@
-"""A parsed file: its values by paths of keys, and errors that name the line of a key."""
+"""A parsed file, or several that a trainer merges: values by paths of keys, and errors that name file and line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ...errors import ConfigError
 from . import toml_text, yaml_text
-from .keys import Key, dotted, format_value
+from .keys import Duplicate, Key, dotted, format_value
+from .unknown import PartialTable, Unknown
+
+
+class Layer(NamedTuple):
+    """A file whose keys are part of a merged document."""
+
+    document: Document
+    at: tuple[Key, ...] = ()
+    """The path of the file's data in the merged document."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +33,45 @@ class Document:
     """toml, yaml, json, or another kind of file that a trainer's format reads, such as python."""
 
     data: Any
+    """The values. In a merged document, those of all files. An `Unknown` stands for a value that files do not show."""
+
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
     """The line of each path of keys. Only for other kinds than toml, yaml and json."""
 
-    def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key. If it is unknown, return the line of the nearest table around the key, or else
-        None.
+    path: Path | None = None
+    duplicates: tuple[Duplicate, ...] = ()
+    """Keys that occur twice in this file. `data` has their last value."""
+
+    layers: tuple[Layer, ...] = ()
+    """In a merged document, its files, with this one. Keys of a later file replace those of earlier ones."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that were read: this one first, then its base files and others that it names."""
+        paths = [self.path, *(layer.document.path for layer in self.layers)]
+        return tuple(dict.fromkeys(path for path in paths if path is not None))
+
+    def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
+        """Return the file that sets a key, and the path of the key there.
+
+        For a key that no file sets, return those of the nearest table around it.
         """
-        find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(self.kind)
         for length in range(len(keys), 0, -1):
-            line = find(self.text, keys[:length]) if find else self.places.get(tuple(keys[:length]))
+            for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
+                inner = tuple(keys[len(at) : length])
+                is_there = inner in document.places or document.shows(*inner)
+                if inner and tuple(keys[: len(at)]) == at and is_there:
+                    return document.origin(inner)
+        return self, keys
+
+    def line(self, keys: Sequence[Key]) -> int | None:
+        """Return the line of a key in the file that sets it. If it is unknown, return the line of the nearest table
+        around the key, or else None.
+        """
+        document, keys = self.origin(keys)
+        find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
+        for length in range(len(keys), 0, -1):
+            line = find(document.text, keys[:length]) if find else document.places.get(tuple(keys[:length]))
             if line is not None:
                 return line
         return None
@@ -40,10 +79,11 @@ class Document:
     def place(self, keys: Sequence[Key], name: str = "") -> str:
         """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
 
-        Unknown parts are left out.
+        Unknown parts are left out. If another file sets the key, the text has the name of that file.
         """
-        line = self.line(keys)
-        return ", ".join(filter(None, [name, f"line {line}" if line else "", dotted(keys)]))
+        document, line = self.origin(keys)[0], self.line(keys)
+        file = name if document.name == self.name else document.name
+        return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
         """Return an error whose message has the file's name, and the line and path of a key.
@@ -53,23 +93,45 @@ class Document:
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """Return the value at a path of keys. Return `default` if the key or a table of the path is missing."""
+        """Return the value at a path of keys. Return `default` if the key or a table of the path is missing.
+
+        ConfigError: the files do not show the value.
+        """
         value = self.data
         for index, key in enumerate(keys):
             if value is None:
                 return default
+            if isinstance(value, Unknown):
+                raise self.wrong(keys[:index], value.problem)
             if isinstance(value, list) and isinstance(key, int):
                 value = value[key]
                 continue
             if not isinstance(value, dict):
                 raise self.wrong(keys[:index], f"it is {format_value(value)}. Give keys with values, such as {key}.")
             if key not in value:
+                _check_complete(value, keys)
                 return default
             value = value[key]
+        if isinstance(value, Unknown):
+            raise self.wrong(keys, value.problem)
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a path of keys, even if to null."""
+        """Return whether the file sets a path of keys, even if to null. ConfigError: a file that was not read may."""
+        table = self.data
+        for index, key in enumerate(keys):
+            if isinstance(table, Unknown):
+                raise self.wrong(keys[:index], table.problem)
+            if isinstance(table, dict) and key not in table:
+                _check_complete(table, keys)
+            try:
+                table = table[key]
+            except (LookupError, TypeError):
+                return False
+        return True
+
+    def shows(self, *keys: Key) -> bool:
+        """Return whether the files that were read set a path of keys. Files that were not read do not count."""
         table = self.data
         try:
             for key in keys:
@@ -77,3 +139,8 @@ class Document:
         except (LookupError, TypeError):
             return False
         return True
+
+
+def _check_complete(table: dict[Any, Any], keys: Sequence[Key]) -> None:
+    if isinstance(table, PartialTable):
+        raise table.unread.error(keys)

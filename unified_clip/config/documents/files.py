@@ -36,16 +36,19 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file, for errors."""
+    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file, for errors.
+
+    Duplicate keys are no error here, because trainers' parsers use the last value.
+    """
     _check_kind(kind)
     try:
-        data = PARSERS[kind](text)
+        data, duplicates = PARSERS[kind](text)
     except UnreadableError as error:
         line = f", line {error.line}" if error.line else ""
         raise ConfigError(f"{name}{line}: {error}", "UC102") from None
     except RecursionError:
         raise ConfigError(f"{name}: lists or tables are nested too deep. Remove some levels.", "UC102") from None
-    return Document(name, text, kind, {} if data is None else data)
+    return Document(name, text, kind, {} if data is None else data, duplicates=duplicates)
 
 
 def dump(data: Any, kind: str) -> str:

@@ -6,15 +6,17 @@ import json
 from typing import Any
 
 from . import yaml_text
+from .keys import Duplicate
 from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
 
 
-def parse(text: str) -> Any:
-    def unique_table(items: list[tuple[str, Any]]) -> dict[str, Any]:
+def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
+    """Return the data of a text, and its duplicate keys."""
+    repeated: list[str] = []
+
+    def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in items]
-        if len(set(names)) < len(names):
-            name = next(name for name in names if names.count(name) > 1)
-            raise UnreadableError(_duplicate_line(text), f"the key {name!r} occurs twice. Remove one.")
+        repeated.extend(name for name in dict.fromkeys(names) if names.count(name) > 1)
         return dict(items)
 
     def short_int(digits: str) -> int:
@@ -23,15 +25,15 @@ def parse(text: str) -> Any:
         return int(digits)
 
     try:
-        return json.loads(text, object_pairs_hook=unique_table, parse_int=short_int)
+        data = json.loads(text, object_pairs_hook=table, parse_int=short_int)
     except json.JSONDecodeError as error:
         raise UnreadableError(error.lineno, NOT_VALID.format("JSON", error.msg)) from None
+    return data, _duplicates(text, repeated[0]) if repeated else ()
 
 
-def _duplicate_line(text: str) -> int | None:
-    """Return the line of a duplicate key in JSON; None if no key occurs twice. The YAML parser finds the line."""
+def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
+    """Return the duplicate keys, which the YAML parser finds. `name`: one of them, for an error if it fails."""
     try:
-        yaml_text.parse(text.replace("\t", " "))
-    except (UnreadableError, RecursionError) as error:
-        return getattr(error, "line", None)
-    return None
+        return yaml_text.parse(text.replace("\t", " "))[1]
+    except (UnreadableError, RecursionError):
+        raise UnreadableError(None, f"the key {name!r} occurs twice. Remove one.") from None

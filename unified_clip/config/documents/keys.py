@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 Key = str | int
 """A key of a table, or an index of a list."""
+
+
+class Duplicate(NamedTuple):
+    """A key that occurs again later in the same table, and so is ignored here."""
+
+    keys: tuple[Key, ...]
+    line: int
+    value: Any
 
 
 def dotted(keys: Sequence[Key]) -> str:

@@ -11,13 +11,14 @@ import tomlkit
 import tomlkit.exceptions
 import tomlkit.items
 
-from .keys import Key
+from .keys import Duplicate, Key
 from .unreadable import NOT_VALID, UnreadableError, too_long
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
+    """Return the data of a text, and its duplicate keys: none, because TOML forbids them."""
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:
         raise _toml_error(error, text) from None
     except ValueError:  # Python converts at most 4300 digits to an int

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
-from .keys import Key, format_value
+from .keys import Duplicate, Key
+from .unknown import Unknown
 from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError
 
 ALIAS_ALLOWANCE = 100_000
 """YAML data in which each alias is replaced by its value may have ten times the characters of the file, plus this many.
 The limit stops files that would fill the memory."""
 
-INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+STANDARD = "tag:yaml.org,2002:"
+INT, FLOAT = f"{STANDARD}int", f"{STANDARD}float"
+MERGE = f"{STANDARD}merge"
+TEXT = ("!", "python/str", "python/unicode")
+
+COMPUTED = ("python/object", "python/name", "python/module")
+"""Tags whose value is only known at run time, whatever they tag."""
 
 
 class _Yaml(yaml.SafeLoader):
-    """A YAML loader that reads numbers as YAML 1.2 does, and rejects duplicate keys.
+    """A YAML loader that reads numbers as YAML 1.2 does. Of a duplicate key, it keeps the last value.
 
     PyYAML reads YAML 1.1, where 1e-6 is a string, 010 is 8 and 1:30 is 90.
     """
+
+    has_duplicates = False
 
     yaml_implicit_resolvers = {
         first: [(tag, form) for tag, form in resolvers if tag not in (INT, FLOAT)]
@@ -33,12 +42,11 @@ class _Yaml(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = set()
         for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:merge":
+            if key.tag != MERGE:
                 if not isinstance(key, yaml.ScalarNode):
                     raise _marked("a key is a list or a table. Give a string.", key)
                 name = self.construct_object(key, deep=True)
-                if name in names:
-                    raise _marked(f"the key {format_value(name)} occurs twice. Remove one.", key)
+                self.has_duplicates |= name in names
                 names.add(name)
         return super().construct_mapping(node, deep)
 
@@ -61,15 +69,23 @@ def _marked(problem: str, node: yaml.Node) -> UnreadableError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a node, ignoring its tag, such as !LinearWarmup in PaddleDetection."""
-    if isinstance(node, yaml.MappingNode):
+    """Return the value of a node, ignoring a tag such as !LinearWarmup or !!python/tuple.
+
+    A tag before text computes a value, such as !include base.yaml. The value is unknown then.
+    """
+    tag = node.tag.removeprefix(STANDARD)
+    if isinstance(node, yaml.MappingNode) and not tag.startswith(COMPUTED):
         return loader.construct_mapping(node, deep=True)
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.SequenceNode) and not tag.startswith(COMPUTED):
         return loader.construct_sequence(node, deep=True)
-    return loader.construct_scalar(node)  # type: ignore[arg-type]
+    text = node.value if isinstance(node, yaml.ScalarNode) else ""
+    if tag in TEXT:
+        return text
+    name = tag if tag == node.tag else f"!!{tag}"
+    return Unknown(f"{name} {text}".strip(), "Write the value instead.")
 
 
-_Yaml.add_multi_constructor("!", _without_tag)
+_Yaml.add_multi_constructor(None, _without_tag)  # None: all tags without a constructor
 _Yaml.add_constructor(INT, _Yaml.whole_number)
 _Yaml.add_implicit_resolver(INT, re.compile(r"^([-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789"))
 _Yaml.add_implicit_resolver(
@@ -79,13 +95,15 @@ _Yaml.add_implicit_resolver(
 )
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
+    """Return the data of a text, and its duplicate keys."""
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()
         if node is not None and _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
             raise _marked("the values of all aliases together are too large. Use fewer aliases.", node)
-        return None if node is None else loader.construct_document(node)
+        data = None if node is None else loader.construct_document(node)
+        return data, tuple(_duplicates(text)) if loader.has_duplicates else ()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise UnreadableError(mark.line + 1 if mark else None, NOT_VALID.format("YAML", error.problem)) from None
@@ -94,6 +112,28 @@ def parse(text: str) -> Any:
         raise UnreadableError(line, f"the character {character!r} is not allowed in YAML. Remove it.") from None
     except yaml.YAMLError as error:
         raise UnreadableError(None, NOT_VALID.format("YAML", error)) from None
+
+
+def _duplicates(text: str) -> Iterator[Duplicate]:
+    """Yield each key that occurs again later in the same table."""
+    loader = _Yaml(text)
+    waiting: list[tuple[tuple[Key, ...], yaml.Node | None]] = [((), loader.get_single_node())]
+    visited: set[int] = set()
+    while waiting:
+        path, node = waiting.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [((*path, index), value) for index, value in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            entries = [(loader.construct_object(key), key, value) for key, value in node.value if key.tag != MERGE]
+            last = {name: value for name, _, value in entries}
+            for name, key, value in entries:
+                if last[name] is not value:
+                    line, dropped = key.start_mark.line + 1, loader.construct_object(value, deep=True)
+                    yield Duplicate((*path, name), line, dropped)
+            waiting += [((*path, name), value) for name, value in last.items()]
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
@@ -126,10 +166,23 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
             node = node.value[key]
             line = node.start_mark.line
         elif isinstance(node, yaml.MappingNode):
-            entries = [entry for entry in node.value if entry[0].value == key]
-            if not entries:
+            entry = _entry(node, key, set())
+            if entry is None:
                 return None
-            line, node = entries[0][0].start_mark.line, entries[0][1]
+            line, node = entry[0].start_mark.line, entry[1]
         else:
             return None
     return None if line is None else line + 1
+
+
+def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
+    """Return the last (key, value) of a table with this key: its own, or of a table that `<<` merges into it."""
+    if id(node) in visited or not isinstance(node, yaml.MappingNode):
+        return None
+    visited.add(id(node))
+    own: list[tuple[yaml.Node, yaml.Node]] = [entry for entry in node.value if entry[0].value == key]
+    if own:
+        return own[-1]
+    merged = [value for name, value in node.value if name.tag == MERGE]
+    tables = [table for value in merged for table in (value.value if value.id == "sequence" else [value])]
+    return next((entry for table in tables if (entry := _entry(table, key, visited))), None)

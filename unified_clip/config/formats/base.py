@@ -15,6 +15,8 @@ from packaging.version import InvalidVersion, Version
 from ..._static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document, Key
+from ..documents.inheritance.alone import OneFile
+from ..documents.inheritance.base import Inheritance
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 
 Zero = Literal["off", "zeros", "error"]
@@ -111,6 +113,9 @@ class Format(ABC):
     mode_keys: ClassVar[Set[str]] = frozenset()
     """The last parts of the paths in `clip_keys` whose value chooses a rule, and so is no threshold."""
 
+    inheritance: ClassVar[Inheritance] = OneFile()
+    """How the trainer combines a file with its base files."""
+
     vocabulary: ClassVar[Set[str]] = frozenset()
     """Other top-level keys of the trainer's files. Files of other trainers may have them, too."""
 
@@ -137,7 +142,7 @@ class Format(ABC):
 
     def recognises(self, document: Document) -> bool:
         """Return whether a file has a key that only this format has."""
-        return any(document.has(*path) for path in self.own_keys)
+        return any(document.shows(*path) for path in self.own_keys)
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:

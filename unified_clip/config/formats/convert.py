@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from packaging.version import Version
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
 from ..documents import KINDS, Document
+from ..documents.inheritance.alone import with_unread_bases
 from ..families import family_difference
 from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data
@@ -44,8 +47,17 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
     unread = placement.check(document, trainer)
     imported = trainer.read(document, version)
     versions = {} if version is None else {"version": str(version)}
-    provenance = Provenance(format=trainer.name, file=document.name, notes=[*imported.notes, *unread], **versions)
+    ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
+    notes = [*_other_files(document), *imported.notes, *ignored]
+    provenance = Provenance(format=trainer.name, file=document.name, notes=notes, **versions)
     return {**imported.settings, "provenance": provenance.model_dump(exclude_unset=True)}
+
+
+def _other_files(document: Document) -> list[str]:
+    """Return a note about the other files that were read; [] if there are none."""
+    names = dict.fromkeys(layer.document.name for layer in document.layers)
+    others = [name for name in names if name != document.name]
+    return [f"These files were read too: {', '.join(others)}."] if others else []
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -118,21 +130,37 @@ def named(path: Path, name: str) -> Candidate:
     if name == UNIFIED_CLIP:
         return None, _parse_own(path)
     trainer = FORMATS[name]
-    kind = KINDS.get(path.suffix.lower())
-    text = documents.read_text(path)
-    if kind is not None and kind in trainer.kinds:
-        document = documents.parse(text, kind, path.name)
-    elif kind is None and isinstance(trainer, OwnFormat):
-        document = trainer.parse(text, path.name)
-    else:
-        raise ConfigError(
-            f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.", "UC103"
-        )
-    names = _names(recognising(path))
-    if names and not {trainer.name, trainer.extends} & {*names}:
+    if not _may_read(trainer, path):
+        raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.", "UC103")
+    document = _parse(trainer, path, path.name)
+    names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(path)]
+    if names and trainer.name not in names:
         likely = " or ".join(names)
         raise ConfigError(f"{path.name} looks like {likely}, not like {trainer.name}. Pass --from {likely}.", "UC103")
-    return trainer, document
+    return trainer, _compose(trainer, document)
+
+
+def _may_read(trainer: Format, path: Path) -> bool:
+    kind = KINDS.get(path.suffix.lower())
+    return kind in trainer.kinds if kind else isinstance(trainer, OwnFormat)
+
+
+def _parse(trainer: Format, path: Path, name: str) -> Document:
+    """Parse a file, without its base files. ConfigError: it is invalid."""
+    text, kind = documents.read_text(path), KINDS.get(path.suffix.lower())
+    if kind is not None:
+        document = documents.parse(text, kind, name)
+    elif isinstance(trainer, OwnFormat):
+        document = trainer.parse(text, name)
+    else:
+        raise ConfigError(f"{name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Name such a file.", "UC103")
+    return replace(document, path=path)
+
+
+def _compose(trainer: Format, document: Document) -> Document:
+    """Return a document merged with its base files, as the trainer does."""
+    composed = trainer.inheritance.compose(document, partial(_parse, trainer))
+    return with_unread_bases(composed, trainer.inheritance)
 
 
 def _detect(path: Path) -> Candidate:
@@ -157,27 +185,44 @@ def _names(candidates: list[Candidate]) -> list[str]:
 def recognising(path: Path) -> list[Candidate]:
     """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format.
 
-    A format that another one of them extends is left out.
+    Documents are merged with their base files. A format that another one of them extends is left out.
     """
+    return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
+
+
+def _recognising_formats(path: Path) -> list[Format | None]:
+    """Return the formats that recognise a file. None: unified_clip's own format."""
+    return [trainer for trainer, _ in _plain(path)]
+
+
+def _plain(path: Path) -> list[Candidate]:
+    """Return (format, parsed file without its base files) for each format that recognises a file."""
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
 
 
 def _candidates(path: Path) -> list[Candidate]:
-    kind, text = KINDS.get(path.suffix.lower()), documents.read_text(path)
-    if kind is not None:
-        document = documents.parse(text, kind, path.name)
-        own: list[Candidate] = [(None, document)] if document.has("rule") else []
-        trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds and trainer.recognises(document)]
-        return own + [(trainer, document) for trainer in trainers]
+    trainers = [trainer for trainer in FORMATS.values() if _may_read(trainer, path)]
+    if kind := KINDS.get(path.suffix.lower()):
+        document = replace(documents.parse(documents.read_text(path), kind, path.name), path=path)
+        own: list[Candidate] = [(None, document)] if document.shows("rule") else []
+        return own + [(trainer, document) for trainer in trainers if _recognises(trainer, document)]
     candidates: list[Candidate] = []
-    for trainer in FORMATS.values():
-        if isinstance(trainer, OwnFormat):
-            with contextlib.suppress(ConfigError):
-                document = trainer.parse(text, path.name)
-                candidates += [(trainer, document)] if trainer.recognises(document) else []
+    for trainer in trainers:
+        with contextlib.suppress(ConfigError):
+            document = _parse(trainer, path, path.name)
+            candidates += [(trainer, document)] if _recognises(trainer, document) else []
     return candidates
+
+
+def _recognises(trainer: Format, document: Document) -> bool:
+    """Return whether a file is in a format: it, or its base files, have a key that only this format has."""
+    if trainer.recognises(document):
+        return True
+    with contextlib.suppress(ConfigError):
+        return trainer.inheritance.applies(document) and trainer.recognises(_compose(trainer, document))
+    return False
 
 
 def _with_clip_keys(path: Path) -> list[str]:
@@ -188,13 +233,13 @@ def _with_clip_keys(path: Path) -> list[str]:
         return []
     document = documents.parse(documents.read_text(path), kind, path.name)
     trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds]
-    return [trainer.name for trainer in trainers if any(document.has(*keys) for keys in trainer.clip_keys)]
+    return [trainer.name for trainer in trainers if any(document.shows(*keys) for keys in trainer.clip_keys)]
 
 
 def _import_advice(path: Path) -> str:
     """Return a sentence with the command that imports a trainer's file; '' if no format recognises the file."""
     try:
-        trainers = [trainer for trainer, _ in recognising(path)]
+        trainers = _recognising_formats(path)
     except ConfigError:
         return ""
     if not trainers or trainers[0] is None:  # unified_clip's own format

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import ConfigError
-from ..documents import Document, Key, dotted
+from ..documents import Document, Key, PartialTable, dotted
 from .base import Format
 
 Path = tuple[Key, ...]
@@ -27,32 +27,35 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """The last parts of keys that switch clipping on or off."""
 
 
-def check(document: Document, trainer: Format) -> list[str]:
+def check(document: Document, trainer: Format) -> list[Path]:
     """Check that the clip keys of a file are where its trainer reads them.
 
     Returns:
-        A note for each clip key that the trainer ignores, unless a key that it reads has the same value.
+        The path of each clip key that the trainer ignores, unless a key that it reads has the same value.
 
     Raises:
-        ConfigError: The trainer reads none of the file's clip keys; or the file has none of the trainer's keys, so
-            that the trainer's default cannot be assumed.
+        ConfigError: A clip key occurs twice with different values; the trainer reads none of the file's clip keys; or
+            the file has none of the trainer's keys, so that the trainer's default cannot be assumed.
     """
     if not isinstance(document.data, dict | list):
         return []
     places = trainer.places(document)
+    for part in [layer.document for layer in document.layers] or [document]:
+        _check_duplicates(part, trainer, places)
     read: list[Any] = []
-    unread: list[Path] = []
+    unread: dict[Path, Any] = {}
     for path, value in _entries(document.data, [*places, *trainer.foreign_keys]):
         if _is_at(path, places):
             read += [value] if path[-1] not in trainer.mode_keys else []
         elif not _is_at(path, trainer.foreign_keys) and _is_clip_key(path, value, places):
-            unread.append(path)
+            unread[path] = value
     if read:
-        ignored = [document.place(path) for path in unread if document.get(*path) not in read]
-        return [f"{place} looks like another clip setting. It is not imported." for place in ignored]
+        return [path for path, value in unread.items() if value not in read]
     if unread:
-        raise _misplaced(document, trainer, unread[0], places)
+        raise _misplaced(document, trainer, next(iter(unread)))
     keys = document.data if isinstance(document.data, dict) else {}
+    if isinstance(document.data, PartialTable):  # the file names others: `read` has an error for keys that they may set
+        return []
     if not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         raise ConfigError(
             f"{document.name}: it has no key of {trainer.title}, so it may not be one of its files. "
@@ -60,6 +63,41 @@ def check(document: Document, trainer: Format) -> list[str]:
             "UC103",
         )
     return []
+
+
+def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
+    """Return a note for each clip key that the trainer ignores.
+
+    is_off: The trainer clips nothing. ConfigError: then a key that it ignores may be what clips.
+    """
+    for path in unread:
+        if is_off and _raw(document, path) not in (None, False, 0, ""):
+            reason = f"{trainer.title} does not read this key, and its own key clips nothing."
+            advice = "Remove it. If your code clips by it, write a clip configuration with its value."
+            raise document.wrong(path, f"{reason} {advice}")
+    return [f"{document.place(path)} looks like another clip setting. It is not imported." for path in unread]
+
+
+def _raw(document: Document, path: Path) -> Any:
+    value = document.data
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
+    """Raise ConfigError if a file sets a clip key twice, with different values."""
+    keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
+    for duplicate in document.duplicates:
+        outer = duplicate.keys
+        for path, value in [(outer, duplicate.value), *_entries(duplicate.value, keys, outer)]:
+            if not (_is_at(path, keys) or _is_clip_key(path, value, places)):
+                continue
+            if not document.shows(*path) or _raw(document, path) != value:
+                last = f"line {document.line(outer)} sets this key again"
+                is_same = path == outer
+                change = "to another value. Remove one." if is_same else f"and changes {dotted(path)}. Merge them."
+                raise ConfigError(f"{document.name}, line {duplicate.line}, {dotted(outer)}: {last}, {change}")
 
 
 def first_read(document: Document, trainer: Format) -> Path:
@@ -108,7 +146,8 @@ def _format_place(place: Path) -> str:
     return dotted([key for key in place if key != ANY])
 
 
-def _misplaced(document: Document, trainer: Format, path: Path, places: Sequence[Path]) -> ConfigError:
+def _misplaced(document: Document, trainer: Format, path: Path) -> ConfigError:
+    places = trainer.places(document)
     targets = [place for place in places if _normalized(place[-1]) == _normalized(path[-1])]
     if targets:
         advice = f"{trainer.title} does not read this key here. Move it to {_format_place(targets[0])}."

@@ -8,12 +8,17 @@ from typing import Any
 from packaging.version import Version
 
 from ....documents import Document
+from ....documents.inheritance.named_file import NamedFile
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, SetElsewhereError, default_note, imported_key, paths, rejected_key
 
 DEEPSPEED = ("deepspeed_config", "gradient_clipping")
 MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
 FILE = ("deepspeed_config", "deepspeed_config_file")
+NO_CLIP = (
+    "this file of DeepSpeed does not set gradient_clipping. DeepSpeed then clips nothing before 0.19.3, and at 1.0 "
+    'since. Set "gradient_clipping" in it.'
+)
 
 
 class Accelerate(Format):
@@ -25,7 +30,8 @@ class Accelerate(Format):
     newest = "1.15.0"
     instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config")
-    clip_keys = (DEEPSPEED, MEGATRON)
+    inheritance = NamedFile(FILE, "Add the file, or import DeepSpeed's file with --from deepspeed.")
+    clip_keys = (DEEPSPEED, MEGATRON, (*FILE, DEEPSPEED[-1]))
     off = math.inf
     keys = (
         FormatKey(
@@ -34,13 +40,14 @@ class Accelerate(Format):
             "auto",
         ),
         rejected_key("deepspeed_config.gradient_clipping: 0", "is not passed on: DeepSpeed's default applies"),
-        rejected_key(".".join(FILE), "DeepSpeed's file sets it: import that file"),
+        imported_key(".".join(FILE), "DeepSpeed's file, which sets gradient_clipping; auto: as above"),
+        rejected_key(f"{'.'.join(FILE)}, without gradient_clipping", "DeepSpeed's default applies"),
         imported_key(".".join(MEGATRON), "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
         rejected_key("distributed_type: others", "the script clips; no key sets it"),
     )
 
     def recognises(self, document: Document) -> bool:
-        return super().recognises(document) and not document.has("per_device_train_batch_size")
+        return super().recognises(document) and not document.shows("per_device_train_batch_size")
 
     def read(self, document: Document, version: Version | None) -> Imported:
         kind = document.get("distributed_type", default="DEEPSPEED" if document.has("deepspeed_config") else "NO")
@@ -53,15 +60,18 @@ class Accelerate(Format):
                 f"{document.name}: with distributed_type {kind!r}, the script calls accelerator.clip_grad_norm_. Write "
                 "a clip configuration with its max_norm as the threshold."
             )
-        if file := document.get(*FILE):
-            message = f"DeepSpeed reads {file} instead. Import that file with --from deepspeed."
-            raise SetElsewhereError(str(document.wrong(FILE, message)))
-        return self._deepspeed(document)
+        if not document.get(*FILE):
+            return self._deepspeed(document, DEEPSPEED)
+        if not document.has(*FILE, DEEPSPEED[-1]):
+            raise document.wrong(FILE, NO_CLIP)
+        return self._deepspeed(document, (*FILE, DEEPSPEED[-1]))
 
-    def _deepspeed(self, document: Document) -> Imported:
-        threshold, notes = document.get(*DEEPSPEED), []
-        if threshold == 0:
+    def _deepspeed(self, document: Document, keys: tuple[str, ...]) -> Imported:
+        threshold, notes = document.get(*keys), []
+        if threshold == 0 and keys == DEEPSPEED:
             raise document.wrong(DEEPSPEED, "with 0, DeepSpeed's own default applies. Set .inf to clip nothing.")
+        if threshold is None and keys != DEEPSPEED:
+            raise document.wrong(keys, "training fails with null. Set 0 to clip nothing.")
         if threshold in (None, "auto"):
             threshold = 1.0
             notes.append(
@@ -69,7 +79,7 @@ class Accelerate(Format):
                 "max_grad_norm applies: import that instead."
             )
         else:
-            threshold = self.read_threshold(document, DEEPSPEED)
+            threshold = self.read_threshold(document, keys)
         notes.append("Under DeepSpeed, accelerator.clip_grad_norm_ ignores max_norm and does not clip.")
         return Imported(self.settings("global_norm", threshold), notes)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from packaging.version import Version
 
 from ....documents import Document
+from ....documents.inheritance.named_file import NamedFile
 from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
 TRAINING_ARGUMENTS = words("""
@@ -22,13 +23,24 @@ NULL_FAILS = Version("5.0.0.dev0")
 """From this version on, training fails with null. In earlier versions, null switches clipping off."""
 
 WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
+
+DEEPSPEED = ("deepspeed", "gradient_clipping")
+AUTO = 'Set "gradient_clipping": "auto".'
+NO_CLIP = (
+    "DeepSpeed's configuration does not set gradient_clipping. Then max_grad_norm is ignored, and DeepSpeed clips "
+    "nothing before 0.19.3, and at 1.0 since."
+)
+
 PRIVATE = ("noise_multiplier", "target_epsilon")
 
 
 class HuggingFace(Format):
     name, title = "hf", "Hugging Face's TrainingArguments"
     kinds: ClassVar[tuple[str, ...]] = ("yaml", "json")
-    source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
+    source = (
+        "transformers: src/transformers/training_args.py, src/transformers/trainer.py, "
+        "src/transformers/integrations/deepspeed.py"
+    )
     newest = "5.23.0"
     instead = (
         "pass `ClipCallback(clip)` of `unified_clip.integrations.transformers_callback` to the Trainer, with "
@@ -38,6 +50,7 @@ class HuggingFace(Format):
         accelerator_config activation_checkpointing dataloader_pin_memory ddp_find_unused_parameters deepspeed
         eval_strategy fsdp_transformer_layer_cls_to_wrap gradient_checkpointing push_to_hub tf32 torch_compile
     """)
+    inheritance = NamedFile(("deepspeed",), "Add the file, or write its content in its place.")
     clip_keys = paths("max_grad_norm")
     foreign_keys = paths("deepspeed.gradient_clipping")
     vocabulary = TRAINING_ARGUMENTS
@@ -48,15 +61,16 @@ class HuggingFace(Format):
         imported_key("max_grad_norm: null", "off", versions="below 5"),
         rejected_key("max_grad_norm: null", "training fails: null is compared with 0", versions="5 and later"),
         rejected_key(", ".join(PRIVATE), "of opacus: max_grad_norm is then per example (privacy)"),
-        rejected_key("deepspeed", "DeepSpeed clips, by its own configuration: import that"),
-        imported_key("deepspeed: {gradient_clipping: auto}", "DeepSpeed clips at max_grad_norm"),
+        imported_key("deepspeed", "DeepSpeed's configuration, or its file; gradient_clipping: auto is max_grad_norm"),
+        rejected_key("deepspeed, with another gradient_clipping", "Trainer rejects it"),
+        rejected_key("deepspeed, without gradient_clipping", "max_grad_norm is ignored: DeepSpeed's default applies"),
         rejected_key("optim: lomo, adalomo, ..._layerwise", "steps in backward; Trainer clips later, without effect"),
         imported_key("optim: adafactor", "clips its update by its RMS too; not imported, with a note"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in PRIVATE:
-            if document.get(name) is not None:
+            if document.shows(name) and document.get(name) is not None:
                 raise document.wrong(
                     [name],
                     "opacus clips the gradient of each example, which is not supported. Leave the clipping to opacus.",
@@ -68,11 +82,8 @@ class HuggingFace(Format):
             )
         notes = default_note(document, ["max_grad_norm"], "Trainer clips at 1.0")
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0)
-        if deepspeed := document.get("deepspeed"):
-            if not isinstance(deepspeed, dict) or deepspeed.get("gradient_clipping") != "auto":
-                advice = 'Import that configuration, or set gradient_clipping = "auto" in it.'
-                raise document.wrong(["deepspeed"], f"DeepSpeed clips by its own configuration. {advice}")
-            notes.append("DeepSpeed clips, and takes gradient_clipping from max_grad_norm.")
+        if document.get("deepspeed"):
+            notes.append(self._check_deepspeed(document, max_norm))
         optimizer = str(document.get(self.optimizer_key))
         if optimizer in ("lomo", "adalomo") or optimizer.endswith("_layerwise"):
             problem = f"{optimizer} steps during backward, before Trainer clips. {WITHOUT_CLIPPING}"
@@ -80,3 +91,16 @@ class HuggingFace(Format):
         if optimizer == "adafactor":
             notes.append("adafactor also clips its update by root mean square. That is not imported.")
         return Imported(self.settings("global_norm", threshold), notes)
+
+    def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
+        """Return a note about DeepSpeed. ConfigError: its configuration does not clip at max_grad_norm."""
+        clip = document.get(*DEEPSPEED)
+        if not document.has(*DEEPSPEED):
+            raise document.wrong(DEEPSPEED[:1], f"{NO_CLIP} {AUTO}")
+        if clip == "auto":
+            return "DeepSpeed clips, and takes gradient_clipping from max_grad_norm."
+        if clip != max_norm or isinstance(clip, bool):
+            place = document.place(["max_grad_norm"]) if document.has("max_grad_norm") else "default"
+            problem = f"Trainer rejects {clip!r:.60}, because max_grad_norm is {max_norm!r:.60} ({place})."
+            raise document.wrong(DEEPSPEED, f"{problem} {AUTO}")
+        return "DeepSpeed clips, at gradient_clipping, which is max_grad_norm."

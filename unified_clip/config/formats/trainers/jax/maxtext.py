@@ -5,18 +5,19 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ....documents.inheritance.base_files import BaseFiles
+from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, words
 
 KEY = "gradient_clipping_threshold"
-BASE = "base.yml"
 
 
 class MaxText(Format):
     name, title = "maxtext", "MaxText"
     kinds = ("yaml",)
-    source = "src/maxtext/configs/base.yml, configs/types.py, utils/maxtext_utils.py"
+    source = "src/maxtext/configs/base.yml, configs/types.py, configs/pyconfig.py, utils/maxtext_utils.py"
     newest = "2025.8.22"
     own_keys = paths(f"{KEY} base_config base_emb_dim base_num_decoder_layers ici_fsdp_parallelism")
+    inheritance = BaseFiles("base_config", f"Add that file, or set {KEY}.", defaults="base.yml")
     clip_keys = paths(KEY)
     vocabulary = words("""
         base_output_directory per_device_batch_size dataset_path dataset_type model_name run_name steps hardware
@@ -25,14 +26,9 @@ class MaxText(Format):
     family = "paddle"  # like Paddle's rule, optax's adds no eps
     keys = (
         FormatKey(KEY, "the global norm, optax's rule (eps = 0); 0: off", "1.0"),
-        rejected_key(
-            f"no {KEY}, but a base_config that is not base.yml", "that file sets it", "dpo.yml 10.0, rl.yml 0.1"
-        ),
+        imported_key("base_config", "a base file, under the keys of this file: dpo.yml 10.0, rl.yml 0.1", "base.yml"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
-        base = str(document.get("base_config", default=BASE))
-        if not document.has(KEY) and base.rpartition("/")[2] != BASE:
-            raise document.wrong(["base_config"], f"the file does not set {KEY}, and {base} may. Import {base}.")
         threshold = self.read_threshold(document, [KEY], 1.0, negative="error", null="error")
         return Imported(self.settings("global_norm", threshold), default_note(document, [KEY], "MaxText clips at 1.0"))

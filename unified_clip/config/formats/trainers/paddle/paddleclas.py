@@ -29,7 +29,7 @@ class PaddleClas(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        return document.has("Arch") and document.has("Optimizer")
+        return document.shows("Arch") and document.shows("Optimizer")
 
     def read(self, document: Document, version: Version | None) -> Imported:
         places = _optimizers(document)

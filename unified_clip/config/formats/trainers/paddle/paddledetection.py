@@ -8,8 +8,9 @@ from packaging.version import Version
 
 from ....._static_values import is_number
 from ....documents import Document
+from ....documents.inheritance.base_files import BaseFiles
 from ....schema import Settings
-from ...base import AS_PADDLE, Format, FormatKey, Imported, check_size, paths, rejected_key, words
+from ...base import AS_PADDLE, Format, FormatKey, Imported, check_size, imported_key, paths, rejected_key, words
 from .paddle import PER_GROUP
 
 BUILDER = "OptimizerBuilder"
@@ -19,10 +20,11 @@ NORM, VALUE = "clip_grad_by_norm", "clip_grad_by_value"
 class PaddleDetection(Format):
     name, title = "paddledetection", "PaddleDetection"
     kinds = ("yaml",)
-    source = "ppdet/optimizer/optimizer.py"
+    source = "ppdet/optimizer/optimizer.py, ppdet/core/workspace.py"
     newest = "2.6.0"
     instead = AS_PADDLE
     own_keys = paths(BUILDER)
+    inheritance = BaseFiles("_BASE_", "Add that file, or set the key.", takes_text=False)
     clip_keys = ((BUILDER, NORM), (BUILDER, VALUE), (BUILDER, "optimizer", NORM), (BUILDER, "optimizer", VALUE))
     vocabulary = words("_BASE_ LearningRate architecture TrainReader epoch metric snapshot_epoch")
     rules = ("global_norm", "value")
@@ -34,6 +36,7 @@ class PaddleDetection(Format):
         rejected_key("both of them", "the norm wins there"),
         rejected_key("one of them, with the optimizer AdamWDL", "AdamWDL is built without it: nothing is clipped"),
         rejected_key(f"{BUILDER}.optimizer.{NORM}, {VALUE}", "no optimizer has such an argument"),
+        imported_key("_BASE_", "base files, later ones over earlier ones, under the keys of this file"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -47,8 +50,6 @@ class PaddleDetection(Format):
             )
         if not names:
             unset = [name for name in (NORM, VALUE) if not document.has(BUILDER, name)]
-            if document.get("_BASE_") and unset:
-                raise document.wrong(["_BASE_"], f"the _BASE_ files may set {NORM} or {VALUE}. Import them instead.")
             note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
             return Imported({"rule": "none"}, [note] if unset else [])
         if document.get(BUILDER, "optimizer", "type") == "AdamWDL":

@@ -31,7 +31,7 @@ class PaddleOCR(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        return document.has("Architecture") and document.has("Optimizer")
+        return document.shows("Architecture") and document.shows("Optimizer")
 
     def read(self, document: Document, version: Version | None) -> Imported:
         document.get("Optimizer", TENSOR)  # raises unless it is in a table

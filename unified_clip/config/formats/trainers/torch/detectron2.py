@@ -9,6 +9,8 @@ from typing import Any
 from packaging.version import Version
 
 from ....documents import Document
+from ....documents.inheritance.base_files import BaseFiles
+from ....documents.merge import MergeRules
 from ....schema import Settings, is_off
 from ...base import (
     ATTACH,
@@ -19,7 +21,6 @@ from ...base import (
     imported_key,
     paths,
     read_norm_type,
-    rejected_key,
     words,
 )
 
@@ -30,10 +31,11 @@ DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYP
 class Detectron2(Format):
     name, title = "detectron2", "detectron2"
     kinds = ("yaml",)
-    source = "detectron2/config/defaults.py, detectron2/solver/build.py"
+    source = "detectron2/config/defaults.py, detectron2/solver/build.py; fvcore: fvcore/common/config.py"
     newest = "0.6"
     instead = ATTACH
     own_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.IMS_PER_BATCH")
+    inheritance = BaseFiles("_BASE_", "Add that file, or import the output of cfg.dump().", MergeRules(is_strict=True))
     clip_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.CLIP_GRADIENTS.CLIP_VALUE SOLVER.CLIP_GRADIENTS.CLIP_TYPE")
     vocabulary = words("SOLVER MODEL DATASETS DATALOADER INPUT TEST _BASE_ OUTPUT_DIR")
     rules = ("norm", "value")
@@ -46,7 +48,7 @@ class Detectron2(Format):
         imported_key("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model", "the global 2-norm, in projects like Mask2Former"),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", "the threshold; 0: zeros, or off with full_model", "1.0"),
         FormatKey("SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type of norm, .inf too; full_model ignores it", "2.0"),
-        rejected_key("_BASE_", "another file, which is not read and may set missing keys"),
+        imported_key("_BASE_", "base files, under the keys of this file"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -89,12 +91,10 @@ class Detectron2(Format):
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
         """Return the value of a key. If the file does not set it, add a note and return the default.
 
-        ConfigError: the file does not set the key, but its `_BASE_` file may.
+        ConfigError: the file does not set the key, but a `_BASE_` file that cannot be read may.
         """
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
-        if base := document.get("_BASE_"):
-            raise document.wrong(["_BASE_"], f"{base} may set {key}. Import the whole output of cfg.dump() instead.")
         notes.append(f"The file does not set {key}. The default is {DEFAULTS[key]}.")
         return DEFAULTS[key]
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from packaging.version import Version
 
 from ....documents import Document, Key
+from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
@@ -24,7 +25,10 @@ HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
 class Lightning(Format):
     name, title = "lightning", "Lightning"
     kinds: ClassVar[tuple[str, ...]] = ("yaml", "json")
-    source = "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies"
+    source = (
+        "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies; "
+        "hydra: hydra/_internal/defaults_list.py"
+    )
     newest = "2.6.6"
     instead = "pass `ClipCallback(clip)` of `unified_clip.integrations.lightning_callback` to the Trainer"
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = tuple(
@@ -32,6 +36,7 @@ class Lightning(Format):
         for place in (("trainer",), ("fit", "trainer"))
         for key in (VALUE, "max_epochs", "max_steps", "accelerator", "fast_dev_run", "limit_train_batches")
     )
+    inheritance: ClassVar[Inheritance] = Hydra()
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = paths(
         f"trainer.{VALUE} trainer.{ALGORITHM} fit.trainer.{VALUE} fit.trainer.{ALGORITHM}"
     )
@@ -43,6 +48,8 @@ class Lightning(Format):
         FormatKey("trainer.gradient_clip_algorithm: norm", "the global norm, PyTorch's rule", "norm"),
         FormatKey("trainer.gradient_clip_algorithm: value", "each element"),
         imported_key("fit.trainer", "the same, for the subcommand fit"),
+        imported_key("defaults", "Hydra's list of files, merged as Hydra does"),
+        imported_key("${...}", "the value of another key; one with a resolver is rejected"),
         rejected_key("trainer.strategy: fsdp, with norm", "Lightning rejects it"),
         rejected_key("trainer.strategy: deepspeed, with value", "Lightning rejects it"),
     )
@@ -78,7 +85,7 @@ class Lightning(Format):
 
 
 def _is_hydra_trainer(document: Document) -> bool:
-    target = document.get("_target_") if document.has("_target_") else None
+    target = document.get("_target_") if document.shows("_target_") else None
     return isinstance(target, str) and HYDRA_TRAINER.fullmatch(target) is not None
 
 
@@ -86,9 +93,10 @@ def _trainer(document: Document) -> list[str]:
     """Return the path of the trainer's table. If the file has a table for each subcommand, return that of `fit`."""
     if _is_hydra_trainer(document):
         return []
-    document.get("fit", "trainer", VALUE)  # raises unless they are tables
-    if not document.has("fit", "trainer"):
+    if document.shows("fit"):
+        document.get("fit", "trainer", VALUE)  # raises unless they are tables
+    if not document.shows("fit", "trainer"):
         return ["trainer"]
-    if document.has("trainer"):
+    if document.shows("trainer"):
         raise document.wrong(["trainer"], "the file sets fit.trainer too. Remove one of them.")
     return ["fit", "trainer"]

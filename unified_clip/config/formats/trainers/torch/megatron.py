@@ -41,10 +41,10 @@ class Megatron(OwnFormat):
     def recognises(self, document: Document) -> bool:
         if document.kind == "args":
             return super().recognises(document)
-        return document.has("clip_grad") and document.has("micro_batch_size")
+        return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return the value of each `--option` of a script. An option that occurs several times has a list of values."""
+        """Return the value of each `--option` of a script. An option with several values has a list of them."""
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
         values: list[Any] = []
@@ -55,7 +55,7 @@ class Megatron(OwnFormat):
                 places[match[1],] = line
             elif word and values and values[-1] is None:
                 values[-1] = _number(word)
-        data = {option: values[0] if len(values) == 1 else values for option, values in options.items()}
+        data = {option: values[0] if len(set(values)) == 1 else values for option, values in options.items()}
         return Document(name, text, "args", data, places)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -1,0 +1,1 @@
+_base_ = '../circle.py'

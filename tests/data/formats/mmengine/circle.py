@@ -1,0 +1,2 @@
+_base_ = ['bases/circle.py']
+optim_wrapper = dict(type='OptimWrapper')

@@ -1,0 +1,2 @@
+_base_ = ['bases/schedule_clip.py', 'bases/runtime.py']
+model = dict(type='RetinaNet')

@@ -1,0 +1,2 @@
+_base_ = 'bases/bad_type.py'
+model = dict(type='RetinaNet')

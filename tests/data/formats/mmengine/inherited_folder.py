@@ -1,0 +1,2 @@
+_base_ = ['{{ fileDirname }}/bases/schedule_clip.py']
+work_dir = './work_dirs/{{ fileBasenameNoExtension }}'

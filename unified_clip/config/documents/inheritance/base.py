@@ -1,0 +1,72 @@
+"""The base class of all ways to combine files, and the loader that they share."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..document import Document
+from ..keys import Key
+from ..unknown import UnreadFile
+
+Parse = Callable[[Path, str], Document]
+"""Parses a file, by its path and its name in messages. ConfigError: the file is invalid."""
+
+MOST_FILES = 200
+"""A configuration that names more files than this, also repeatedly, is rejected."""
+
+
+class Inheritance(ABC):
+    """A trainer's way to combine a configuration file with others."""
+
+    keys: Sequence[str] = ()
+    """The top-level keys that name other files."""
+
+    def applies(self, document: Document) -> bool:
+        """Return whether a file names others."""
+        return any(document.shows(key) for key in self.keys)
+
+    @abstractmethod
+    def compose(self, document: Document, parse: Parse) -> Document:
+        """Return a file merged with the files that it names, as the trainer does. ConfigError: it cannot be done.
+
+        A file that cannot be read is no error: keys that it may set are unknown, and `Document.get` rejects them.
+        """
+
+
+@dataclass
+class Files:
+    """The files that one configuration names, directly or through others."""
+
+    main: Document
+    parse: Parse
+    advice: str
+    """What to do if a file cannot be read."""
+
+    opened: int = field(default=0, init=False)
+
+    def open(
+        self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
+    ) -> Document | UnreadFile:
+        """Parse a file that a document names at a path of keys. `above`: the files that lead to it."""
+        if path.resolve() in [other.resolve() for other in above]:
+            chain = " -> ".join(self.name(other) for other in [*above, path])
+            raise document.wrong(keys, f"the base files form a circle: {chain}. Remove one of them.")
+        if not path.is_file():
+            return self.unread(document, keys, f"cannot find {self.name(path)}.")
+        self.opened += 1
+        if self.opened > MOST_FILES:
+            raise document.wrong(keys, f"the configuration names more than {MOST_FILES} files. Name fewer.")
+        return self.parse(path, self.name(path))
+
+    def unread(self, document: Document, keys: Sequence[Key], problem: str) -> UnreadFile:
+        return UnreadFile(document.place(keys, document.name), problem, self.advice)
+
+    def name(self, path: Path) -> str:
+        """Return the name of a file in messages: its path relative to the main file."""
+        if self.main.path is None:
+            return path.as_posix()
+        return Path(os.path.relpath(path, self.main.path.parent)).as_posix()

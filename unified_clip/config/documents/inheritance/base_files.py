@@ -1,0 +1,109 @@
+"""Inheritance by a top-level key that names base files, such as `_BASE_`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..document import Document, Layer
+from ..keys import Key, format_value
+from ..merge import MergeError, MergeRules
+from ..unknown import Unknown, UnreadFile
+from .base import Files, Inheritance, Parse
+
+PLAIN = MergeRules()
+
+
+@dataclass(frozen=True)
+class BaseFiles(Inheritance):
+    """Base files under one key. The file's own keys are merged onto theirs, and later bases onto earlier ones."""
+
+    key: str
+    advice: str
+    """What to do if a base file cannot be read, as a sentence."""
+
+    rules: MergeRules = PLAIN
+    takes_text: bool = True
+    """Whether the key may be one path, and not only a list of paths."""
+
+    @property
+    def keys(self) -> Sequence[str]:  # type: ignore[override]
+        return (self.key,)
+
+    defaults: str = ""
+    """The name of a file of the trainer itself that only sets its defaults. It may be missing."""
+
+    def compose(self, document: Document, parse: Parse) -> Document:
+        return self._load(document, Files(document, parse, self.advice), ())
+
+    def _load(self, document: Document, files: Files, above: tuple[Path, ...]) -> Document:
+        if not self.applies(document):
+            return document
+        above = (*above, document.path or Path(document.name))
+        bases: list[Document | UnreadFile] = []
+        references = list(self.references(document))
+        for keys, text in references:
+            base = self._open(document, keys, text, files, above)
+            if isinstance(base, UnreadFile) and text.rpartition("/")[2] == self.defaults:
+                base = Document(text, "", document.kind, {})
+            bases.append(base if isinstance(base, UnreadFile) else self._load(base, files, above))
+        lower = self.merge_bases(document, bases, [keys for keys, _ in references])
+        documents = [base for base in bases if isinstance(base, Document) and base.path]
+        layers = [layer for base in documents for layer in base.layers or [Layer(base)]]
+        return replace(document, data=self.combine(document, lower), layers=(*layers, Layer(document)))
+
+    def merge_bases(
+        self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
+    ) -> Any:
+        """Return the data of all base files together. `keys`: where the document names each."""
+        lower: Any = {}
+        for index, base in enumerate(bases):
+            lower = base if isinstance(base, UnreadFile) else self._merge(document, keys[index], lower, base.data)
+        return lower
+
+    def combine(self, document: Document, bases: Any) -> Any:
+        """Return the file's data merged onto those of its base files."""
+        own = {key: value for key, value in document.data.items() if key != self.key}
+        return self._merge(document, (), bases, own)
+
+    def path(self, text: str, folder: Path) -> Path | str:
+        """Return the path of a base file, or a sentence if it is not a file on this machine."""
+        if "://" in text:
+            return f"{text} is on another machine."
+        return folder / Path(text).expanduser()
+
+    def _open(
+        self, document: Document, keys: Sequence[Key], text: str, files: Files, above: tuple[Path, ...]
+    ) -> Document | UnreadFile:
+        path = self.path(text, above[-1].parent)
+        if isinstance(path, str):
+            return files.unread(document, keys, path)
+        base = files.open(document, keys, path, above)
+        if isinstance(base, Document) and not isinstance(base.data, dict):
+            raise base.wrong((), f"it contains no keys, but {document.name} takes keys from it. Add some.")
+        return base
+
+    def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
+        """Yield (path of keys, text) for each base file that a file names."""
+        value = document.data[self.key]
+        if isinstance(value, Unknown):
+            raise document.wrong([self.key], value.problem)
+        if isinstance(value, str) and self.takes_text:
+            yield [self.key], value
+            return
+        if not isinstance(value, list):
+            raise document.wrong([self.key], f"{format_value(value)} is not a list of paths. Give a list.")
+        for index, text in enumerate(value):
+            if not isinstance(text, str):
+                raise document.wrong([self.key, index], f"{format_value(text)} is not a path. Give a path as text.")
+            yield [self.key, index], text
+
+    def _merge(self, document: Document, keys: Sequence[Key], lower: Any, upper: Any) -> Any:
+        try:
+            return self.rules.merge(lower, upper)
+        except MergeError as error:
+            raise document.wrong(
+                keys or error.keys, "it is a table, but not so in the base file: training fails. Make them the same."
+            ) from None

@@ -1,0 +1,200 @@
+"""Hydra's composition: `defaults` lists, config groups, packages, and interpolations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ....errors import ConfigError
+from .. import interpolation
+from ..document import Document, Layer
+from ..keys import Key
+from ..merge import MergeRules
+from ..unknown import PartialTable, UnreadFile
+from .base import Files, Inheritance, Parse
+from .hydra_defaults import Default, defaults, has_defaults, package_header
+
+RULES = MergeRules(keeps_missing=True)
+ADVICE = "Import the composed configuration: run your program with --cfg job."
+GLOBAL = "_global_"
+
+
+class Hydra(Inheritance):
+    keys = ("defaults",)
+
+    def applies(self, document: Document) -> bool:
+        return has_defaults(document) or "${" in document.text or _is_part(document)
+
+    def compose(self, document: Document, parse: Parse) -> Document:
+        if has_defaults(document) or _is_part(document):
+            document = _Composition(Files(document, parse, ADVICE)).compose(document)
+        return replace(document, data=interpolation.resolve(document.data))
+
+
+def _is_part(document: Document) -> bool:
+    """Return whether a file is only part of a configuration: it has a package, and chooses no file of a group."""
+    entries = defaults(document)
+    chooses = any(entry.is_group and not entry.is_override for entry in entries)
+    return package_header(document.text) is not None and not chooses and document.kind == "yaml"
+
+
+@dataclass
+class _Node:
+    """A file of the composition."""
+
+    document: Document
+    root: Path
+    """The folder with the groups."""
+
+    group: str
+    """The file's folder below the root."""
+
+    package: tuple[str, ...]
+    """Where its keys stand in the composed configuration."""
+
+
+@dataclass
+class _Composition:
+    files: Files
+    choices: dict[str, Default] = field(default_factory=dict)
+    """By override key, such as trainer or db@source: the entry that replaces the choice."""
+
+    overriding: dict[str, Document] = field(default_factory=dict)
+    """By override key: the file with that entry."""
+
+    used: set[str] = field(default_factory=set)
+    known: dict[str, str] = field(default_factory=dict)
+    """By group: the chosen file. `${group}` in a defaults list names it."""
+
+    def compose(self, document: Document) -> Document:
+        path = (document.path or Path(document.name)).resolve()
+        root = _root(path.parent, defaults(document))
+        group = path.parent.relative_to(root).as_posix().removeprefix(".")
+        main = _Node(document, root, group, _absolute(package_header(document.text) or GLOBAL))
+        parts = self._expand(main, ())
+        data: Any = self._unread(document) or {}
+        layers = []
+        for part, package in parts:
+            own = part if isinstance(part, UnreadFile) else _own_keys(part)
+            data = _merge(data, own, package)
+            layers += [] if isinstance(part, UnreadFile) else [Layer(part, package)]
+        return replace(document, data=RULES.merge(data, {}), layers=tuple(layers))
+
+    def _unread(self, document: Document) -> UnreadFile | None:
+        """Return what stands for the rest of the configuration if the file is only part of one."""
+        unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
+        if unused:
+            entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
+            return self.files.unread(
+                owner,
+                ["defaults", entry.index],
+                "this entry changes a choice of another file, which Hydra merges with this one.",
+            )
+        if _is_part(document):
+            return self.files.unread(document, [], "the file is part of a configuration that Hydra composes.")
+        return None
+
+    def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
+        """Return the files of a defaults list in the order of merging, each with its package."""
+        entries = defaults(node.document)
+        for entry in entries:
+            if entry.is_group and entry.names and "${" not in entry.names[0]:
+                self.known.setdefault(entry.group, entry.names[0])
+        parts: list[tuple[Document | UnreadFile, tuple[str, ...]]] = []
+        for entry in reversed(entries):
+            if entry.is_self:
+                parts.append((node.document, node.package))
+            elif entry.is_override:
+                key = _override_key(node, entry)
+                if key not in self.choices:
+                    self.choices[key], self.overriding[key] = entry, node.document
+                    self.known[entry.group] = entry.names[0] if entry.names else ""
+            elif not entry.is_of_hydra:
+                parts += reversed(self._children(node, entry, above))
+        return parts[::-1]
+
+    def _children(
+        self, node: _Node, entry: Default, above: tuple[Path, ...]
+    ) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
+        key = _override_key(node, entry)
+        place: tuple[Document, Sequence[Key]] = node.document, ("defaults", entry.index)
+        names = entry.names
+        if entry.is_group and key in self.choices:
+            self.used.add(key)
+            names = self.choices[key].names
+            place = self.overriding[key], ("defaults", self.choices[key].index)
+        parts: list[tuple[Document | UnreadFile, tuple[str, ...]]] = []
+        for name in names:
+            parts += self._child(node, entry, name, place, above)
+        return parts
+
+    def _child(
+        self, node: _Node, entry: Default, name: str, place: tuple[Document, Sequence[Key]], above: tuple[Path, ...]
+    ) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
+        name = re.sub(r"\$\{([\w/]+)\}", lambda match: self.known.get(match[1], match[0]), name)
+        group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
+        package = _final_package(node.package, entry.relative_package)
+        if "${" in name or name == "???":
+            return [(self.files.unread(*place, f"the file {name} is only known at run time."), package)]
+        path = node.root / group / f"{name}.yaml"
+        if entry.is_optional and not path.is_file():
+            return []
+        child = self.files.open(*place, path, above)
+        if isinstance(child, UnreadFile):
+            return [(child, package)]
+        header = package_header(child.text)
+        if entry.package is None and header is not None:
+            package = _absolute(header.replace("_group_", group.replace("/", ".")))
+        folder = path.parent.relative_to(node.root).as_posix().removeprefix(".")
+        return self._expand(_Node(child, node.root, folder, package), (*above, path))
+
+
+def _override_key(node: _Node, entry: Default) -> str:
+    """Return the key by which an entry overrides a choice: its group, and its package if that is not the group's."""
+    group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
+    package = _final_package(node.package, entry.relative_package)
+    default = tuple(filter(None, group.split("/")))
+    return group if package == default else f"{group}@{'.'.join(package) or GLOBAL}"
+
+
+def _final_package(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
+    return _absolute(".".join([*parent, package])) if package != "_here_" else parent
+
+
+def _absolute(package: str) -> tuple[str, ...]:
+    """Return a package as keys. What stands before `_global_` does not count."""
+    return tuple(filter(None, package.rpartition(GLOBAL)[2].split(".")))
+
+
+def _root(folder: Path, entries: Sequence[Default]) -> Path:
+    """Return the folder with the groups: the nearest one around a file that has the groups of its absolute entries."""
+    groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
+    folders = (folder, *folder.parents)
+    return next((each for each in folders if any((each / group).is_dir() for group in groups)), folder)
+
+
+def _own_keys(document: Document) -> dict[str, Any]:
+    if not isinstance(document.data, dict):
+        raise ConfigError(f"{document.name}: it contains no keys, but it is part of a configuration. Add some.")
+    return {key: value for key, value in document.data.items() if key not in ("defaults", "hydra")}
+
+
+def _merge(data: Any, own: Any, package: tuple[str, ...]) -> Any:
+    """Return data with the keys of a file merged into it. An `UnreadFile` makes the keys of its package unknown."""
+    if isinstance(own, UnreadFile):
+        return _without(data, own, package)
+    for key in reversed(package):
+        own = {key: own}
+    return RULES.merge(data, own)
+
+
+def _without(data: Any, unread: UnreadFile, package: tuple[str, ...]) -> Any:
+    if not package:
+        return unread
+    table = RULES.merge(data, {})
+    inner = _without(table.get(package[0], {}), unread, package[1:])
+    table[package[0]] = PartialTable.of({}, inner) if isinstance(inner, UnreadFile) else inner
+    return table

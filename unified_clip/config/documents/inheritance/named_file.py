@@ -1,0 +1,72 @@
+"""Files whose paths are values in a configuration, such as DeepSpeed's file in Hugging Face's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..document import Document, Layer
+from ..keys import Key
+from ..unknown import Unknown
+from .base import Files, Inheritance, Parse
+
+MOST_FOLDERS = 8
+"""A path is relative to the folder in which the program runs. So many folders around the file are tried."""
+
+
+@dataclass(frozen=True)
+class NamedFile(Inheritance):
+    """One file, whose keys take the place of its path."""
+
+    at: tuple[str, ...]
+    """The path of keys whose value is the path of the file."""
+
+    advice: str
+    suffixes: tuple[str, ...] = (".json",)
+
+    def applies(self, document: Document) -> bool:
+        return self._text(document) is not None
+
+    def compose(self, document: Document, parse: Parse) -> Document:
+        text = self._text(document)
+        if text is None:
+            return document
+        files = Files(document, parse, self.advice)
+        path = self._find(document, files, text)
+        if isinstance(path, Unknown):
+            return replace(document, data=_with(document.data, self.at, path))
+        named = files.parse(path, files.name(path))
+        data = _with(document.data, self.at, named.data)
+        return replace(document, data=data, layers=(Layer(document), Layer(named, self.at)))
+
+    def _text(self, document: Document) -> str | None:
+        value: Any = document.data
+        for key in self.at:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, str) and value.strip() else None
+
+    def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
+        """Return the path of the file. It is relative to the folder in which the program runs, which is unknown.
+
+        The nearest folder around the document that has it counts. ConfigError: several have it, with other contents.
+        """
+        folder = (document.path or Path(document.name)).resolve().parent
+        folders = [folder, *folder.parents][:MOST_FOLDERS]
+        paths = list(dict.fromkeys((each / text).resolve() for each in folders if (each / text).is_file()))
+        if not paths:
+            problem = f"cannot find {text} in the folder of {document.name} or around it."
+            return Unknown(text, self.advice, problem)
+        others = [path for path in paths if path.read_bytes() != paths[0].read_bytes()]
+        if others:
+            names = " and ".join(files.name(path) for path in (paths[0], others[0]))
+            raise document.wrong(self.at, f"{text} may be {names}. {self.advice}")
+        return paths[0]
+
+
+def _with(data: Any, keys: Sequence[Key], value: Any) -> Any:
+    """Return a copy of data with another value at a path of keys."""
+    if not keys:
+        return value
+    return {**data, keys[0]: _with(data[keys[0]], keys[1:], value)}

@@ -1,0 +1,59 @@
+"""Merge the data of a file onto that of its base files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .keys import Key
+from .unknown import PartialTable, Unknown, UnreadFile
+
+
+class MergeError(Exception):
+    """A table in a file replaces another value of its base file, which the trainer rejects."""
+
+    def __init__(self, keys: tuple[Key, ...]) -> None:
+        super().__init__(keys)
+        self.keys = keys
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """How a trainer merges two tables. A table is merged into a table; any other value replaces the old one."""
+
+    delete_key: str = ""
+    """A key of a table. If its value is true, the table replaces the base file's, and is not merged into it."""
+
+    keeps_missing: bool = False
+    """Whether "???" does not replace the base file's value."""
+
+    is_strict: bool = False
+    """Whether training fails if a table stands where the base file has another value."""
+
+    def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
+        """Return the data `upper` merged onto `lower`, the data of a base file or an `UnreadFile`."""
+        if not isinstance(upper, dict):
+            return upper
+        deletes = upper.get(self.delete_key) if self.delete_key else None
+        if isinstance(deletes, Unknown):
+            return deletes
+        if deletes or not isinstance(lower, dict | UnreadFile):
+            return self._without_delete_keys(upper)
+        unread = lower if isinstance(lower, UnreadFile) else lower.unread if isinstance(lower, PartialTable) else None
+        result = {} if isinstance(lower, UnreadFile) else dict(lower)
+        for key, value in upper.items():
+            if key == self.delete_key or (self.keeps_missing and value == "???" and (key in result or unread)):
+                continue
+            below = result.get(key, unread)
+            if isinstance(below, Unknown):
+                below = UnreadFile("", below.problem, "")
+            is_table = isinstance(value, dict) and not value.get(self.delete_key)
+            if self.is_strict and is_table and key in result and not isinstance(below, dict | UnreadFile):
+                raise MergeError((*path, key))
+            result[key] = self.merge(below, value, (*path, key))
+        return result if unread is None else PartialTable.of(result, unread)
+
+    def _without_delete_keys(self, value: Any) -> Any:
+        if not self.delete_key or not isinstance(value, dict):
+            return value
+        return {key: self._without_delete_keys(inner) for key, inner in value.items() if key != self.delete_key}

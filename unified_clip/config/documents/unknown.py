@@ -1,0 +1,60 @@
+"""Values that files do not show: expressions, and keys that files which cannot be read may set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import ConfigError
+from .keys import Key, dotted
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that the files do not show."""
+
+    source: str
+    """The expression in the file."""
+
+    advice: str
+    reason: str = ""
+    """A sentence. '': the value is only known at run time."""
+
+    @property
+    def problem(self) -> str:
+        reason = self.reason or f"the value of {self.source:.60} is only known at run time."
+        return f"{reason} {self.advice}"
+
+    def __repr__(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True)
+class UnreadFile:
+    """A file that is part of a configuration, but cannot be read. It may set any key."""
+
+    place: str
+    """Where the configuration names it, such as "train.yaml, line 1, _BASE_"."""
+
+    problem: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}" if self.place else self.problem
+
+    def error(self, keys: Sequence[Key]) -> ConfigError:
+        """Return an error about a key that no other file sets."""
+        return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip())
+
+
+class PartialTable(dict[Any, Any]):
+    """A table that may have more keys, from a file that was not read."""
+
+    unread: UnreadFile
+
+    @classmethod
+    def of(cls, table: dict[Any, Any], unread: UnreadFile) -> PartialTable:
+        partial = cls(table)
+        partial.unread = unread
+        return partial

@@ -1,0 +1,102 @@
+"""Base files of configurations in Python: `_base_`, or imports in `with read_base():`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...documents import Document, Key, PartialTable, UnreadFile
+from ...documents.inheritance.base_files import BaseFiles
+from ...documents.merge import MergeRules
+from ..python_source import parse_tree
+from .changes import reads_base
+from .source import WHOLE, parse
+
+RULES = MergeRules(delete_key="_delete_", is_strict=True)
+FOLDER = re.compile(r"\{\{\s*fileDirname\s*\}\}")
+
+
+class Import(NamedTuple):
+    """An import of a base file in `with read_base():`."""
+
+    path: str
+    """The path of the file, relative to the importing file. For an installed package: the name of the module."""
+
+    names: dict[str, str] | None
+    """By its new name, each imported name. None: all."""
+
+
+@dataclass(frozen=True)
+class ConfigBases(BaseFiles):
+    key: str = "_base_"
+    advice: str = WHOLE
+    rules: MergeRules = RULES
+
+    def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
+        if imports := _imports(document):
+            for each in imports:
+                yield [self.key], each.path
+            return
+        for keys, text in super().references(document):
+            folder = (document.path or Path(document.name)).resolve().parent
+            yield keys, FOLDER.sub(folder.as_posix(), text)
+
+    def path(self, text: str, folder: Path) -> Path | str:
+        if "::" in text or not text.endswith((".py", ".json", ".yaml", ".yml")):
+            return f"{text} is in a package, which is not read."
+        return super().path(text, folder)
+
+    def merge_bases(
+        self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
+    ) -> Any:
+        """Return the names of all base files together. ConfigError: two of them set the same name."""
+        imports = _imports(document)
+        names: dict[str, Any] = {}
+        unread = None
+        for index, base in enumerate(bases):
+            if isinstance(base, UnreadFile):
+                unread = unread or base
+                continue
+            data = _imported(base.data, imports[index]) if imports else base.data
+            repeated = sorted(names.keys() & data.keys())
+            if repeated and not imports:
+                raise document.wrong(
+                    keys[index], f"it sets {repeated[0]}, as another base file does: training fails. Remove one."
+                )
+            names |= data
+            if isinstance(data, PartialTable):
+                unread = unread or data.unread
+        return names if unread is None else PartialTable.of(names, unread)
+
+    def combine(self, document: Document, bases: Any) -> Any:
+        if _imports(document):
+            own = parse(document.text, document.name, bases).data
+            data = bases | {key: value for key, value in own.items() if key != self.key}
+            return PartialTable.of(data, bases.unread) if isinstance(bases, PartialTable) else data
+        own = parse(document.text, document.name, {self.key: bases})
+        return super().combine(replace(own, path=document.path), bases)
+
+
+def _imported(data: dict[str, Any], statement: Import) -> dict[str, Any]:
+    if statement.names is None:
+        return data
+    names = {new: data[name] for new, name in statement.names.items() if name in data}
+    return PartialTable.of(names, data.unread) if isinstance(data, PartialTable) else names
+
+
+def _imports(document: Document) -> list[Import]:
+    """Return the imports in `with read_base():` of a file; [] if it has none."""
+    imports = []
+    for statement in parse_tree(document.text, document.name).body:
+        for node in statement.body if isinstance(statement, ast.With) and reads_base(statement) else []:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = (
+                    None if node.names[0].name == "*" else {each.asname or each.name: each.name for each in node.names}
+                )
+                path = "../" * (node.level - 1) + node.module.replace(".", "/") + ".py" if node.level else node.module
+                imports.append(Import(path, names))
+    return imports

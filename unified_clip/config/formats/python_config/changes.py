@@ -1,0 +1,94 @@
+"""Find the statements of a configuration in Python that may change a name without a plain assignment."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Set
+
+ROOTS = {"optim_wrapper", "optimizer_config", "_base_"}
+"""The names whose values decide about clipping."""
+
+WRITERS = frozenset({"globals", "locals", "vars", "exec"})
+"""Builtin functions by which code can change a name without an assignment."""
+
+
+def reads_base(statement: ast.stmt) -> bool:
+    """Return whether a statement is `with read_base():`."""
+    return isinstance(statement, ast.With) and "read_base" in ast.unparse(statement.items[0])
+
+
+def assigned_names(statement: ast.stmt) -> list[str]:
+    """Return the names to which a statement assigns an expression."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    if isinstance(statement, ast.AnnAssign) and statement.value:
+        targets = [statement.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
+    """Return (name, statement) for each statement, other than a plain assignment, that may change clipping.
+
+    understood: Statements whose changes are in the data already.
+    """
+    relevant = _relevant_names(body)
+    sets_wrapper = any("optim_wrapper" in assigned_names(statement) for statement in body)
+    not_understood: list[tuple[str, ast.stmt]] = []
+    for statement in body:
+        if statement in understood:
+            continue
+        names = _changed_names(statement) & relevant
+        if "*" in names:
+            names = {"optim_wrapper" if sets_wrapper else "_base_"}
+        if names:
+            not_understood += [(name, statement) for name in sorted(names & ROOTS) or ["optim_wrapper"]]
+    return not_understood
+
+
+def _relevant_names(body: list[ast.stmt]) -> set[str]:
+    """Return the names whose values decide about clipping, including other names for the same dicts."""
+    relevant = {*ROOTS, *WRITERS, "*"}
+    assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    assigned = {name for names, _ in assignments for name in names}
+    mutable = {name for names, value in assignments if not isinstance(value, ast.Constant | None) for name in names}
+    before = 0
+    while before < len(relevant):
+        before = len(relevant)
+        for targets, value in assignments:
+            used = _names(value) & assigned if value else set()
+            if relevant.intersection(targets):
+                relevant |= used
+            if relevant & used & (mutable | ROOTS):
+                relevant.update(targets)
+    return relevant
+
+
+def _changed_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement may assign, or whose dicts it may change. '*' stands for any name."""
+    if reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
+        return set()
+    plain = assigned_names(statement)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    if not plain or len(plain) < len(targets):
+        return _names(statement)
+    nodes = list(ast.walk(statement))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_builtin(node.func)]
+    walrus = [node.target for node in nodes if isinstance(node, ast.NamedExpr)]
+    return {name for node in [*calls, *walrus] for name in _names(node)}
+
+
+def _is_builtin(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name) and hasattr(builtins, function.id) and function.id not in WRITERS
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Return the names that are used, bound or imported in a node, without builtins."""
+    names: set[str] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and not _is_builtin(inner):
+            names.add(inner.id)
+        elif isinstance(inner, ast.alias):
+            names.add(inner.asname or inner.name.partition(".")[0])
+        elif isinstance(inner, ast.FunctionDef | ast.ClassDef):
+            names.add(inner.name)
+    return names

@@ -1,0 +1,144 @@
+"""Read the values that a configuration in Python assigns to names at the top level."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from ...._static_values import Target, UnknownValueError, evaluate
+from ...documents import Document, Key, Unknown
+from ..python_source import parse_tree
+from .changes import assigned_names, reads_base, unread_statements
+
+WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump()."
+
+
+def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
+    """Return the dicts, lists, numbers and strings that are assigned to names at the top level.
+
+    names: Names with values that other files assign.
+    """
+    reader = _Reader(dict(names or {}))
+    body = parse_tree(text, name).body
+    for statement in body:
+        reader.read(statement)
+    for key, statement in unread_statements(body, reader.understood):
+        reader.set(key, Unknown(ast.unparse(statement).partition("\n")[0], WHOLE), statement.lineno)
+    return Document(name, text, "python", reader.data, reader.places)
+
+
+class _Reader:
+    """Reads statements in order."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        self.data: dict[str, Any] = {}
+        self.places: dict[tuple[Key, ...], int] = {}
+        self.understood: set[ast.stmt] = set()
+
+    def set(self, name: str, value: Any, line: int) -> None:
+        self.names[name] = self.data[name] = value
+        self.places[name,] = line
+
+    def read(self, statement: ast.stmt) -> None:
+        if reads_base(statement):
+            self.set("_base_", Unknown(ast.unparse(statement.body), WHOLE), statement.lineno)  # type: ignore[attr-defined]
+        for name in assigned_names(statement):
+            if name == "_base_" and name in self.names:  # the data of the base files
+                continue
+            self.set(name, self.value(statement.value, (name,)), statement.lineno)  # type: ignore[attr-defined]
+        match statement:
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=target, attr="update"), args=args, keywords=keywords)
+            ):
+                self._update(statement, target, args, keywords)
+            case ast.Assign(targets=[ast.Subscript(value=target, slice=ast.Constant(value=str(key)))], value=value):
+                self._insert(statement, target, {key: value})
+            case ast.Assign(targets=[ast.Attribute(value=target, attr=key)], value=value):
+                self._insert(statement, target, {key: value})
+
+    def _update(self, statement: ast.stmt, target: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]) -> None:
+        """Read `name.update(key=value)` and `name.update(dict(key=value))`."""
+        entries = _entries(ast.Call(ast.Name("dict"), [], keywords))
+        if len(args) == 1:
+            inner = _entries(args[0])
+            entries = None if inner is None or entries is None else inner | entries
+        if entries is not None and len(args) < 2:
+            self._insert(statement, target, entries)
+
+    def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
+        """Add entries to a dict that the target names. If it names no known dict, the statement is not understood."""
+        path = _path(target)
+        table = self._named(path)
+        if not isinstance(table, dict) or not path:
+            return
+        for key, value in entries.items():
+            table[key] = self.value(value, (*path, key))
+            self.places[*path, key] = value.lineno
+        if path[0] not in self.data:  # a name of another file
+            self.data[path[0]] = self.names[path[0]]
+        self.understood.add(statement)
+
+    def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
+        """Return the value of an expression, or an `Unknown`. Add the lines of a dict's keys to the places."""
+        entries = _entries(node)
+        if entries is not None:
+            self.places.update({(*keys, key): value.lineno for key, value in entries.items()})
+            return {key: self.value(value, (*keys, key)) for key, value in entries.items()}
+        if isinstance(node, ast.List | ast.Tuple):
+            self.places.update({(*keys, index): value.lineno for index, value in enumerate(node.elts)})
+            return [self.value(value, (*keys, index)) for index, value in enumerate(node.elts)]
+        unknown = Unknown(ast.unparse(node), WHOLE)
+        if path := _path(_unbraced(node)):
+            value = self._named(path)
+            return unknown if isinstance(value, Unknown) else value
+        try:
+            return evaluate(node, self._of_name, lambda _: "")
+        except UnknownValueError:
+            return unknown
+
+    def _of_name(self, name: Target) -> Any:
+        value = self._named(_path(name))
+        if isinstance(value, Unknown):
+            raise UnknownValueError(name)
+        return value
+
+    def _named(self, path: tuple[str, ...]) -> Any:
+        """Return the value at a path such as `_base_.optim_wrapper`, or an `Unknown`."""
+        value: Any = self.names
+        for key in path:
+            if not isinstance(value, dict) or key not in value:
+                return Unknown(".".join(path), WHOLE)
+            value = value[key]
+        return value
+
+
+def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
+    """Return the entries of `dict(key=value)` or `{"key": value}`; None for other expressions."""
+    entries: dict[Any, ast.expr] | None = None
+    match node:
+        case ast.Call(func=ast.Name(id="dict"), args=[]):
+            entries = {keyword.arg: keyword.value for keyword in node.keywords}
+        case ast.Dict():
+            entries = {getattr(key, "value", None): value for key, value in zip(node.keys, node.values, strict=True)}
+    return entries if entries is not None and all(isinstance(key, str) for key in entries) else None
+
+
+def _path(node: ast.expr) -> tuple[str, ...]:
+    """Return the keys of an expression such as `_base_.optim_wrapper["clip_grad"]`; () for other expressions."""
+    match node:
+        case ast.Name(id=name):
+            return (name,)
+        case ast.Attribute(value=value, attr=key) | ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
+            outer = _path(value)
+            return (*outer, key) if outer else ()
+    return ()
+
+
+def _unbraced(node: ast.expr) -> ast.expr:
+    """Return the expression in `{{...}}`, mmengine's old form of a value of a base file."""
+    match node:
+        case ast.Set(elts=[ast.Set(elts=[inner])]) if _path(inner)[:1] == ("_base_",):
+            return inner
+    return node
