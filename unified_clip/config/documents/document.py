@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError
 from . import toml_text, yaml_text
 from .keys import Duplicate, Key, dotted, format_value
-from .unknown import PartialTable, Unknown
+from .unknown import UNKNOWN, PartialTable, Unknown
 
 
 class Layer(NamedTuple):
@@ -102,7 +102,7 @@ class Document:
             if value is None:
                 return default
             if isinstance(value, Unknown):
-                raise self.wrong(keys[:index], value.problem)
+                raise self.wrong(keys[:index], value.problem, UNKNOWN)
             if isinstance(value, list) and isinstance(key, int):
                 value = value[key]
                 continue
@@ -113,7 +113,7 @@ class Document:
                 return default
             value = value[key]
         if isinstance(value, Unknown):
-            raise self.wrong(keys, value.problem)
+            raise self.wrong(keys, value.problem, UNKNOWN)
         return value
 
     def has(self, *keys: Key) -> bool:
@@ -121,7 +121,7 @@ class Document:
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):
-                raise self.wrong(keys[:index], table.problem)
+                raise self.wrong(keys[:index], table.problem, UNKNOWN)
             if isinstance(table, dict) and key not in table:
                 _check_complete(table, keys)
             try:

@@ -9,6 +9,9 @@ from typing import Any
 from ...errors import ConfigError
 from .keys import Key, dotted
 
+UNKNOWN = "UC106"
+"""The code of errors about values that the files do not show."""
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -45,7 +48,7 @@ class UnreadFile:
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
         """Return an error about a key that no other file sets."""
-        return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip())
+        return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 
 class PartialTable(dict[Any, Any]):

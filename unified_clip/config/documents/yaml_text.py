@@ -41,7 +41,7 @@ class _Yaml(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = set()
-        for key, _ in node.value:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key.tag != MERGE:
                 if not isinstance(key, yaml.ScalarNode):
                     raise _marked("a key is a list or a table. Give a string.", key)

@@ -131,10 +131,12 @@ def named(path: Path, name: str) -> Candidate:
         return None, _parse_own(path)
     trainer = FORMATS[name]
     if not _may_read(trainer, path):
-        raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.", "UC103")
+        raise ConfigError(
+            f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.", "UC103"
+        )
     document = _parse(trainer, path, path.name)
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(path)]
-    if names and trainer.name not in names:
+    if names and not {trainer.name, trainer.extends} & {*names}:
         likely = " or ".join(names)
         raise ConfigError(f"{path.name} looks like {likely}, not like {trainer.name}. Pass --from {likely}.", "UC103")
     return trainer, _compose(trainer, document)

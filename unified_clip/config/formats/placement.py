@@ -74,7 +74,7 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
             reason = f"{trainer.title} does not read this key, and its own key clips nothing."
             advice = "Remove it. If your code clips by it, write a clip configuration with its value."
-            raise document.wrong(path, f"{reason} {advice}")
+            raise document.wrong(path, f"{reason} {advice}", "UC105")
     return [f"{document.place(path)} looks like another clip setting. It is not imported." for path in unread]
 
 

@@ -26,9 +26,12 @@ class Hydra(Inheritance):
     keys = ("defaults",)
 
     def applies(self, document: Document) -> bool:
-        return has_defaults(document) or "${" in document.text or _is_part(document)
+        is_composed = has_defaults(document) or "${" in document.text or _is_part(document)
+        return is_composed and document.kind in ("yaml", "json")
 
     def compose(self, document: Document, parse: Parse) -> Document:
+        if document.kind not in ("yaml", "json"):
+            return document
         if has_defaults(document) or _is_part(document):
             document = _Composition(Files(document, parse, ADVICE)).compose(document)
         return replace(document, data=interpolation.resolve(document.data))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..document import Document
 from ..keys import format_value
 
-SELF = "_self_"
+SELF, GROUP = "_self_", "_group_"
 HEADER = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$")
 
 
@@ -95,10 +95,13 @@ def _words(text: str) -> tuple[set[str], str | None, str]:
 
 
 def package_header(text: str) -> str | None:
-    """Return the package in the comment `# @package NAME` before the keys of a file; None if it has none."""
+    """Return the package in the comment `# @package NAME` before the keys of a file.
+
+    None: it has none, or the default one.
+    """
     for line in text.splitlines():
         if match := HEADER.match(line):
-            return match[1]
+            return None if match[1] == GROUP else match[1]
         if line.strip() and not line.lstrip().startswith("#"):
             return None
     return None

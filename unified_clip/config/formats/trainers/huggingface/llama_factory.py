@@ -38,7 +38,7 @@ class LlamaFactory(HuggingFace):
         rejected_key("max_grad_norm: 0, with stage: ppo", "TRL's PPO makes all gradients 0"),
         rejected_key(", ".join(LAYERWISE), "steps in backward, before clipping"),
         rejected_key("export_dir, without stage", "the file exports a model, and trains nothing"),
-        rejected_key("deepspeed", "DeepSpeed clips, by its own configuration: import that"),
+        imported_key("deepspeed", "DeepSpeed's file; gradient_clipping: auto is max_grad_norm; others are rejected"),
         imported_key(", ".join(V1_KEYS), "the trainer of v1: the same, but 0 makes all gradients 0", "1.0"),
     )
 

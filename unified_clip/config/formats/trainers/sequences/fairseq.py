@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from .... import documents
 from ....documents import Document, Key
+from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
 from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, rejected_key, words
 from ..torch.megatron import Megatron
@@ -35,6 +36,7 @@ class Fairseq(OwnFormat):
         optimization.clip_norm optimization.max_update optimization.update_freq dataset.max_tokens
         distributed_training.ddp_backend distributed_training.distributed_world_size fairseq.optimization
     """)
+    inheritance = Hydra()
     clip_keys = (TABLE, NESTED, SCRIPT)
     vocabulary = words("""
         common checkpoint task dataset criterion optimization optimizer lr_scheduler model distributed_training
@@ -52,14 +54,14 @@ class Fairseq(OwnFormat):
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         if document.kind == "args":
             return (SCRIPT,)
-        return (NESTED,) if document.has("fairseq", "optimization") else (TABLE,)
+        return (NESTED,) if document.shows("fairseq", "optimization") else (TABLE,)
 
     def recognises(self, document: Document) -> bool:
         if document.kind != "args":
             return super().recognises(document)
         if "fairseq" not in document.text:
             return False
-        return HYDRA.search(document.text) is not None or any(document.has(option) for option in TRAINING)
+        return HYDRA.search(document.text) is not None or any(document.shows(option) for option in TRAINING)
 
     def parse(self, text: str, name: str) -> Document:
         """Return the options of a script. Hydra's override of the clip key counts as --clip-norm."""

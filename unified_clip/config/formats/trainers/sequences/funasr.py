@@ -31,7 +31,7 @@ class FunASR(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        return document.has("train_conf") and (document.has("dataset_conf") or document.has("frontend_conf"))
+        return document.shows("train_conf") and (document.shows("dataset_conf") or document.shows("frontend_conf"))
 
     def read(self, document: Document, version: Version | None) -> Imported:
         threshold = self.read_threshold(document, KEY, 10.0, null="error")

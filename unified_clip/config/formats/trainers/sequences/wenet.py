@@ -26,7 +26,7 @@ class WeNet(Format):
     keys = (FormatKey(KEY, "the global norm, PyTorch's rule; 0: zeros; inf: off", "50.0"),)
 
     def recognises(self, document: Document) -> bool:
-        return document.has("dataset_conf") and document.has("encoder_conf") and not document.has("train_conf")
+        return document.shows("dataset_conf") and document.shows("encoder_conf") and not document.shows("train_conf")
 
     def read(self, document: Document, version: Version | None) -> Imported:
         threshold = self.read_threshold(document, [KEY], 50.0, null="error")

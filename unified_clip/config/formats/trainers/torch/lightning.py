@@ -36,7 +36,7 @@ class Lightning(Format):
         for place in (("trainer",), ("fit", "trainer"))
         for key in (VALUE, "max_epochs", "max_steps", "accelerator", "fast_dev_run", "limit_train_batches")
     )
-    inheritance: ClassVar[Inheritance] = Hydra()
+    inheritance = Hydra()
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = paths(
         f"trainer.{VALUE} trainer.{ALGORITHM} fit.trainer.{VALUE} fit.trainer.{ALGORITHM}"
     )

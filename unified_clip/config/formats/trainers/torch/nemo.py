@@ -33,7 +33,7 @@ class NeMo(Lightning):
     )
 
     def recognises(self, document: Document) -> bool:
-        return any(document.has(*path) for path in self.own_keys)
+        return any(document.shows(*path) for path in self.own_keys)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if self._has_megatron_optimizer(document):

@@ -7,6 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from ....documents import Document
+from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
@@ -19,6 +20,7 @@ class TorchTune(Format):
     kinds = ("yaml",)
     source = "recipes/full_finetune_distributed.py, recipes/full_finetune_single_device.py"
     newest = "0.6.1"
+    inheritance = Hydra()  # OmegaConf: interpolations
     clip_keys = paths(f"{KEY} training.{KEY}")
     vocabulary = words("""
         tokenizer model checkpointer dataset optimizer loss lr_scheduler batch_size epochs max_steps_per_epoch
