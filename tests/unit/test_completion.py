@@ -1,0 +1,152 @@
+"""`unified-clip completion`: the scripts, and what a shell makes of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unified_clip import cli
+from unified_clip._command import subcommands
+from unified_clip._command.completion import SHELLS
+from unified_clip.config.formats import FORMATS
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A directory with the script of each shell."""
+    for shell in SHELLS:
+        assert cli.main(["completion", shell]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        (tmp_path / shell).write_text(out, encoding="utf-8")
+    return tmp_path
+
+
+COMPLETE = """
+source {script}
+complete -p unified-clip | grep -o -- '-F [^ ]*' | cut -c 4- > function
+COMP_WORDS=({words})
+COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+COMP_LINE="${{COMP_WORDS[*]}}"
+COMP_POINT=${{#COMP_LINE}}
+"$(cat function)" unified-clip "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+def completed(scripts: Path, words: str) -> set[str]:
+    """Return what bash offers for the last word."""
+    ended = subprocess.run(
+        ["bash", "--norc", "-c", COMPLETE.format(script=scripts / "bash", words=words)],
+        cwd=scripts,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stderr == ""
+    return {word.strip() for word in ended.stdout.splitlines() if word.strip()}
+
+
+@needs_bash
+def test_bash_completes_every_command_and_option(scripts: Path) -> None:
+    commands = dict(subcommands(cli._parser()))
+    top = {name for name in commands if " " not in name}
+    assert completed(scripts, "unified-clip ''") >= top
+    for name, command in commands.items():
+        shown = [action for action in command._actions if action.help != argparse.SUPPRESS]
+        options = {option for action in shown for option in action.option_strings if option.startswith("--")}
+        assert completed(scripts, f"unified-clip {name} --") == options
+    assert completed(scripts, "unified-clip config ''") >= {"import", "export", "check"}
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("unified-clip ex", {"explain"}),
+        ("unified-clip compare --form", {"--format"}),
+        ("unified-clip compare --format ''", {"text", "json"}),
+        ("unified-clip port --format d", {"diff"}),
+        ("unified-clip config import --from dee", {"deepspeed"}),
+        ("unified-clip config export --to ''", set(FORMATS)),
+        ("unified-clip compare a.jsonl b.jsonl --js", set()),
+        ("unified-clip explain my", {"my.toml"}),
+        ("unified-clip explain my.toml --gradients gr", {"grads.npz"}),
+        ("unified-clip parity --out my", {"my.toml"}),
+        ("unified-clip completion z", {"zsh"}),
+    ],
+)
+def test_bash_completes_values(scripts: Path, words: str, expected: set[str]) -> None:
+    for name in ("my.toml", "grads.npz"):
+        (scripts / name).touch()
+    assert completed(scripts, words) == expected
+
+
+@needs_bash
+def test_the_tabulator_completes_in_an_interactive_bash(scripts: Path) -> None:
+    environment = {**os.environ, "TERM": "dumb", "PS1": "$ ", "INPUTRC": "/dev/null", "HISTFILE": ""}
+    spawn = "import pty; pty.spawn(['bash', '--norc', '--noprofile', '-i'])"  # with a terminal of its own
+    shell = subprocess.Popen(
+        [sys.executable, "-c", spawn], cwd=scripts, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    try:
+        read_until(shell, "$ ")
+        write(shell, "source ./bash; PS1='> '\n")
+        read_until(shell, "\n> ")
+        for typed, line in (("unified-clip config exp", "ort "), ("--t", "o "), ("deep", "speed ")):
+            write(shell, typed)
+            read_until(shell, typed)
+            write(shell, "\t")
+            read_until(shell, line)
+    finally:
+        shell.kill()
+        shell.communicate()
+
+
+def write(shell: subprocess.Popen[bytes], keys: str) -> None:
+    assert shell.stdin is not None
+    shell.stdin.write(keys.encode())
+    shell.stdin.flush()
+
+
+def read_until(shell: subprocess.Popen[bytes], text: str, seconds: float = 30) -> None:
+    """Read what a shell prints, up to a text. AssertionError: it prints something else."""
+    assert shell.stdout is not None
+    printed, end = "", time.monotonic() + seconds
+    while text not in printed:
+        assert time.monotonic() < end, printed
+        if select.select([shell.stdout], [], [], 0.1)[0]:
+            printed += os.read(shell.stdout.fileno(), 10_000).decode()
+
+
+@pytest.mark.parametrize("shell", sorted(SHELLS))
+def test_the_script_of_a_shell_is_valid(shell: str, scripts: Path) -> None:
+    text = (scripts / shell).read_text(encoding="utf-8")
+    for word in ("unified-clip", "explain", "deepspeed", "format"):
+        assert word in text
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    if shell != "tcsh":  # which has no option for a check
+        subprocess.run([shell, "-n", str(scripts / shell)], check=True, capture_output=True)
+
+
+def test_an_unknown_shell_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["completion", "cmd"])
+    assert "error UC203: argument shell: invalid choice: 'cmd' (choose from 'bash', " in capsys.readouterr().err
+
+
+def test_the_help_names_a_file_for_each_shell() -> None:
+    printed = dict(subcommands(cli._parser()))["completion"].format_help()
+    for shell in SHELLS:
+        assert f"  {shell}:  unified-clip completion {shell} > " in printed

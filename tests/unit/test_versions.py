@@ -1,0 +1,51 @@
+"""`unified-clip --version`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unified_clip
+from unified_clip import _versions
+
+COMMAND = [sys.executable, "-P", "-m", "unified_clip", "--version"]
+
+
+def test_it_prints_versions_and_imports_no_framework(tmp_path: Path) -> None:
+    for package in ("torch", "jax"):  # they fail if they are imported
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise AssertionError")
+        (tmp_path / f"{package}-9.8.7.dist-info").mkdir()
+        text = f"Metadata-Version: 2.1\nName: {package}\nVersion: 9.8.7\n"
+        (tmp_path / f"{package}-9.8.7.dist-info" / "METADATA").write_text(text)
+    (tmp_path / "mlx").mkdir()  # a directory of another project
+    path = os.pathsep.join([str(tmp_path), str(Path(unified_clip.__file__).parents[1])])
+    environment = {**os.environ, "PYTHONPATH": path, "UNIFIED_CLIP_NATIVE": "0"}
+    printed = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=True)
+    lines = dict(line.split(maxsplit=1) for line in printed.stdout.splitlines())
+    assert printed.stderr == ""
+    assert list(lines) == ["unified_clip", "Python", "kernels", *_versions.PACKAGES]
+    assert lines["unified_clip"] == unified_clip.__version__
+    assert lines["kernels"].startswith("none")
+    assert (lines["torch"], lines["jax"]) == ("9.8.7", "9.8.7")
+    assert re.match(r"\d+\.\d+", lines["numpy"])
+
+
+def test_a_package_without_metadata_and_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        _versions, "PACKAGES", {"json": ("no-such-package",), "no_such_module": (), "numpy": ("numpy",)}
+    )
+    *_, first, second, third = _versions.lines()
+    assert first.split(maxsplit=1) == ["json", "installed, in an unknown version"]
+    assert second.split(maxsplit=1) == ["no_such_module", "not installed"]
+    assert third.split()[0] == "numpy"
+
+
+def test_the_compiled_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_versions, "KERNELS", object())
+    assert "kernels      compiled" in list(_versions.lines())
