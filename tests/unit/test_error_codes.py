@@ -6,17 +6,16 @@ import ast
 import importlib.util
 import os
 import pickle
-import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.parity.cases import ONE_CASE, suite
+from support.terminal import on_a_terminal
 
 import unified_clip
 from unified_clip import _command, _install, cli
@@ -289,22 +288,6 @@ MESSAGE = (
 RED = MESSAGE.replace("error UC101:", "\x1b[1;31merror UC101:\x1b[0m")
 
 
-def on_a_terminal(command: Sequence[str], directory: Path, **settings: str) -> str:
-    """Return what a command prints if all its streams are a terminal."""
-    main, terminal = pty.openpty()
-    variables = ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS")
-    environment = {name: value for name, value in os.environ.items() if name not in variables}
-    environment |= {"TERM": "xterm", **settings}
-    with subprocess.Popen(command, cwd=directory, stdin=terminal, stdout=terminal, stderr=terminal, env=environment):
-        os.close(terminal)
-        printed = b""
-        with suppress(OSError):  # the end of a terminal
-            while part := os.read(main, 10_000):
-                printed += part
-    os.close(main)
-    return printed.decode().replace("\r\n", "\n")
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -317,7 +300,7 @@ def on_a_terminal(command: Sequence[str], directory: Path, **settings: str) -> s
 def test_an_error_on_a_terminal_has_colours_and_the_command_that_explains_it(
     settings: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    assert on_a_terminal(ERROR, tmp_path, **settings) == expected
+    assert on_a_terminal(ERROR, tmp_path, **settings) == (2, expected)
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, MESSAGE), ({"FORCE_COLOR": "1"}, RED)])

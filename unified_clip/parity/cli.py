@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .._command import DIFFERENT, UsageError, check_writable, interrupted, refuse, unwritable
 from .._display import safe
 from .._mode_options import check_modes
-from .._progress import progress
+from .._progress import busy, progress
 
 if TYPE_CHECKING:
     from ..recording.runs import RecordedCall
@@ -99,7 +99,8 @@ def run_init(options: argparse.Namespace) -> int:
 
     names = [option.removeprefix("--") for option in RUN_OPTIONS]
     check_modes(options, {"unified-clip parity without init": names}, "init")
-    path = scaffold.write(options.suite, options.gradients)
+    with busy("reading the gradients"):
+        path = scaffold.write(options.suite, options.gradients)
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
     return 0
@@ -110,7 +111,8 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
     try:
-        suite = _suite(options)
+        with busy("reading the suite"):
+            suite = _suite(options)
         return _run_cases(suite) if options.case else _run_suite(suite, options, read_ported)
     except KeyboardInterrupt:
         return interrupted()

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._command import UsageError, add_format, unwritable
 from .._display import safe
+from .._progress import progress
 
 PAGE = "another file to --html"
 
@@ -40,7 +41,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import compare, pairing
+    from . import compare, pairing, runs
     from .report import model, page, terminal
 
     if not options.max_ulp >= 0:
@@ -48,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         _check_page(options)
     names = pairing.read_names(options.map) if options.map else None
-    comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
+    chunks = sum(path.stat().st_size // runs.CHUNK for path in (options.a, options.b) if path.is_file())
+    with progress({"read": chunks, "compare": compare.PHASES}) as advance:
+        comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp, advance=advance)
     report = model.build(comparison)
     if options.format == "json":
         print(json.dumps(report.as_json(), indent=1, allow_nan=False))

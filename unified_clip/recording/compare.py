@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from .._progress import Advance, unseen
 from ..causes.observation import Cause
 from .causes.find_causes import find_causes
 from .causes.join_causes import join
@@ -14,6 +16,9 @@ from .optimizers import number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
+
+PHASES = len(NUMBERS) + 2
+"""The parts of a comparison for its progress: each stage, the differences to report, and their causes."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +56,33 @@ def compare(
     names: Names | None = None,
     max_ulp: float = 0,
     labels: Sequence[str | None] = (None, None),
+    advance: Advance = unseen,
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
     names: By a parameter's name in one run, its name in the other. Both directions are allowed.
     max_ulp: Numbers that differ by up to this many units in the last place are the same.
     labels: The name of each run in sentences. None: the name of the run's file.
+    advance: Moves the bars "read", by chunks of the files, and "compare", by PHASES in all.
 
     RunError: A file is no recording or has no clip calls, or the runs have no numbers to compare.
     """
-    left, right = (read(path, label) for path, label in zip((a, b), labels, strict=True))
+    left, right = (read(path, label, partial(advance, "read")) for path, label in zip((a, b), labels, strict=True))
     for run in (left, right):
         check_clipped(run)
     left, right = merge_loops(*number_calls(left, right))
     pairs = pair_calls(left, right, names or {})
-    agreements = [agreement for stage in NUMBERS if (agreement := stage_agreement(stage, pairs, max_ulp)).compared]
+    agreements = []
+    for stage in NUMBERS:
+        agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]
+        advance("compare", 1)
     points = [
         DivergencePoint(left, right, pairs, index, first) for first, index in _to_report(left, right, pairs, max_ulp)
     ]
+    advance("compare", 1)
     causes = {point.first: find_causes(point) for point in points}
     explained = join(points, causes, step_differences(left, right), pairs)
+    advance("compare", 1)
     if not (explained or agreements):
         raise RunError(
             f"{left.path} and {right.path}: No numbers were compared. Clips by value record none without norms=True. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -242,8 +243,18 @@ class RecordedRun(Table):
     logged: tuple[LoggedNumbers, ...] = ()
 
 
-def read(path: str | Path, name: str | None = None) -> RecordedRun:
-    """Read a recording. `name`: the run's name in sentences; None: the file's. RunError: no valid recording."""
+CHUNK = 1 << 20
+"""Characters of a recording after which `read` reports its progress."""
+
+
+def read(
+    path: str | Path, name: str | None = None, advance: Callable[[int], None] = lambda chunks: None
+) -> RecordedRun:
+    """Read a recording. RunError: the file is no valid recording.
+
+    name: The run's name in sentences. None: the name of the file.
+    advance: Called with 1 after each CHUNK.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -262,7 +273,12 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
     by_process: dict[int, list[RecordedCall]] = {number: [] for number in range(max(1, len(header.processes)))}
     steps: list[OptimizerStep] = []
     logged: list[LoggedNumbers] = []
+    done = 0
     for number, line in enumerate(lines, start=2):
+        done += len(line)
+        if done >= CHUNK:
+            done -= CHUNK
+            advance(1)
         if LOGGED in line and "logged" in (data := _json(path, number, line)):
             logged.append(_validated(path, number, data, LoggedNumbers))
             continue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format
 from .._display import complain
+from .._progress import progress
 from .._scratch import Scratch
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     batches = run.read_batches(options.batches, options.steps)
     out = run.make_directory(options.out) if options.out else scratch
     resync = {**(names or {})} if options.resync else None
-    runs = run.run([old, new], weights, batches, out, timeout, resync=resync)
-    tensors = {name: from_numpy(array) for name, array in weights.items()}
     steps = len(next(iter(batches.values())))
+    with progress({"old": steps, "new": steps}) as advance:
+        runs = run.run([old, new], weights, batches, out, timeout, resync=resync, advance=advance)
+    tensors = {name: from_numpy(array) for name, array in weights.items()}
     return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)

@@ -6,6 +6,7 @@ import ast
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ import numpy.typing as npt
 
 from .. import _install, _workers
 from .._coded_error import CodedError
+from .._progress import Advance, unseen
 from .._scratch import Scratch
 from ..tensors import files
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, Gradient, UnreadableError, densify, to_numpy
-from .worker import ENDED, NAMES, OUTPUT_PARTS, RESYNCED
+from .worker import ENDED, NAMES, OUTPUT, OUTPUT_PARTS, RESYNCED
 
 TOGETHER = ("tensorflow", "paddle")
 """One process cannot import both of these packages: it would crash."""
@@ -192,12 +194,14 @@ def run(
     timeout: float,
     *,
     resync: Mapping[str, str] | None = None,
+    advance: Advance = unseen,
 ) -> list[ScriptRun]:
     """Run both training steps in parallel, each in its own process, and return the runs.
 
     VerifyError: a function or its output is invalid. WorkerError: a process crashed or hung.
     out: The directory for the recordings and tensors.
     resync: The contents of the file of --map, to copy the old weights into the new step after each step. None: do not.
+    advance: Moves the bars "old" and "new", by the steps that each has done.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
@@ -209,8 +213,17 @@ def run(
             (out / script.side).mkdir()
         workers = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]
         until = time.monotonic() + timeout
+        done = Counter[str]()
+
+        def poll() -> bool:
+            for side in (script.side for script in scripts):
+                while (out / side / OUTPUT.format(done[side] + 1)).exists():
+                    done[side] += 1
+                    advance(side, 1)
+            return False
+
         for script, worker in zip(scripts, workers, strict=True):
-            end = worker.wait(max(0.0, until - time.monotonic()))
+            end = worker.wait(max(0.0, until - time.monotonic()), poll)
             if end.code is None:
                 raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. Pass a higher --timeout.")
             if end.code:
@@ -263,7 +276,7 @@ def _read(script: Script, out: Path, steps: int) -> ScriptRun:
 
 def _step_output(out: Path, number: int) -> StepOutput:
     parts: dict[str, dict[str, Dense]] = {}
-    for key, tensor in safetensors.load(out / f"{number}.safetensors").items():
+    for key, tensor in safetensors.load(out / OUTPUT.format(number)).items():
         part, _, name = key.partition("/")
         parts.setdefault(part, {})[name] = tensor
     parameters, gradients, unclipped = (parts.get(part) for part in OUTPUT_PARTS)

@@ -36,6 +36,9 @@ from .resync import OldWeights, ResyncError, assign, takes_weights
 
 RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
 
+OUTPUT = "{}.safetensors"
+"""The file of a step's output, by the number of the step. It is there once it is complete."""
+
 RESYNCED = "{}.resynced.safetensors"
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
@@ -75,7 +78,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
         for count, output in enumerate(_yielded(result, recording, resync) if yields else [result], start=1):
             recording.wait()
             tensors, loss = _split_loss(output)
-            _store(out / f"{count}.safetensors", count, tensors)
+            _store(out / OUTPUT.format(count), count, tensors)
             if loss is not None:
                 recording.log(loss=loss)
         recording.wait()
