@@ -1,0 +1,63 @@
+"""verl's YAML format: `grad_clip` of the actor and the critic, or `optim.clip_grad`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document
+from ....documents.inheritance.hydra import Hydra
+from ....schema import Settings
+from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key
+
+ACTOR, CRITIC = ("actor_rollout_ref", "actor"), ("critic",)
+SKIPS = "verl skips steps whose norm is not finite."
+
+
+class Verl(Format):
+    name, title = "verl", "verl"
+    kinds = ("yaml",)
+    source = "verl/workers/actor/dp_actor.py, verl/workers/critic/dp_critic.py, verl/workers/config"
+    newest = "0.7.0"
+    inheritance = Hydra()
+    own_keys = (ACTOR,)
+    clip_keys = paths("""
+        actor_rollout_ref.actor.grad_clip critic.grad_clip actor_rollout_ref.actor.optim.clip_grad
+        critic.optim.clip_grad
+    """)
+    vocabulary = frozenset({"actor_rollout_ref", "critic", "algorithm", "reward_model", "custom_reward_function"})
+    zero = "zeros"
+    off = float("inf")
+    keys = (
+        FormatKey("actor_rollout_ref.actor.grad_clip", "the global norm, PyTorch's rule; 0: zeros", "1.0"),
+        imported_key("critic.grad_clip", "the same for the critic, which is another optimizer", "1.0"),
+        imported_key("optim.clip_grad of both", "the same with strategy: megatron; 0 or less: off", "1.0"),
+        rejected_key("actor and critic with different values", "two optimizers, each with its own"),
+        rejected_key("grad_clip and optim.clip_grad with different values", "versions differ in which one they read"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        notes: list[str] = []
+        actor = self._threshold(document, ACTOR, notes)
+        if document.has(*CRITIC) and document.get(*CRITIC, "enable") is not False:
+            critic = self._threshold(document, CRITIC, notes)
+            if critic != actor:
+                raise document.wrong(CRITIC, f"its threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
+        return Imported(self.settings("global_norm", actor), [*notes, SKIPS])
+
+    def _threshold(self, document: Document, part: tuple[str, ...], notes: list[str]) -> float | None:
+        by_engine, by_worker = [*part, "optim", "clip_grad"], [*part, "grad_clip"]
+        is_megatron = document.get(*part, "strategy") == "megatron"
+        place = by_engine if is_megatron or (not document.has(*by_worker) and document.has(*by_engine)) else by_worker
+        values = [document.get(*keys) for keys in (by_engine, by_worker) if document.has(*keys)]
+        if not is_megatron and len(values) == 2 and values[0] != values[1]:
+            message = "it differs from optim.clip_grad, and versions of verl differ in which they read. Set one value."
+            raise document.wrong(by_worker, message)
+        notes += default_note(document, place, "verl clips at 1.0")
+        return self.read_threshold(document, place, 1.0, zero="off" if is_megatron else "zeros", null="error")
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        clip = {"grad_clip": float("inf") if threshold is None else threshold}
+        return {ACTOR[0]: {ACTOR[1]: clip}, CRITIC[0]: clip}

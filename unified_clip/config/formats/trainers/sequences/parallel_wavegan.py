@@ -1,0 +1,47 @@
+"""ParallelWaveGAN's YAML format: `generator_grad_norm` and `discriminator_grad_norm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document
+from ....schema import Settings
+from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, paths, rejected_key, words
+
+GENERATOR, DISCRIMINATOR = "generator_grad_norm", "discriminator_grad_norm"
+
+
+class ParallelWaveGAN(Format):
+    name, title = "parallel_wavegan", "ParallelWaveGAN"
+    kinds = ("yaml",)
+    source = "parallel_wavegan/bin/train.py"
+    newest = "0.6.1"
+    own_keys = paths("generator_optimizer_type generator_optimizer_params.lr discriminator_optimizer_params.lr")
+    clip_keys = paths(f"{GENERATOR} {DISCRIMINATOR}")
+    vocabulary = words("""
+        sampling_rate hop_size fft_size generator_type generator_params discriminator_params stft_loss_params lambda_adv
+        batch_max_steps train_max_steps
+    """)
+    keys = (
+        FormatKey(f"{GENERATOR}, {DISCRIMINATOR}", "one global norm for both, PyTorch's rule; 0 or less: off"),
+        rejected_key(f"{GENERATOR}, {DISCRIMINATOR}, of different values", "two optimizers, each with its own"),
+        rejected_key(f"no {GENERATOR} or no {DISCRIMINATOR}", "training fails: they have no default"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        for name in (GENERATOR, DISCRIMINATOR):
+            if not document.has(name):
+                raise document.wrong([], f"{name} has no default, and training fails. Set it, to -1 to clip nothing.")
+        generator, discriminator = (
+            self.read_threshold(document, [name], null="error") for name in (GENERATOR, DISCRIMINATOR)
+        )
+        if generator != discriminator:
+            raise document.wrong([DISCRIMINATOR], f"it differs from {GENERATOR}: {SEVERAL_OPTIMIZERS}")
+        notes = [] if generator is None else ["Each optimizer clips by itself. Attach the configuration to both."]
+        return Imported(self.settings("global_norm", generator), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        return dict.fromkeys((GENERATOR, DISCRIMINATOR), -1 if threshold is None else threshold)

@@ -1,0 +1,80 @@
+"""TensorFlow Model Garden's YAML format: the clip keys of the chosen optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document, Key
+from ....schema import Rule, Settings
+from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+
+ROOT = ("trainer", "optimizer_config", "optimizer")
+RULES: dict[str, Rule] = {"global_clipnorm": "global_norm", "clipnorm": "norm", "clipvalue": "value"}
+LEGACY = ("adamw", "gradient_clip_norm")
+AGGREGATED = "AdamWeightDecay clips before it averages over replicas, and only with experimental_aggregate_gradients."
+
+
+class ModelGarden(Format):
+    name, title = "tf_model_garden", "TensorFlow Model Garden"
+    kinds = ("yaml",)
+    source = (
+        "official/modeling/optimization/configs/optimizer_config.py, official/modeling/optimization/legacy_adamw.py"
+    )
+    newest = "2.20.0"
+    own_keys = paths("trainer.optimizer_config")
+    clip_keys = tuple((*ROOT, "*", key) for key in (*RULES, LEGACY[1]))
+    foreign_keys = paths("runtime.differential_privacy_config trainer.optimizer_config.dp_config")
+    vocabulary = words("trainer task runtime")
+    rules = ("global_norm", "norm", "value")
+    family = "tensorflow"
+    zero = "error"
+    keys = (
+        FormatKey(f"{'.'.join(ROOT)}.NAME.global_clipnorm", "the global norm, TensorFlow's rule; null: off", "null"),
+        FormatKey(f"{'.'.join(ROOT)}.NAME.clipnorm", "each tensor by its own norm; null: off", "null"),
+        FormatKey(f"{'.'.join(ROOT)}.NAME.clipvalue", "each element; null: off", "null"),
+        imported_key(
+            f"{'.'.join(ROOT)}.adamw.{LEGACY[1]}", "the global norm, TensorFlow's rule; 0 or less: off", "1.0"
+        ),
+        rejected_key("0", "off with tf.keras from 2.11 on, zeros before"),
+        rejected_key("several of them", "Keras rejects them together"),
+        rejected_key("dp_config", "differential privacy: the gradient of each example is clipped"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        for keys in self.foreign_keys:
+            if document.get(*keys) is not None:
+                raise document.wrong(keys, "it clips the gradient of each example, which is not supported.")
+        name = document.get(*ROOT, "type")
+        if not isinstance(name, str):
+            raise document.wrong([*ROOT, "type"], "no optimizer is chosen, so the clip keys are unknown. Set type.")
+        table: list[Key] = [*ROOT, name]
+        used = [key for key in RULES if document.get(*table, key) is not None]
+        if len(used) > 1:
+            raise document.wrong([*table, used[1]], f"Keras rejects it together with {used[0]}. Remove one of them.")
+        if name == LEGACY[0] and not used:
+            return self._legacy(document, table)
+        if not used:
+            return Imported({"rule": "none"}, [f"The file sets no clip key of {name}. By default, it clips nothing."])
+        if document.get(*table, used[0]) == 0:
+            raise document.wrong(
+                [*table, used[0]], "0 is off with TensorFlow 2.11 or later, and zeros before. Set null."
+            )
+        return Imported(self.settings(RULES[used[0]], self.read_threshold(document, [*table, used[0]])))
+
+    def _legacy(self, document: Document, table: list[Key]) -> Imported:
+        place = [*table, LEGACY[1]]
+        notes = [] if document.has(*place) else [f"The file does not set {LEGACY[1]}. By default, adamw clips at 1.0."]
+        threshold = self.read_threshold(document, place, 1.0, zero="off", null="error")
+        notes += [] if threshold is None else [AGGREGATED]
+        return Imported(self.settings("global_norm", threshold), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        keys = {rule: key for key, rule in RULES.items()}
+        clip = {} if threshold is None else {keys[settings.rule]: threshold}
+        data: Any = {"type": "sgd", "sgd": clip}
+        for key in reversed(ROOT):
+            data = {key: data}
+        return data
