@@ -265,6 +265,8 @@ def test_a_configuration_is_suggested_for_an_optimizer_whose_steps_are_elsewhere
     per_tensor = with_lines(grouped, ("ByGlobalNorm", "ByNorm"))
     expected = ATTACH.format(optimizer).replace("global_norm", "norm")
     assert ported(per_tensor)[1][0].suggestion == ["import unified_clip", expected]
+    optional = with_lines(source, ("ByGlobalNorm(max_norm)", "ByGlobalNorm(max_norm) if max_norm else None"))
+    assert ported(optional)[1][0].suggestion == ["import unified_clip", ATTACH.format(optimizer)]
 
 
 @pytest.mark.parametrize(
@@ -288,6 +290,9 @@ def test_no_configuration_is_suggested_where_a_clip_selects_parameters() -> None
     (site,) = ported(source)[1]
     assert "attach_to" not in "".join(site.suggestion)
     assert "clip.clip_(model.parameters())  # before every step" in site.suggestion
+    change = ("        optimizer.step()", "        paddle.nn.clip.set_gradient_clip(clip, [model.weight])")
+    _, site = sorted(ported(with_lines(PADDLE, change))[1], key=lambda site: "set_gradient_clip" not in site.name)
+    assert "clip.clip_(parameters)  # before every step, of [model.weight] only" in site.suggestion
 
 
 @pytest.mark.parametrize(
