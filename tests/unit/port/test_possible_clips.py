@@ -12,6 +12,7 @@ from unified_clip import cli
 from unified_clip.port import source_files
 from unified_clip.port.catalog import clip_functions, clip_pattern, may_clip, settings
 from unified_clip.port.clip_site import Target
+from unified_clip.port.rewrite import port
 from unified_clip.port.source.parse_guard import identifiers
 
 TAPE_CLIP = """\
@@ -268,3 +269,11 @@ def test_a_function_of_a_file_of_the_project_is_found_there(tmp_path: Path) -> N
 
 def test_a_clamp_of_what_holds_a_gradient_is_flagged() -> None:
     assert verdicts("import torch\nx = torch.clamp(x + e * x.grad.sign(), 0, 1)\n") == ["flagged"]
+
+
+@pytest.mark.parametrize("attributes", [["module"] * 40, [f"part_{index}" for index in range(40)]])
+def test_a_name_that_is_assigned_its_own_attributes_many_times_is_read_in_time(attributes: list[str]) -> None:
+    source = "import torch\nmodel = torch\n" + "".join(f"model = model.{name}\n" for name in attributes)
+    source += "getattr(model, name)(model.parameters(), max_grad_norm)\ntorch.nn.utils.clip_grad_norm_(model, 1.0)\n"
+    clips = port(Path("a.py"), source.encode()).sites
+    assert clips[-1].name == "torch.nn.utils.clip_grad_norm_"

@@ -20,6 +20,9 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 """A chain of aliases, such as a = b; b = c, is followed up to this length."""
 
+MAX_NAMES = 100
+"""A name that may have more full names than this counts as unknown."""
+
 PROJECT_DEPTH = 6
 """A module that the file imports is searched for in this many folders above the file."""
 
@@ -69,6 +72,17 @@ class Module(SyntaxTree):
 
         The set has '' if the name may have another value.
         """
+        key = (node, depth)  # a name that is assigned its own attributes would be followed exponentially often
+        if key not in self._known_names:
+            self._known_names[key] = self._full_names(node, depth)
+        return set(self._known_names[key])
+
+    @cached_property
+    def _known_names(self) -> dict[tuple[cst.CSTNode, int], set[str]]:
+        """The results of `full_names` so far, by node and depth."""
+        return {}
+
+    def _full_names(self, node: cst.CSTNode, depth: int) -> set[str]:
         rest: list[str] = []
         while isinstance(node, cst.Attribute):
             rest.insert(0, node.attr.value)
@@ -79,8 +93,12 @@ class Module(SyntaxTree):
         assignments = scope[node.value] if scope is not None else set()
         if not assignments:
             return {""}
-        names = (self._names_of(assignment, node.value, rest, depth) for assignment in assignments)
-        return set().union(*names) or {""}
+        names: set[str] = set()
+        for assignment in assignments:
+            names |= self._names_of(assignment, node.value, rest, depth)
+            if len(names) > MAX_NAMES:
+                return {""}
+        return names or {""}
 
     def _names_of(self, assignment: BaseAssignment, name: str, rest: Sequence[str], depth: int) -> set[str]:
         if isinstance(assignment, ImportAssignment):
