@@ -24,6 +24,15 @@ class ClipUse:
     why_unknown: str = ""
     """Why it is unknown what the clip does; '' if it is known."""
 
+    read: Path | None = None
+    """For a trainer's configuration: the file that was read, which may inherit the clip from `path`."""
+
+    bases: tuple[Path, ...] = ()
+    """For a trainer's configuration: the other files that it was read with, such as base files."""
+
+    by_default: bool = False
+    """For a trainer's configuration: whether the file has no clip key."""
+
     set_elsewhere: str = ""
     """For a file without a clip of its own: where the clip is set; '' for others."""
 

@@ -122,11 +122,23 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             sources.append(path)
         else:
             advance(1)
+    _leave_out_bases(found)
     uses, unreadable = source_files.read(sources, advance)
     found.sources = len({use.path for use in uses})
     found.uses += uses
     found.unread += [f"{shown(file.path)} was not read: {file.reason}" for file in unreadable]
     return found
+
+
+def _leave_out_bases(found: Found) -> None:
+    """Leave out files that others inherit from and that set no clip by themselves, and clips that several inherit."""
+    found.bases = {base.resolve() for use in found.uses for base in use.bases}
+    kept: dict[tuple[Path, int, str], ClipUse] = {}
+    for use in found.uses:
+        is_base = use.read is not None and use.read.resolve() in found.bases
+        if not is_base or (use.config is not None and not use.by_default):
+            kept.setdefault((use.path.resolve(), use.line, use.clip), use)
+    found.uses = list(kept.values())
 
 
 def _unreadable(path: Path) -> str:
@@ -148,7 +160,8 @@ def _format(rules: CheckRules, path: Path, root: Path) -> str:
 
 def _ignores(rule: Ignore, use: ClipUse, root: Path) -> bool:
     is_clip = rule.clip is None or _pattern(rule.clip, ".*").search(use.clip) is not None
-    return is_clip and _matches(rule.path, use.path, root)
+    files = [file for file in (use.path, use.read) if file is not None]
+    return is_clip and any(_matches(rule.path, file, root) for file in files)
 
 
 def _matches(glob: str, path: Path, root: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..config.clip_config import ClipConfig
@@ -72,13 +73,23 @@ def _use(path: Path, candidate: Candidate, version: object) -> ClipUse:
     place = placement.first_read(document, trainer) if trainer else ("rule",)
     title = f"{trainer.title}: {dotted(place)}" if trainer and place else trainer.title if trainer else "ClipConfig"
     name = trainer.name if trainer else convert.UNIFIED_CLIP
+    bases = document.files[1:]
     try:
         config = ClipConfig(**convert.settings(candidate, version))  # type: ignore[arg-type]
     except SetElsewhereError as error:
-        return ClipUse(path, 1, 1, title, set_elsewhere=str(error), format=name)
+        return ClipUse(path, 1, 1, title, set_elsewhere=str(error), format=name, bases=bases)
     except ConfigError as error:
-        return _unknown(path, title, str(error), name)
-    return ClipUse(path, document.line(place) or 1, 1, title, config, format=name)
+        place_of_error = _named_in(str(error), document) or path
+        return replace(_unknown(place_of_error, title, str(error), name), read=path, bases=bases)
+    file = document.origin(place)[0].path or path
+    line = document.line(place) or 1
+    return ClipUse(file, line, 1, title, config, read=path, bases=bases, by_default=not place, format=name)
+
+
+def _named_in(message: str, document: Document) -> Path | None:
+    """Return the file that an error is about: its message begins with the file's name. None: the document itself."""
+    others = document.files[1:]
+    return next((path for path in others if message.startswith((f"{path.name}:", f"{path.name},"))), None)
 
 
 def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:

@@ -209,6 +209,30 @@ def test_options_in_shell_scripts_are_read(check: Check) -> None:
     assert "an option on a command line" in finding.does
 
 
+DETECTRON2 = "SOLVER:\n  IMS_PER_BATCH: 16\n"
+CLIP = "  CLIP_GRADIENTS: {ENABLED: true, CLIP_TYPE: full_model, CLIP_VALUE: 1.0}\n"
+
+
+def test_an_inherited_clip_is_reported_once_where_it_stands(check: Check) -> None:
+    files = {
+        "base.yaml": DETECTRON2 + CLIP.replace("1.0", "5.0"),
+        "a.yaml": "_BASE_: base.yaml\n" + DETECTRON2,
+        "b.yaml": "_BASE_: base.yaml\n" + DETECTRON2,
+        "c.yaml": "_BASE_: base.yaml\n" + DETECTRON2 + CLIP,
+    }
+    report = check(files)
+    assert [(each.path, each.line) for each in report.findings] == [("base.yaml", 3)]
+    assert (report.counts.trainers, report.counts.bases, report.counts.clips) == (4, 1, 2)
+
+
+def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(check: Check) -> None:
+    files = {"base.yaml": DETECTRON2, "a.yaml": "_BASE_: base.yaml\n" + DETECTRON2 + CLIP}
+    assert check(files).findings == []
+    finding = one(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2}))
+    assert (finding.path, finding.kind) == ("b.yaml", "drift")
+    assert one(check({"base.yaml": DETECTRON2}, WANTED, "base.yaml")).path == "base.yaml"
+
+
 # -- what is ignored
 
 
