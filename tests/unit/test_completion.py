@@ -143,7 +143,7 @@ def test_the_script_of_a_shell_is_valid(shell: str, scripts: Path) -> None:
 def test_an_unknown_shell_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["completion", "cmd"])
-    assert "error UC203: argument shell: invalid choice: 'cmd' (choose from 'bash', " in capsys.readouterr().err
+    assert "error UC203: argument SHELL: invalid choice: 'cmd' (choose from 'bash', " in capsys.readouterr().err
 
 
 def test_the_help_names_a_file_for_each_shell() -> None:

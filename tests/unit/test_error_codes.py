@@ -203,6 +203,8 @@ def test_the_source_uses_every_code_and_no_other() -> None:
 
 INTERNAL = {
     "_static_values.py: UnknownValueError",
+    "config/documents/interpolation.py: _UnknownError",
+    "config/documents/merge.py: MergeError",
     "config/documents/unreadable.py: UnreadableError",
     "port/source/parse_guard.py: UnreadableError",
     "port/to_config.py: UnsureError",

@@ -39,7 +39,7 @@ def add_parser(
         description="Print a completion script for a shell. Write it to the file that the shell reads:",
         epilog="\n".join(f"  {shell}:  unified-clip completion {shell} > {file}" for shell, file in SHELLS.items()),
     )
-    parser.add_argument("shell", choices=tuple(SHELLS), help="the shell")
+    parser.add_argument("shell", choices=tuple(SHELLS), metavar="SHELL", help=", ".join(SHELLS))
     parser.set_defaults(run=partial(run, root, formats))
 
 

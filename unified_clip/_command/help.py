@@ -29,7 +29,10 @@ def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
         "of exit statuses.",
     )
     parser.add_argument(
-        "topic", nargs="*", help=f"an error code such as UC101, a command, {ERRORS!r} or {STATUSES!r} (default: all)"
+        "topic",
+        nargs="*",
+        metavar="TOPIC",
+        help=f"an error code such as UC101, a command, {ERRORS!r} or {STATUSES!r} (default: all)",
     )
     parser.set_defaults(run=partial(run, root))
 

@@ -97,9 +97,9 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
         elif path.is_dir():
             below = files_below(path, SUFFIXES)
         else:
-            raise ConfigError(f"{path}: no such file or directory. Correct the path.")
+            raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
         if not below:
-            raise ConfigError(f"{path}: it has no file that ends in {', '.join(SUFFIXES)}. Pass another path.")
+            raise ConfigError(f"{path}: it has no file that ends in {', '.join(SUFFIXES)}. Pass another path.", "UC108")
         found |= {file.resolve(): file for file in below}
     found.pop(clip.resolve(), None)
     return [found[file] for file in sorted(found)]

@@ -22,22 +22,24 @@ def add_parsers(commands: Any) -> Any:
     )
     actions = config.add_subparsers(required=True, metavar="COMMAND", dest="action")
     import_ = actions.add_parser("import", help="convert a trainer's configuration to a clip configuration")
-    import_.add_argument("file", type=Path, help="the trainer's configuration")
+    import_.add_argument("file", type=Path, metavar="FILE", help="the trainer's configuration")
     import_.add_argument(
         "--from",
         dest="format",
-        metavar="FORMAT[@VERSION]",
+        metavar="NAME[@VERSION]",
         help="the format of the file, such as deepspeed (default: inferred from the file)",
     )
-    import_.add_argument("--out", type=Path, help="the .toml, .yaml or .json to write (default: print TOML)")
+    import_.add_argument(
+        "--out", type=Path, metavar="FILE", help="the .toml, .yaml or .json to write (default: print TOML)"
+    )
     import_.set_defaults(run=_import)
     export = actions.add_parser("export", help="print a clip configuration as a trainer's configuration")
-    export.add_argument("clip", type=Path, help="the clip configuration, or a trainer's configuration")
+    export.add_argument("clip", type=Path, metavar="CLIP", help="the clip configuration, or a trainer's configuration")
     export.add_argument(
         "--to",
         required=True,
-        metavar="FORMAT[@VERSION]",
-        help="the trainer's format, NAME or NAME@VERSION (default: its newest version)",
+        metavar="NAME[@VERSION]",
+        help="the trainer's format, such as deepspeed (default: its newest version)",
     )
     export.add_argument(
         "--nearest",

@@ -41,10 +41,14 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "NAME",
         "help": "run this case only, print its results and write no report; repeat it for several cases",
     },
-    "--out": {"type": Path, "help": f"directory for the report (default: {OUT})"},
-    "--frameworks": {"help": "frameworks to run, separated by commas (default: all of the suite)"},
+    "--out": {"type": Path, "metavar": "DIR", "help": f"directory for the report (default: {OUT})"},
+    "--frameworks": {"metavar": "NAMES", "help": "frameworks to run, separated by commas (default: all of the suite)"},
     "--without": {"metavar": "MODES", "help": "modes to leave out, separated by commas; the report names them"},
-    "--timeout": {"type": _seconds, "help": "seconds that a worker may take for one result (default: the suite's)"},
+    "--timeout": {
+        "type": _seconds,
+        "metavar": "SECONDS",
+        "help": "seconds that a worker may take for one result (default: the suite's)",
+    },
     "--accept": {
         "action": "store_true",
         "help": "write the differences of the frameworks' functions into the suite's list of known differences "
@@ -52,11 +56,16 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--baseline": {
         "type": Path,
+        "metavar": "FILE",
         "help": "parity.json of an earlier run: report changes since then. Failures that it already had do not fail "
         "this run",
     },
-    "--recorded": {"type": Path, "help": "a recording of unified_clip.record, to plot in the page"},
-    "--ported": {"type": Path, "help": "the JSON report of `unified-clip port`, to show in the page"},
+    "--recorded": {"type": Path, "metavar": "FILE", "help": "a recording of unified_clip.record, to plot in the page"},
+    "--ported": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "the JSON report of `unified-clip port`, to show in the page",
+    },
 }
 """The options of `unified-clip parity` that `unified-clip parity init` rejects. Their default is None or False."""
 
@@ -76,15 +85,20 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         description="Run a suite of cases on every framework, each in its own process, and compare the results bit for "
         "bit.",
     )
-    parity.add_argument("--suite", type=Path, default=SUITE, help=f"directory with suite.toml (default: {SUITE})")
+    parity.add_argument(
+        "--suite", type=Path, metavar="DIR", default=SUITE, help=f"directory with suite.toml (default: {SUITE})"
+    )
     for option, settings in RUN_OPTIONS.items():
         parity.add_argument(option, **settings)
     parity.set_defaults(run=partial(run, read_ported=read_ported))
     init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
-    init.add_argument("gradients", type=Path, nargs="*", help="files of gradients (default: those in this directory)")
+    init.add_argument(
+        "gradients", type=Path, nargs="*", metavar="FILE", help="files of gradients (default: those in this directory)"
+    )
     init.add_argument(
         "--suite",
         type=Path,
+        metavar="DIR",
         default=argparse.SUPPRESS,  # a default would overwrite `--suite X` before `init`
         help=f"directory for suite.toml (default: {SUITE})",
     )

@@ -35,7 +35,9 @@ def add_parser(commands: Any) -> None:
         description="Find every gradient clip in Python source, describe it, rewrite what can be rewritten with "
         "certainty, and flag the rest with the lines to write. Without --write no file changes.",
     )
-    port.add_argument("path", type=Path, nargs="?", help="a file, or a directory, which is searched recursively")
+    port.add_argument(
+        "path", type=Path, nargs="?", metavar="PATH", help="a file, or a directory, which is searched recursively"
+    )
     port.add_argument(
         "--to",
         choices=("torch", "drop-in"),

@@ -105,6 +105,8 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
         raise VerifyError(f"{text!r} does not name a file and a function. Type both, as in {side}.py:step.")
     if not Path(file).is_file():
         raise VerifyError(f"{file} does not exist. Pass an existing file and a function in it, as in {side}.py:step.")
+    if Path(file).suffix != ".py":
+        raise VerifyError(f"{file} is not a .py file. Pass a Python file and a function in it, as in {side}.py:step.")
     if set(TOGETHER) <= _imports(Path(file)):
         raise VerifyError(
             f"{file} imports {' and '.join(TOGETHER)}, and one process cannot import both. Move each step "

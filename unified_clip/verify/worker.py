@@ -99,6 +99,12 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
 def _function(file: Path, name: str) -> Callable[..., Any]:
     try:
         function = function_in(file, name)
+    except SyntaxError as error:
+        if error.filename != str(file):
+            raise
+        raise InvalidStepError(
+            f"is in a file that is not Python: line {error.lineno}: {error.msg}. Correct it."
+        ) from None
     except ImportError as error:
         if "relative import" not in str(error):
             raise

@@ -314,6 +314,11 @@ def test_what_is_wrong_with_the_command_is_refused(
     [
         ("step.py", "'step.py' does not name a file and a function. Type both, as in old.py:step."),
         ("gone.py:step", "gone.py does not exist. Pass an existing file and a function in it"),
+        (
+            "names.toml:step",
+            "names.toml is not a .py file. Pass a Python file and a function in it, as in old.py:step.",
+        ),
+        ("wrong.py:step", "wrong.py:step: is in a file that is not Python: line 2: invalid syntax. Correct it."),
         ("both.py:step", "both.py imports tensorflow and paddle, and one process cannot import both"),
     ],
 )
@@ -322,6 +327,8 @@ def test_an_invalid_script_is_rejected(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("both.py").write_text("import tensorflow as tf\nfrom paddle import nn\n", encoding="utf-8")
+    Path("wrong.py").write_text("import os\ndef step(weights batches): ...\n", encoding="utf-8")
+    Path("names.toml").touch()
     assert run(tmp_path, GLOBAL, GLOBAL, scripts=[old, "new.py:step"]) == 2
     assert message in capsys.readouterr().err
 

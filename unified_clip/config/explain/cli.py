@@ -25,13 +25,16 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("a", type=Path, metavar="A", help="a configuration")
     parser.add_argument("b", type=Path, metavar="B", nargs="?", help="a second configuration, to compare with A")
-    form = "FORMAT[@VERSION]"
+    form = "NAME[@VERSION]"
     parser.add_argument("--from", dest="from_a", metavar=form, help="the format of A (default: inferred from the file)")
     parser.add_argument("--from-b", metavar=form, help="the format of B (default: inferred from the file)")
     parser.add_argument(
-        "--gradients", type=Path, help="an .npz file of gradients to clip (default: examples around the threshold)"
+        "--gradients",
+        type=Path,
+        metavar="FILE",
+        help="an .npz file of gradients to clip (default: examples around the threshold)",
     )
-    parser.add_argument("--step", type=int, help="the step for a schedule (default: 0)")
+    parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])
     parser.set_defaults(run=run)
 
@@ -95,6 +98,8 @@ def _read_gradients(path: Path) -> Gradients:
             raise UnreadableError("it has no arrays. Save gradients with numpy.savez")
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: cannot read gradients: {error}.", error.code) from None
+    except OSError as error:
+        raise UnreadableError(f"{path}: cannot read gradients: {error.strerror}. Correct the path.") from None
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise UnreadableError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
     return gradients

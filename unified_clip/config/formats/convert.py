@@ -210,6 +210,7 @@ def _candidates(path: Path) -> list[Candidate]:
         document = replace(documents.parse(documents.read_text(path), kind, path.name), path=path)
         own: list[Candidate] = [(None, document)] if document.shows("rule") else []
         return own + [(trainer, document) for trainer in trainers if _recognises(trainer, document)]
+    documents.read_text(path)  # a file that cannot be read is in no format
     candidates: list[Candidate] = []
     for trainer in trainers:
         with contextlib.suppress(ConfigError):
