@@ -120,7 +120,7 @@ def _has_clip_word(path: Path) -> bool:
 def may_be_python_configuration(path: Path) -> bool:
     """Return whether Python source may be a trainer's configuration, such as mmengine's."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    own = [each for each in FORMATS.values() if isinstance(each, OwnFormat) and not isinstance(each, PythonFormat)]
+    own = [each for each in FORMATS.values() if "python" in each.kinds and not isinstance(each, PythonFormat)]
     keys = [keys[-1] for trainer in own for keys in (*trainer.own_keys, *trainer.inheritance.keys)]
     return any(key in text for key in [*keys, "read_base"])
 

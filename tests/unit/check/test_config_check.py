@@ -150,6 +150,13 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
     assert run("clip.toml", ".", "--nearest", a_py=source.replace("1.0", "1.1"))[0] == 1
 
 
+def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
+    library = (
+        "import sys\n\n__all__ = [name for name in globals() if name != 'task']\n\n\nclass Data:\n    dataset = 1\n"
+    )
+    assert check({"a.py": library, "b.py": TORCH % "1.0"}).counts.trainers == 0
+
+
 # -- what is unknown
 
 
