@@ -270,6 +270,15 @@ def test_a_configuration_is_printed_with_the_keys_that_are_set() -> None:
     assert eval(repr(clip)) == clip
 
 
+@pytest.mark.parametrize("kind", [dict, list, iter])
+def test_a_clipper_takes_named_parameters(kit: Kit, kind: Any) -> None:
+    parameters = {"encoder.weight": kit.parameter("a"), "encoder.bias": kit.parameter("b")}
+    names = parameters if kind is dict else kind(list(parameters.items()))
+    clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).clipper(names)
+    found = clip.pairs([(parameter, kit.tensor([3.0, 3.0])) for parameter in parameters.values()])
+    assert [kit.array(gradient).max() for _, gradient in found] == [1.0, 3.0]
+
+
 def test_patterns_need_names(kit: Kit) -> None:
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"])
     with pytest.raises(

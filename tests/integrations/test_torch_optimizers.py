@@ -329,12 +329,19 @@ def weights_only(*names: str) -> ClipConfig:
     return ClipConfig(rule="global_norm", threshold=LIMIT, exclude=list(names))
 
 
-@pytest.mark.parametrize("names", ["a model", "a dict", "the optimizer's own"])
+@pytest.mark.parametrize(
+    "names", ["a model", "a dict", "its named parameters", "a list of them", "the optimizer's own"]
+)
 def test_patterns_go_by_names(names: str) -> None:
     model, (inputs, wanted) = Model(), next(batches())
     own = names == "the optimizer's own"
     optimizer = torch.optim.SGD(model.named_parameters() if own else model.parameters(), lr=RATE)
-    given = {"a model": model, "a dict": dict(model.named_parameters())}.get(names)
+    given = {
+        "a model": model,
+        "a dict": dict(model.named_parameters()),
+        "its named parameters": model.named_parameters(),
+        "a list of them": list(model.named_parameters()),
+    }.get(names)
     handle = weights_only("*.bias", "hidden.*").attach_to(optimizer, given)
     model.loss(inputs, wanted).backward()
     norm = float(model.output.weight.grad.norm())

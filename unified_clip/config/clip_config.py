@@ -34,7 +34,8 @@ class ClipConfig(OutcomeProperties, Settings):
         min, max: Bounds for "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
         family: The framework whose rule applies: "pytorch" (the default; eps is 1e-6), "tensorflow" (a global norm
-            that is not finite makes all gradients NaN) or "paddle".
+            that is not finite makes all gradients NaN) or "paddle". Keep the default if anyone exports the
+            configuration to a PyTorch trainer.
         eps: Added to the norm. Default: the family's.
         nonfinite: The action when the total norm is NaN or infinite: "family" (the family's rule), "raise", "skip"
             (remove the gradients, so that the optimizer makes no step) or "zero".
@@ -177,7 +178,7 @@ class ClipConfig(OutcomeProperties, Settings):
         """Return a clipper for one model, with its own step counter and parameter names.
 
         Args:
-            names: A list of names by position, a dict of name to parameter, or a model with `named_parameters()`.
+            names: A model, its `named_parameters()`, a dict of name to parameter, or a list of names by position.
             details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
             process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`.
         """
@@ -222,8 +223,9 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
-            names: The model, or a dict of name to parameter. On PyTorch, patterns need it unless the optimizer was
-                built from `named_parameters()`. On Keras a variable's name is its path, with dots.
+            names: The model, its `named_parameters()`, or a dict of name to parameter. On PyTorch, patterns need it
+                unless the optimizer was built from `named_parameters()`. On Keras a variable's name is its path, with
+                dots.
             process_group, ownership, check_numel: For PyTorch: the ranks that share the gradients, as for
                 `clip_grad_norm_`.
 
@@ -254,8 +256,8 @@ class ClipConfig(OutcomeProperties, Settings):
         """Return a `grad_clip=` for Paddle's optimizers, dygraph and static. `LBFGS` ignores every `grad_clip`.
 
         Args:
-            names: The model, or a dict of name to parameter. `include`, `exclude` and `groups` need it, unless their
-                patterns match Paddle's own names, such as "linear_0.b_0".
+            names: The model, its `named_parameters()`, or a dict of name to parameter. `include`, `exclude` and
+                `groups` need it, unless their patterns match Paddle's own names, such as "linear_0.b_0".
 
         Raises:
             TypeError: names is neither, or has parameters of another framework. When used in a static program: the

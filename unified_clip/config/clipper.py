@@ -22,6 +22,7 @@ from .._core.rule import ClipRule, StepThreshold
 from .._core.types import Leaf, Scalar, Tensor
 from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
+from ..recording.clip_event import as_mapping
 from . import schedules
 from .outcome import ClipOutcome
 from .schema import Clipping, Settings
@@ -64,7 +65,7 @@ class Clipper:
 
     Args:
         settings: The configuration.
-        names: Parameter names for patterns: a list of names by position, a dict of name to parameter, or a model with
+        names: Parameter names for patterns: a list of names by position, a dict of name to parameter, a model, or its
             `named_parameters()`. None: the keys of dicts, the names in (name, gradient) tuples, or TensorFlow's and
             Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
@@ -85,6 +86,7 @@ class Clipper:
         unmatched: str = "",
         resolve: Resolve = _dispatch.resolve,
     ) -> None:
+        names = as_mapping(names)
         self.settings, self.details, self.spec = settings, details, spec
         self._arguments = {"settings": settings, "names": names, "details": details, "spec": spec}
         self._arguments["unmatched"] = unmatched

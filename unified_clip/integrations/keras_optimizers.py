@@ -19,7 +19,7 @@ from ..config.schema import Settings
 from ..errors import ClipWarning
 from ..recording.clip_event import make_namer
 from . import steps
-from .names import check_names
+from .names import checked_names
 from .steps import UNKNOWN, LastStep, OutcomeArrays
 
 WRAPPED = (
@@ -54,10 +54,10 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
         names = None  # no names are needed: a variable's path is its name
+    names = checked_names(names, lambda variable: callable(getattr(variable, "assign", None)), "Keras")
     if not isinstance(names, Mapping | list | tuple | None):
         remedy = "Pass the model, a dict of name to variable, or a list of names in the order of the variables"
         raise TypeError(f"names is a {type(names).__name__}. {remedy}.")
-    check_names(names, lambda variable: callable(getattr(variable, "assign", None)), "Keras")
     return Attached(settings, optimizer, names)
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..recording.clip_event import as_mapping
 
-def check_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> None:
-    """Raise TypeError if a value in a model, or in a dict, is not a parameter of the framework `title`."""
+
+def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> Any:
+    """Return names, as a dict if they are (name, parameter) tuples.
+
+    TypeError: a value in a model, or in a dict, is not a parameter of the framework `title`.
+    """
+    names = as_mapping(names)
     parameters = dict(names.named_parameters()) if hasattr(names, "named_parameters") else names
     for name, parameter in parameters.items() if isinstance(parameters, Mapping) else ():
         if not is_parameter(parameter):
@@ -16,3 +22,4 @@ def check_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> 
                 f"{name!r} in names is a {kind}, not a parameter of {title}. "
                 "Pass the model that the optimizer trains, or a dict of name to its parameters."
             )
+    return names

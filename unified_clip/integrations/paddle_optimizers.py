@@ -16,7 +16,7 @@ from .._core.types import Leaf
 from ..config.clipper import Clipper, OutcomeProperties
 from ..config.schema import Settings
 from ..recording.clip_event import Namer
-from .names import check_names
+from .names import checked_names
 
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
@@ -99,7 +99,7 @@ def _namer(names: Any, needs_all: bool) -> Namer:
 
     needs_all: Raise ValueError for a parameter that is not in `names`, because patterns would not match its name.
     """
-    check_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
+    names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping | None):

@@ -18,7 +18,7 @@ from ..config.clip_config import ClipConfig
 from ..config.clipper import OutcomeProperties
 from ..recording.clip_event import make_namer
 from . import torch_scaling
-from .names import check_names
+from .names import checked_names
 from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
@@ -37,8 +37,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, spec: DistributedSpec) -> None:
         self._begin(config, spec)
-        check_names(names, lambda parameter: isinstance(parameter, torch.Tensor), "PyTorch")
-        self._names = names
+        self._names = checked_names(names, lambda parameter: isinstance(parameter, torch.Tensor), "PyTorch")
         self._look_up_names(optimizer, "Pass the model: clip.attach_to(optimizer, model).")
         self._hooks += [
             optimizer.register_step_pre_hook(self._before_step),

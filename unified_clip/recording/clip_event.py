@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -18,8 +18,19 @@ from .._core.validation import COMPLEX, FLOATING
 Namer = Callable[[Leaf], str | None]
 
 
+def as_mapping(names: Any) -> Any:
+    """Return names. If they are (name, parameter) tuples, as of `model.named_parameters()`, return a dict of them."""
+    if isinstance(names, Iterator):
+        names = list(names)
+    if isinstance(names, list | tuple) and names:
+        are_tuples = (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in names)
+        return dict(names) if all(are_tuples) else names
+    return names
+
+
 def make_namer(names: Any) -> Namer:
     """Return a function that returns the name of a gradient: from the user's `names`, or else from the framework."""
+    names = as_mapping(names)
     if names is None:
         return lambda leaf: leaf.name
     if isinstance(names, FunctionType):  # an integration passes such a function
