@@ -121,8 +121,12 @@ class MMEngine(OwnFormat):
         return {"max_norm": threshold, **norm_type, **raises}
 
     def dump(self, data: Any) -> str:
-        if data is None:
-            return "optim_wrapper = dict(clip_grad=None)\n"
-        sources = {key: "float('inf')" if value == float("inf") else repr(value) for key, value in data.items()}
-        entries = ", ".join(f"{key}={source}" for key, source in sources.items())
-        return f"optim_wrapper = dict(clip_grad=dict({entries}))\n"
+        return f"optim_wrapper = dict(clip_grad={clip_source(data)})\n"
+
+
+def clip_source(data: dict[str, Any] | None) -> str:
+    """Return the arguments of a clip as Python source."""
+    if data is None:
+        return "None"
+    sources = {key: "float('inf')" if value == float("inf") else repr(value) for key, value in data.items()}
+    return f"dict({', '.join(f'{key}={source}' for key, source in sources.items())})"
