@@ -121,8 +121,9 @@ def may_be_python_configuration(path: Path) -> bool:
     """Return whether Python source may be a trainer's configuration, such as mmengine's."""
     text = path.read_text(encoding="utf-8", errors="replace")
     own = [each for each in FORMATS.values() if "python" in each.kinds and not isinstance(each, PythonFormat)]
-    keys = [keys[-1] for trainer in own for keys in (*trainer.own_keys, *trainer.inheritance.keys)]
-    return any(key in text for key in [*keys, "read_base"])
+    own_keys = [keys[-1] for trainer in own for keys in trainer.own_keys]
+    base_keys = [key for trainer in own for key in trainer.inheritance.keys]
+    return any(key in text for key in [*own_keys, *base_keys, "read_base"])
 
 
 def line(path: Path, keys: Sequence[Key]) -> int:
