@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def test_every_command_that_prints_a_format_calls_it_format() -> None:
         if "--format" in action.option_strings
     }
     assert formats.keys() >= {"compare", "explain", "port", "verify"}
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `--format (\w+)` \|", page, re.MULTILINE) == list(FORMATS)
     for name, choices in formats.items():
         assert set(choices or ()) <= set(FORMATS)
         shown = COMMANDS[name].format_help()
