@@ -23,7 +23,6 @@ def test_it_prints_versions_and_imports_no_framework(tmp_path: Path) -> None:
         (tmp_path / f"{package}-9.8.7.dist-info").mkdir()
         text = f"Metadata-Version: 2.1\nName: {package}\nVersion: 9.8.7\n"
         (tmp_path / f"{package}-9.8.7.dist-info" / "METADATA").write_text(text)
-    (tmp_path / "mlx").mkdir()  # a directory of another project
     path = os.pathsep.join([str(tmp_path), str(Path(unified_clip.__file__).parents[1])])
     environment = {**os.environ, "PYTHONPATH": path, "UNIFIED_CLIP_NATIVE": "0"}
     printed = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=True)
@@ -36,14 +35,15 @@ def test_it_prints_versions_and_imports_no_framework(tmp_path: Path) -> None:
     assert re.match(r"\d+\.\d+", lines["numpy"])
 
 
-def test_a_package_without_metadata_and_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        _versions, "PACKAGES", {"json": ("no-such-package",), "no_such_module": (), "numpy": ("numpy",)}
-    )
-    *_, first, second, third = _versions.lines()
-    assert first.split(maxsplit=1) == ["json", "installed, in an unknown version"]
-    assert second.split(maxsplit=1) == ["no_such_module", "not installed"]
-    assert third.split()[0] == "numpy"
+def test_a_package_without_metadata_a_directory_and_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_directory").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = {"json": ("no-such-package",), "a_directory": (), "no_such_module": (), "numpy": ("numpy",)}
+    monkeypatch.setattr(_versions, "PACKAGES", packages)
+    *_, known, directory, missing, numpy = (line.split(maxsplit=1)[1] for line in _versions.lines())
+    assert known == "installed, in an unknown version"
+    assert directory == missing == "not installed"
+    assert re.match(r"\d+\.\d+", numpy)
 
 
 def test_the_compiled_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,18 @@ def test_a_wrong_file_is_one_error_and_nothing_is_written(
     assert contents(directory) == before
 
 
+@pytest.mark.parametrize("command", ["explain {}", "config import {}", "config export {} --to hf"])
+@pytest.mark.parametrize(("file", "reason"), [("directory", "Is a directory"), ("damaged.py", "byte 0 is not UTF-8")])
+def test_a_file_that_cannot_be_read_is_not_one_of_an_unknown_format(
+    command: str, file: str, reason: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("damaged.py").write_bytes(b"\xff\xfe")
+    assert cli.main(command.format(file).split()) == 2
+    error = capsys.readouterr().err
+    assert "error UC101: " in error
+    assert reason in error
+
+
 def test_every_command_that_reads_a_file_is_among_them() -> None:
     others = {"bench", "completion", "help", "config"}
     assert {name for name, _ in subcommands(cli._parser())} - others == {
