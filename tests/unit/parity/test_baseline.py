@@ -17,6 +17,7 @@ from support.parity.reports import clip_result, known, native, one_case, report
 from unified_clip import cli
 from unified_clip.parity.report import baseline, build
 from unified_clip.parity.results import (
+    SCHEMA,
     Change,
     FrameworkResult,
     KnownDifferenceResult,
@@ -350,3 +351,15 @@ def test_the_command_refuses_what_is_no_baseline_before_it_runs(
     assert run("out", "--baseline", "old.json") == 2
     assert "unified-clip: error UC302: The baseline old.json has schema 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_report_that_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
+    """A key that was added since needs a default: stored reports do not have it."""
+    stored = Path(__file__).parents[2] / "data" / "parity" / "report_schema_2.json"
+    assert json.loads(stored.read_text())["schema"] == SCHEMA, "store a report of the new schema beside this one"
+    old = baseline.read(stored, ["worked example: global_norm()"], ["numpy"])
+    assert baseline.changes(old, old.model_copy(deep=True)) == []
+    (case,) = old.cases
+    host = case.frameworks["numpy"].host
+    assert isinstance(host, UnifiedClipResult)
+    assert host.verdict == "equal"
