@@ -13,7 +13,7 @@ from ...documents import Document, Key, PartialTable, UnreadFile
 from ...documents.inheritance.base_files import BaseFiles
 from ...documents.merge import MergeRules
 from ..python_source import parse_tree
-from .changes import reads_base
+from .changes import BASES, reads_base
 from .source import WHOLE, parse
 
 RULES = MergeRules(delete_key="_delete_", is_strict=True)
@@ -32,7 +32,7 @@ class Import(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigBases(BaseFiles):
-    key: str = "_base_"
+    key: str = BASES
     advice: str = WHOLE
     rules: MergeRules = RULES
 
@@ -78,6 +78,7 @@ class ConfigBases(BaseFiles):
             data = bases | {key: value for key, value in own.items() if key != self.key}
             return PartialTable.of(data, bases.unread) if isinstance(bases, PartialTable) else data
         own = parse(document.text, document.name, {self.key: bases})
+        own.get(self.key)  # raises if a statement changes the base files' data in another way
         return super().combine(replace(own, path=document.path), bases)
 
 

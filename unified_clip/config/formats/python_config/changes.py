@@ -6,7 +6,10 @@ import ast
 import builtins
 from collections.abc import Set
 
-ROOTS = {"optim_wrapper", "optimizer_config", "_base_"}
+BASES = "_base_"
+"""The name of the paths of base files. In a file that is merged, it stands for their data."""
+
+ROOTS = {"optim_wrapper", "optimizer_config", BASES}
 """The names whose values decide about clipping."""
 
 WRITERS = frozenset({"globals", "locals", "vars", "exec"})
@@ -82,10 +85,16 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names that are used, bound or imported in a node, without builtins."""
+    """Return the names that are used, bound or imported in a node, without builtins.
+
+    A key of the base files that does not decide about clipping, such as `_base_.train_pipeline`, does not count.
+    """
     names: set[str] = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name) and not _is_builtin(inner):
+    nodes = list(ast.walk(node))
+    irrelevant = [inner.value for inner in nodes if isinstance(inner, ast.Attribute) and inner.attr not in ROOTS]
+    other_keys = {id(inner) for inner in irrelevant if isinstance(inner, ast.Name) and inner.id == BASES}
+    for inner in nodes:
+        if isinstance(inner, ast.Name) and not _is_builtin(inner) and id(inner) not in other_keys:
             names.add(inner.id)
         elif isinstance(inner, ast.alias):
             names.add(inner.asname or inner.name.partition(".")[0])

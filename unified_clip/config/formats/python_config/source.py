@@ -9,7 +9,7 @@ from typing import Any
 from ...._static_values import Target, UnknownValueError, evaluate
 from ...documents import Document, Key, Unknown
 from ..python_source import parse_tree
-from .changes import assigned_names, reads_base, unread_statements
+from .changes import BASES, ROOTS, assigned_names, reads_base, unread_statements
 
 WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump()."
 
@@ -33,6 +33,7 @@ class _Reader:
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
+        self.has_bases = BASES in names
         self.data: dict[str, Any] = {}
         self.places: dict[tuple[Key, ...], int] = {}
         self.understood: set[ast.stmt] = set()
@@ -43,9 +44,9 @@ class _Reader:
 
     def read(self, statement: ast.stmt) -> None:
         if reads_base(statement):
-            self.set("_base_", Unknown(ast.unparse(statement.body), WHOLE), statement.lineno)  # type: ignore[attr-defined]
+            self.set(BASES, Unknown(ast.unparse(statement.body), WHOLE), statement.lineno)  # type: ignore[attr-defined]
         for name in assigned_names(statement):
-            if name == "_base_" and name in self.names:  # the data of the base files
+            if name == BASES and self.has_bases:
                 continue
             self.set(name, self.value(statement.value, (name,)), statement.lineno)  # type: ignore[attr-defined]
         match statement:
@@ -57,6 +58,8 @@ class _Reader:
                 self._insert(statement, target, {key: value})
             case ast.Assign(targets=[ast.Attribute(value=target, attr=key)], value=value):
                 self._insert(statement, target, {key: value})
+            case ast.Delete(targets=[ast.Attribute(value=target, attr=key)]):
+                self._delete(statement, _path(target), key)
 
     def _update(self, statement: ast.stmt, target: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]) -> None:
         """Read `name.update(key=value)` and `name.update(dict(key=value))`."""
@@ -71,14 +74,28 @@ class _Reader:
         """Add entries to a dict that the target names. If it names no known dict, the statement is not understood."""
         path = _path(target)
         table = self._named(path)
-        if not isinstance(table, dict) or not path:
-            return
-        for key, value in entries.items():
-            table[key] = self.value(value, (*path, key))
-            self.places[*path, key] = value.lineno
-        if path[0] not in self.data:  # a name of another file
-            self.data[path[0]] = self.names[path[0]]
-        self.understood.add(statement)
+        if all(self._is_irrelevant((*path, key)) for key in entries):
+            self.understood.add(statement)
+        elif isinstance(table, dict) and path:
+            keys = path[1:] if path[0] == BASES else path
+            for key, value in entries.items():
+                table[key] = self.value(value, (*keys, key))
+                self.places[*keys, key] = value.lineno
+            if path[0] not in self.data and path[0] != BASES:  # a name of another file
+                self.data[path[0]] = self.names[path[0]]
+            self.understood.add(statement)
+
+    def _delete(self, statement: ast.stmt, path: tuple[str, ...], key: str) -> None:
+        """Read `del _base_.name.key`."""
+        table = self._named(path)
+        if path and (self._is_irrelevant((*path, key)) or (isinstance(table, dict) and key in table)):
+            self.understood.add(statement)
+            if isinstance(table, dict):
+                table.pop(key, None)
+
+    def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
+        """Return whether a path is in base files that are not read yet, or does not decide about clipping there."""
+        return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
         """Return the value of an expression, or an `Unknown`. Add the lines of a dict's keys to the places."""
