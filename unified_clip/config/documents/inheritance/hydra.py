@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ....errors import ConfigError
 from .. import interpolation
 from ..document import Document, Layer
 from ..keys import Key
@@ -78,15 +77,16 @@ class _Composition:
         group = path.parent.relative_to(root).as_posix().removeprefix(".")
         main = _Node(document, root, group, _absolute(package_header(document.text) or GLOBAL))
         parts = self._expand(main, ())
-        data: Any = self._unread(document) or {}
+        data: Any = self._unread(main) or {}
         layers = []
         for part, package in parts:
             own = part if isinstance(part, UnreadFile) else _own_keys(part)
             data = _merge(data, own, package)
             layers += [] if isinstance(part, UnreadFile) else [Layer(part, package)]
-        return replace(document, data=RULES.merge(data, {}), layers=tuple(layers))
+        data = RULES.merge(data, {}) if isinstance(data, UnreadFile) else data
+        return replace(document, data=data, layers=tuple(layers))
 
-    def _unread(self, document: Document) -> UnreadFile | None:
+    def _unread(self, main: _Node) -> UnreadFile | None:
         """Return what stands for the rest of the configuration if the file is only part of one."""
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
@@ -96,8 +96,9 @@ class _Composition:
                 ["defaults", entry.index],
                 "this entry changes a choice of another file, which Hydra merges with this one.",
             )
-        if _is_part(document):
-            return self.files.unread(document, [], "the file is part of a configuration that Hydra composes.")
+        is_in_group = main.group and package_header(main.document.text) is not None
+        if is_in_group or _is_part(main.document):
+            return self.files.unread(main.document, [], "the file is part of a configuration that Hydra composes.")
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
@@ -179,9 +180,9 @@ def _root(folder: Path, entries: Sequence[Default]) -> Path:
     return next((each for each in folders if any((each / group).is_dir() for group in groups)), folder)
 
 
-def _own_keys(document: Document) -> dict[str, Any]:
+def _own_keys(document: Document) -> Any:
     if not isinstance(document.data, dict):
-        raise ConfigError(f"{document.name}: it contains no keys, but it is part of a configuration. Add some.")
+        return document.data
     return {key: value for key, value in document.data.items() if key not in ("defaults", "hydra")}
 
 

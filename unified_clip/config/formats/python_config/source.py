@@ -74,13 +74,13 @@ class _Reader:
         """Add entries to a dict that the target names. If it names no known dict, the statement is not understood."""
         path = _path(target)
         table = self._named(path)
+        keys = path[1:] if path[:1] == (BASES,) else path
+        self.places.update({(*keys, key): value.lineno for key, value in entries.items() if path})
         if all(self._is_irrelevant((*path, key)) for key in entries):
             self.understood.add(statement)
         elif isinstance(table, dict) and path:
-            keys = path[1:] if path[0] == BASES else path
             for key, value in entries.items():
                 table[key] = self.value(value, (*keys, key))
-                self.places[*keys, key] = value.lineno
             if path[0] not in self.data and path[0] != BASES:  # a name of another file
                 self.data[path[0]] = self.names[path[0]]
             self.understood.add(statement)

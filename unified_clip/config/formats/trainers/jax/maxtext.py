@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 from packaging.version import Version
 
 from ....documents import Document
@@ -11,13 +14,22 @@ from ...base import Format, FormatKey, Imported, default_note, imported_key, pat
 KEY = "gradient_clipping_threshold"
 
 
+@dataclass(frozen=True)
+class MaxTextBases(BaseFiles):
+    def path(self, text: str, folder: Path) -> Path | str:
+        """Return the path of a base file. If the file's folder does not have it, MaxText's own `configs` folder may."""
+        path = super().path(text, folder)
+        own = [parent / text for parent in folder.resolve().parents if parent.name == "configs"]
+        return next((each for each in own if each.is_file()), path) if not Path(path).is_file() else path
+
+
 class MaxText(Format):
     name, title = "maxtext", "MaxText"
     kinds = ("yaml",)
     source = "src/maxtext/configs/base.yml, configs/types.py, configs/pyconfig.py, utils/maxtext_utils.py"
     newest = "2025.8.22"
     own_keys = paths(f"{KEY} base_config base_emb_dim base_num_decoder_layers ici_fsdp_parallelism")
-    inheritance = BaseFiles("base_config", f"Add that file, or set {KEY}.", defaults="base.yml")
+    inheritance = MaxTextBases("base_config", f"Add that file, or set {KEY}.", defaults="base.yml")
     clip_keys = paths(KEY)
     vocabulary = words("""
         base_output_directory per_device_batch_size dataset_path dataset_type model_name run_name steps hardware
