@@ -18,9 +18,9 @@ from . import source_files, trainer_files
 from .clip_use import ClipUse, Found
 from .judge import Judge, headline, shown
 from .model import CheckReport, Counts, Finding
+from .trainer_files import PYTHON, SHELL
 
-PYTHON = ".py"
-SUFFIXES = (*KINDS, PYTHON, trainer_files.SHELL)
+SUFFIXES = (*KINDS, PYTHON, SHELL)
 MAX_BYTES = 1 << 20
 """Larger files are data, and not read. The report says so."""
 
@@ -113,8 +113,8 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         uses: list[ClipUse] = []
         if problem := _unreadable(path):
             found.unread.append(f"{shown(path)} was not read: {problem}.")
-        elif path.suffix != PYTHON or trainer_files.may_be_python_configuration(path):
-            uses = trainer_files.read(path, _format(rules, path, root))
+        elif (format_ := _format(rules, path, root)) or trainer_files.may_be_configuration(path):
+            uses = trainer_files.read(path, format_)
             found.trainers += bool(uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
             found.notes += [f"{shown(path)} sets no clip: {use.set_elsewhere}" for use in uses if use.set_elsewhere]

@@ -9,15 +9,18 @@ from pathlib import Path
 
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS, Document, Key, dotted, format_value
-from ..config.formats import FORMATS, convert, placement
-from ..config.formats.base import OwnFormat, SetElsewhereError
+from ..config.formats import Format, convert, placement
+from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
 from ..config.formats.trainers.torch.megatron import Megatron
 from ..errors import ConfigError
 from .clip_use import ClipUse
 
-SHELL = ".sh"
+SHELL, PYTHON = ".sh", ".py"
+PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTILINE)
+"""Matches Python source that may be a trainer's configuration."""
+
 CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 LINE = re.compile(r", line (\d+)")
 
@@ -56,10 +59,11 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 def _candidates(path: Path) -> list[Candidate]:
     if path.suffix.lower() in KINDS:
         return [(trainer, each) for trainer, each in convert.recognising(path) if trainer or _is_own(each)]
+    kind = "args" if path.suffix == SHELL else "python"
     return [
         (trainer, document)
         for trainer, document in convert.recognising(path)
-        if isinstance(trainer, OwnFormat) and not isinstance(trainer, PythonFormat)
+        if trainer and kind in trainer.kinds and not isinstance(trainer, PythonFormat) and _shows_own_key(trainer, path)
     ]
 
 
@@ -102,7 +106,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     if not _has_clip_word(path) or (path.suffix.lower() not in KINDS and path.suffix != SHELL):
         return []
     if path.suffix == SHELL:
-        document = Megatron().parse(path.read_text(encoding="utf-8", errors="replace"), path.name)
+        document = Megatron().parse(_text(path), path.name)
     else:
         document = convert.named(path, convert.UNIFIED_CLIP)[1]
     why = ON_A_COMMAND_LINE if path.suffix == SHELL else NO_FORMAT
@@ -114,16 +118,22 @@ def _unrecognised(path: Path) -> list[ClipUse]:
 
 
 def _has_clip_word(path: Path) -> bool:
-    return CLIP_WORD.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+    return CLIP_WORD.search(_text(path)) is not None
 
 
-def may_be_python_configuration(path: Path) -> bool:
-    """Return whether Python source may be a trainer's configuration, such as mmengine's."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    own = [each for each in FORMATS.values() if "python" in each.kinds and not isinstance(each, PythonFormat)]
-    own_keys = [keys[-1] for trainer in own for keys in trainer.own_keys]
-    base_keys = [key for trainer in own for key in trainer.inheritance.keys]
-    return any(key in text for key in [*own_keys, *base_keys, "read_base"])
+def may_be_configuration(path: Path) -> bool:
+    """Return whether a file may be a trainer's configuration. Of Python files, those such as mmengine's are."""
+    return path.suffix != PYTHON or PYTHON_CONFIGURATION.search(_text(path)) is not None
+
+
+def _shows_own_key(trainer: Format, path: Path) -> bool:
+    """Return whether a file has a key that shows its format. Code whose effect is unknown may set every key."""
+    keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
+    return not trainer.own_keys or any(key in _text(path) for key in keys)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def line(path: Path, keys: Sequence[Key]) -> int:

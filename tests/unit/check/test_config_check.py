@@ -151,10 +151,10 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
 
 
 def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
-    library = (
-        "import sys\n\n__all__ = [name for name in globals() if name != 'task']\n\n\nclass Data:\n    dataset = 1\n"
-    )
+    library = "optimizer = make()\n__all__ = [name for name in globals()]\n\n\nclass Data:\n    dataset = 1\n"
     assert check({"a.py": library, "b.py": TORCH % "1.0"}).counts.trainers == 0
+    parser = "optim_wrapper = None\n\n\ndef add(group):\n    group.add_argument('--clip-grad', default=5.0)\n"
+    assert one(check({"a.py": parser}, WANTED, "a.py")).clip.startswith("mmengine"), "and not Megatron-LM's options"
 
 
 # -- what is unknown

@@ -47,7 +47,7 @@ class HuggingFace(Format):
         "max_grad_norm: 0"
     )
     own_keys = paths("""
-        accelerator_config activation_checkpointing dataloader_pin_memory ddp_find_unused_parameters deepspeed
+        accelerator_config dataloader_pin_memory ddp_find_unused_parameters deepspeed
         eval_strategy fsdp_transformer_layer_cls_to_wrap gradient_checkpointing push_to_hub tf32 torch_compile
     """)
     inheritance = NamedFile(("deepspeed",), "Add the file, or write its content in its place.")
