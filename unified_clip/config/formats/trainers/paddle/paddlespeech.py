@@ -9,7 +9,18 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, imported_key, paths, rejected_key, words
+from ...base import (
+    AS_PADDLE,
+    SEVERAL_OPTIMIZERS,
+    Format,
+    FormatKey,
+    Imported,
+    Zero,
+    imported_key,
+    paths,
+    rejected_key,
+    words,
+)
 
 SPEECH, SIMPLE, TTS = ("global_grad_clip",), ("grad_clip",), ("optimizer", "max_grad_norm")
 KALDI = ("optim_conf", "global_grad_clip")
@@ -31,6 +42,7 @@ class PaddleSpeech(Format):
         "paddlespeech/s2t/exps, paddlespeech/t2s/exps, paddlespeech/t2s/training/optimizer.py, paddlespeech/kws/exps"
     )
     newest = "1.5.0"
+    instead = AS_PADDLE
     own_keys = paths(
         "global_grad_clip ds_grad_norm generator_scheduler_params.learning_rate vocab_filepath spm_model_prefix"
     )
