@@ -123,10 +123,9 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         else:
             advance(1)
     _leave_out_bases(found)
-    uses, unreadable = source_files.read(sources, advance)
+    uses = source_files.read(sources, advance)
     found.sources = len({use.path for use in uses})
     found.uses += uses
-    found.unread += [f"{shown(file.path)} was not read: {file.reason}" for file in unreadable]
     return found
 
 

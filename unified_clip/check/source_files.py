@@ -13,7 +13,7 @@ from ..config.clip_config import ClipConfig
 from ..config.formats.python_source import Source
 from ..errors import ConfigError
 from ..port.catalog import clip_function, clip_functions, positional_parameters
-from ..port.clip_site import ClipSite, UnreadableFile
+from ..port.clip_site import ClipSite, PortedFile, UnreadableFile
 from ..port.source_files import port_all
 from .clip_use import ClipUse
 
@@ -26,27 +26,42 @@ LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 OFF = "argument.leave_off"
 """The rule of `port` for a trainer's argument that switches clipping off."""
 
+LINE = re.compile(r"^Line (\d+)")
+
 ADVICE = re.compile(r"^Port |by hand")
 """Matches sentences in a reason of `port` that advise how to port."""
 
-NO_MEANING = "What this clip does cannot be inferred."
+PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
+"""Matches an expression that yields the parameters of a model, or their groups."""
+
+NO_MEANING = (
+    "What this clip does cannot be inferred: the function is not called here, or an argument is only known at run time."
+)
 
 
-def read(paths: list[Path], advance: Any = lambda count: None) -> tuple[list[ClipUse], list[UnreadableFile]]:
-    """Return (clips in these Python files, files that cannot be read)."""
+def read(paths: list[Path], advance: Any = lambda count: None) -> list[ClipUse]:
+    """Return the clips in these Python files. A file that has a clip's name and is not valid Python is unknown."""
     ported, unreadable = port_all(paths, "drop-in", advance=advance)
     uses: list[ClipUse | None] = []
     own_uses = {path: _own_uses(path) for path in paths}
     for file in ported:
-        uses += [_native(file.path, site, bool(own_uses[file.path])) for site in file.sites]
-    uses += itertools.chain.from_iterable(own_uses.values())
-    return [use for use in uses if use is not None], unreadable
+        loops = _loops(file)
+        uses += [_native(file.path, site, bool(own_uses[file.path]), loops) for site in file.sites]
+    uses += itertools.chain.from_iterable(own_uses[file.path] for file in ported)
+    uses += [_unreadable(file) for file in unreadable]
+    return [use for use in uses if use is not None]
 
 
-def _native(path: Path, site: ClipSite, is_replaced: bool) -> ClipUse | None:
+def _unreadable(file: UnreadableFile) -> ClipUse:
+    line = LINE.search(file.reason)
+    return ClipUse(file.path, int(line[1]) if line else 1, 1, "Python source", why_unknown=file.reason)
+
+
+def _native(path: Path, site: ClipSite, is_replaced: bool, loops: dict[tuple[int, int], str]) -> ClipUse | None:
     """Return a framework's own clip. None: it only measures a norm, clamps no gradient, or is switched off.
 
     is_replaced: Whether the file clips by unified_clip, for which trainers' own clips are switched off.
+    loops: By the place of a call in a loop over parameters, why its effect is unknown.
     """
     function = clip_function(site.name)
     package = "keras" if ".keras." in site.name else site.name.partition(".")[0]
@@ -56,11 +71,45 @@ def _native(path: Path, site: ClipSite, is_replaced: bool) -> ClipUse | None:
     if function is not None and function.replacement in MEASURES:
         return None
     if site.meaning is None:
-        reasons = [reason for reason in site.reason.split(". ") if not ADVICE.search(reason)]
+        reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else NO_MEANING)
     if site.meaning.threshold:
         return use(why_unknown=f"Its threshold, {site.meaning.threshold}, is only known at run time.")
+    if site.meaning.config.rule == "global_norm" and (why := loops.get((site.line, site.column))):
+        return use(why_unknown=why)
     return use(site.meaning.config)
+
+
+def _loops(file: PortedFile) -> dict[tuple[int, int], str]:
+    """Return, by the place of a call in a loop over parameters, why its effect is unknown."""
+    if not file.sites:
+        return {}
+    text = file.before.decode("utf-8", "replace")
+    try:
+        source = Source(text, file.path.name)
+    except ConfigError:
+        return {}
+    calls = {(node.lineno, node.col_offset + 1): node for node in source.nodes if isinstance(node, ast.Call)}
+    return {place: why for place, call in calls.items() if (why := _loop(source, call))}
+
+
+def _loop(source: Source, call: ast.Call) -> str:
+    """Return why the effect of a call in a loop over parameters is unknown; '' for a call outside such a loop.
+
+    A call that clips the loop's own variable computes a norm of its own in each iteration.
+    """
+    tensors = call.args[0] if call.args else next((each.value for each in call.keywords), call)
+    names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
+    node: ast.AST = call
+    while not isinstance(node, ast.Module | ast.FunctionDef):
+        node = source.parents[node]
+        loops = getattr(node, "generators", [node] if isinstance(node, ast.For) else [])
+        for loop in loops:
+            targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
+            over = ast.unparse(loop.iter)
+            if targets & names and PARAMETERS.search(over):
+                return f"It is in a loop over {over}: each iteration clips by a norm of its own."
+    return ""
 
 
 # -- unified_clip's own functions
@@ -95,7 +144,7 @@ def _own_uses(path: Path) -> list[ClipUse]:
         used = list(source.named(PACKAGE))
     except ConfigError as error:
         return [ClipUse(path, 1, 1, PACKAGE, why_unknown=str(error), package=PACKAGE)]
-    uses = (_own(source, path, name, node) for name, node in used if isinstance(source.parents[node], ast.Call))
+    uses = (_own(source, path, name, node) for name, node in used)
     return [use for use in uses if use is not None]
 
 
@@ -105,14 +154,17 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     last = name.rpartition(".")[2]
     use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{PACKAGE}.{name}", package=name.partition(".")[0])
     if not isinstance(call, ast.Call) or call.func is not node:
-        return None
+        is_passed_on = isinstance(call, ast.Assign) or (isinstance(call, ast.Call) and node in call.args)
+        return use(why_unknown=NO_MEANING) if is_passed_on and last.islower() and last in _own_functions() else None
     try:
         if name == "ClipConfig":
             return use(ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data))
         if name in LOADERS:
             return use(ClipConfig.import_from(_file(source, path, call)))
         if last in _own_functions():
-            return use(_config(source, call, last))
+            config = _config(source, call, last)
+            why = _loop(source, call) if config.rule == "global_norm" else ""
+            return use(why_unknown=why) if why else use(config)
     except ConfigError as error:
         return use(why_unknown=str(error))
     return None
@@ -138,6 +190,8 @@ def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
     settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
     if "norm_type" in passed:
         settings["norm_type"] = source.constant(passed["norm_type"])
+    if "error_if_nonfinite" in passed and source.constant(passed["error_if_nonfinite"]):
+        settings["nonfinite"] = "raise"
     if len(limits) == 2 and limits[0] != -limits[1]:
         settings["max"], settings["min"] = limits
     else:

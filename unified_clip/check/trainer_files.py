@@ -51,7 +51,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
         names = [use.format for use in uses]
-        advice = f'Name one in the table check.formats of the clip configuration, as "{path.name}" = "{names[0]}".'
+        advice = f'Name one in the table check.formats of the clip configuration, as "**/{path.name}" = "{names[0]}".'
         return [_unknown(path, "configuration", f"The file may be of the formats {' or '.join(names)}. {advice}")]
     return uses[:1]
 
@@ -133,7 +133,8 @@ def _shows_own_key(trainer: Format, path: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return text.replace("\0", "")  # of UTF-16, which is not supported, this leaves the words
 
 
 def line(path: Path, keys: Sequence[Key]) -> int:

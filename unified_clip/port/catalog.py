@@ -147,6 +147,8 @@ class Setting:
     in_dict: bool = False
     rule: str = ""
     family: str = ""
+    rule_keyword: str = ""
+    rules: Mapping[str, str] = field(default_factory=dict)
     lines: Sequence[str] = ()
 
 

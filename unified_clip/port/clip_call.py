@@ -71,6 +71,9 @@ class FoundClip:
 
     setting: Setting | None = None
 
+    limit: cst.BaseExpression | None = None
+    """For a trainer's argument: the expression of its value, or of its default. None if it is set elsewhere."""
+
     @property
     def kind(self) -> str:
         """The kind of the clip function; '' if the clip is not a function or class of the catalog."""

@@ -6,7 +6,6 @@ from typing import cast
 
 import libcst as cst
 
-from . import trainer_arguments
 from .catalog import KERAS_RULES, clip_function
 from .clip_call import Arguments, FoundClip, entry_of
 from .clip_site import Target
@@ -23,7 +22,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     """Return the lines of code to write instead of a flagged clip; [] if there is no suggestion."""
     if clip.setting is not None:
-        value = trainer_arguments.limit(clip)
+        value = clip.limit
         code = module.code(value) if value is not None else clip.setting.default or "threshold"
         return [line.format(limit=code) for line in clip.setting.lines]
     rule, _, values = rule_of(module, clip)

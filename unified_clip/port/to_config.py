@@ -30,10 +30,7 @@ class UnsureError(Exception):
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
     """Return (rule, family, limits) of a clip. The rule is '' if no configuration has the same effect."""
     if clip.setting is not None:
-        limit = trainer_arguments.limit(clip)
-        if limit is None and clip.setting.default and isinstance(clip.node, cst.Name | cst.Attribute):
-            limit = cst.parse_expression(clip.setting.default)
-        return clip.setting.rule, clip.setting.family, [limit]
+        return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
     if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
         return *_keras_rule(module, clip, keyword_of(clip.node)), [clip.node.value]
     return clip.function.rule, clip.function.family, clip.limits
@@ -70,6 +67,10 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
         settings["norm_type"] = math.inf if module.code(order) in ("'inf'", '"inf"') else module.number(order)
         if settings["norm_type"] is None:
             return None
+    if (raises := clip.passed_as("error_if_nonfinite")) is not None and module.code(raises) != "False":
+        if module.code(raises) != "True":
+            return None
+        settings["nonfinite"] = "raise"
     passed = [limit for limit in limits if limit is not None]
     numbers = [module.number(limit) for limit in passed]
     unknown = ""

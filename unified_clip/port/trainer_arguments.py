@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from .catalog import ENGINE_METHODS, Setting, setting_of, settings
-from .clip_call import Entry, FoundClip, Imports
+from .clip_call import Entry, FoundClip, Imports, entry_of
 from .source.module import SELF, Module
 from .source.syntax_tree import is_name, keywords_of, method_of
 
@@ -25,14 +25,20 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         is_known = known is not None and known.keyword == keyword
         setting = known if is_known else _setting(imports, keyword, argument.value)
         if setting is not None and not _is_own_function(module, call):
-            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=setting.why_not, setting=setting)
+            yield FoundClip(
+                argument, f"{name or '?'}({keyword}=)", call=call, why_not=setting.why_not, setting=setting,
+                limit=argument.value,
+            )  # fmt: skip
     if known is None or known.keyword in passed:
         yield from _parsed(module, call)
     elif name in known.elsewhere or name not in known.classes or any(argument.star for argument in call.args):
         yield _with_unknown_value(call.func, name, known, call)
     elif known.default:
         why_not = f"{known.keyword}= is not passed, so its default of {known.default} applies. {known.why_not}"
-        yield FoundClip(call.func, f"{name}({known.keyword}=)", call=call, why_not=why_not, setting=known)
+        yield FoundClip(
+            call.func, f"{name}({known.keyword}=)", call=call, why_not=why_not, setting=known,
+            limit=cst.parse_expression(known.default),
+        )  # fmt: skip
 
 
 def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
@@ -77,17 +83,29 @@ def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0 or {"grad_clip": 1.0}."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
-        yield FoundClip(entry.node, entry.name, why_not=setting.why_not, setting=setting)
+        yield FoundClip(entry.node, entry.name, why_not=setting.why_not, setting=setting, limit=entry.value)
 
 
-def limit(clip: FoundClip) -> cst.BaseExpression | None:
-    """Return the expression of a clip's limit; None if it is not in the file."""
-    return clip.node.value if isinstance(clip.node, cst.Arg | cst.DictElement) else None
+def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
+    """Return the rule of a trainer's clip; '' if an argument that is not in the file may choose another."""
+    if not setting.rule_keyword:
+        return setting.rule
+    if clip.call is not None:
+        passed = {keyword: argument.value for keyword, argument in keywords_of(clip.call).items()}
+        is_complete = not any(argument.star for argument in clip.call.args)
+    else:
+        entries = [entry_of(module, node) for node in module.nodes]
+        passed = {entry.keyword: entry.value for entry in entries if entry is not None}
+        is_complete = False
+    if (chosen := passed.get(setting.rule_keyword)) is not None:
+        code = module.code(chosen)
+        return setting.rule if code == "None" else setting.rules.get(code.strip("\"'"), "")
+    return setting.rule if is_complete or setting.rule_keyword not in module.tree.code else ""
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
     """Return whether the limit of a clip is None or 0. Both values switch clipping off."""
-    value = limit(clip)
+    value = clip.limit
     return value is not None and (module.code(value) == "None" or module.number(value) == 0)
 
 

@@ -121,6 +121,80 @@ def test_a_threshold_known_at_run_time_only_is_unknown(check: Check) -> None:
     assert finding.does == "Its threshold, args.max_norm, is only known at run time."
 
 
+LOOPS = [
+    "for p in model.parameters():\n    {}(p, 1.0)\n",
+    "for p in model.parameters():\n    {}([p], max_norm=1.0)\n",
+    "for _, p in model.named_parameters():\n    {}(parameters=p, max_norm=1.0)\n",
+    "for group in optimizer.param_groups:\n    {}(group['params'], 1.0)\n",
+    "[{}(p, 1.0) for p in model.parameters()]\n",
+]
+ALIKE = [
+    "for _ in range(3):\n    {}(model.parameters(), 1.0)\n",
+    "for net in (gan.generator, gan.critic):\n    {}(net.parameters(), 1.0)\n",
+    "for p in model.parameters():\n    p.grad.mul_(2)\n{}(model.parameters(), 1.0)\n",
+]
+FUNCTIONS = ["import torch\n\ntorch.nn.utils.clip_grad_norm_", "import unified_clip as uc\n\nuc.clip_grad_norm_"]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_call_in_a_loop_over_parameters_clips_by_another_norm(check: Check, function: str) -> None:
+    imports, name = function.split("\n\n")
+    for index, loop in enumerate(LOOPS):
+        finding = one(check({"a.py": f"{imports}\n\n{loop.format(name)}"}))
+        assert (finding.kind, finding.line) == ("unknown", 3 if index == len(LOOPS) - 1 else 4)
+        assert finding.does.startswith("It is in a loop over ")
+    for loop in ALIKE:
+        assert check({"a.py": f"{imports}\n\n{loop.format(name)}"}).findings == []
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_error_for_a_norm_that_is_not_finite_is_compared(check: Check, function: str) -> None:
+    raising = {"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=True)\n"}
+    (difference,) = one(check(raising)).differences
+    assert difference.about == "a norm that is not finite"
+    assert check(raising, WANTED + 'nonfinite = "raise"\n').findings == []
+    assert check({"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=False)\n"}).findings == []
+    unknown = one(check({"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=args.strict)\n"}))
+    assert unknown.kind == "unknown"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_that_is_passed_on_is_unknown(check: Check, function: str) -> None:
+    imports, name = function.split("\n\n")
+    for use in (f"clip = {name}\n", f"clip = functools.partial({name}, max_norm=5.0)\n"):
+        finding = one(check({"a.py": f"import functools\n{imports}\n{use}"}))
+        assert (finding.kind, finding.line) == ("unknown", 3)
+        assert "the function is not called here" in finding.does
+
+
+HF = "from transformers import HfArgumentParser, TrainingArguments\n\n"
+LIGHTNING = "import lightning as L\n\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        (HF + "args = TrainingArguments('out')\nargs.max_grad_norm = 5.0\n", "drift"),
+        (HF + "settings['max_grad_norm'] = 5.0\n", "drift"),
+        (HF + "args = TrainingArguments(**settings)\n", "unknown"),
+        (HF + "parser = HfArgumentParser((TrainingArguments,))\n", "unknown"),
+        (HF + "class Arguments(TrainingArguments):\n    max_grad_norm: float = 5.0\n", "unknown"),
+        (LIGHTNING + "L.Trainer(gradient_clip_val=1.0, gradient_clip_algorithm='value')\n", "drift"),
+        (LIGHTNING + "L.Trainer(gradient_clip_val=1.0, gradient_clip_algorithm=args.by)\n", "unknown"),
+        (LIGHTNING + "{'gradient_clip_val': 1.0, 'gradient_clip_algorithm': 'value'}\n", "drift"),
+    ],
+)
+def test_a_trainers_argument_is_not_taken_for_its_default(check: Check, source: str, kind: str) -> None:
+    assert one(check({"a.py": source})).kind == kind
+
+
+def test_trainers_arguments_that_agree_are_not_reported(check: Check) -> None:
+    source = HF + "args = TrainingArguments('out')\nargs.max_grad_norm = 1.0\n"
+    lightning = "L.Trainer(gradient_clip_val=1.0)\nL.Trainer(gradient_clip_val=1, gradient_clip_algorithm='norm')\n"
+    report = check({"a.py": source, "b.py": LIGHTNING + lightning})
+    assert (report.findings, report.counts.clips) == ([], 4)
+
+
 def test_a_trainer_that_is_switched_off_in_source_differs(check: Check) -> None:
     source = "from transformers import TrainingArguments\n\nTrainingArguments('out', max_grad_norm=0)\n"
     assert one(check({"a.py": source})).kind == "drift"
@@ -200,10 +274,29 @@ def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: C
 
 def test_files_that_are_not_read_are_named(check: Check) -> None:
     large = '{"clip": "' + "x" * engine.MAX_BYTES + '"}'
-    report = check({"a.py": TORCH % "1.0", "large.json": large, "bad.py": "max_norm = (\nclip_grad_norm_"})
-    assert report.counts.unread == 2
+    report = check({"a.py": TORCH % "1.0", "large.json": large})
+    assert (report.counts.unread, report.findings) == (1, [])
     assert "large.json was not read: it is larger than 1 MiB." in report.notes
-    assert any(note.startswith("bad.py was not read: ") for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        (TORCH % "1.0" + "def (\n", 4, "Line 4 is not valid Python"),
+        (TORCH % "1.0" + "print 'done'\n", 4, "Line 4 is Python 2."),
+    ],
+)
+def test_source_that_is_not_valid_and_names_a_clip_is_unknown(check: Check, text: str, line: int, why: str) -> None:
+    finding = one(check({"a.py": TORCH % "1.0", "bad.py": text, "other.py": "def (\n"}))
+    assert (finding.kind, finding.path, finding.line) == ("unknown", "bad.py", line)
+    assert finding.does.startswith(why)
+
+
+def test_a_file_in_utf_16_is_unknown(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(DEEPSPEED % 2.0, encoding="utf-16")
+    finding = one(check({"a.py": TORCH % "1.0"}))
+    assert (finding.kind, finding.path) == ("unknown", "ds.json")
+    assert finding.does.endswith("Save the file as UTF-8.")
 
 
 def test_options_in_shell_scripts_are_read(check: Check) -> None:
