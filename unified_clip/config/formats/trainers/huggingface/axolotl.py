@@ -19,7 +19,7 @@ class Axolotl(HuggingFace):
     extends = "hf"
     instead = ""
     own_keys = paths("""
-        dataset_prepared_path sample_packing pad_to_sequence_len lora_target_linear sequence_len val_set_size
+        dataset_prepared_path sample_packing pad_to_sequence_len lora_target_linear sequence_len
         evals_per_epoch saves_per_epoch
     """)
     vocabulary = HuggingFace.vocabulary | {"base_model", "datasets", "adapter", "micro_batch_size", "num_epochs"}

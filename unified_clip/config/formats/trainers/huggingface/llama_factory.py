@@ -20,7 +20,7 @@ class LlamaFactory(HuggingFace):
     extends = "hf"
     instead = ""
     own_keys = paths("""
-        finetuning_type cutoff_len lora_target pure_bf16 use_badam use_galore use_apollo dataset_dir plot_loss
+        finetuning_type pure_bf16 use_badam use_galore use_apollo dataset_dir plot_loss
         sample_backend kernel_config dist_config
     """)
     vocabulary = HuggingFace.vocabulary | {

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document, PartialTable
 from ....schema import Settings
-from ...base import ATTACH, FormatKey, Imported, OwnFormat, imported_key, read_norm_type, words
+from ...base import ATTACH, FormatKey, Imported, OwnFormat, imported_key, paths, read_norm_type, words
 from ...python_config import source as python_config
 from ...python_config.bases import ConfigBases
 from .mmengine import CLIP_ARGUMENTS, MMCV, clip_source
@@ -28,6 +28,7 @@ class MMCV1(OwnFormat):
     extends = "mmengine"
     instead = ATTACH
     inheritance = ConfigBases()
+    own_keys = paths("lr_config checkpoint_config")
     clip_keys = (MMCV,)
     vocabulary = words("_base_ model data optimizer optimizer_config workflow log_config") | {*SCHEDULE}
     zero = "zeros"
