@@ -114,9 +114,22 @@ def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, te
 def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(write: Write) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"^a\.json: .* clip keys are in the formats hf, llama_factory and paddlenlp\. .*--from " r"hf\.$",
+        match=r"^a\.json: .* has a clip key of Hugging Face's TrainingArguments or LLaMA-Factory or PaddleNLP.*\. "
+        r".* pass --from hf or llama_factory or paddlenlp\. .* max_grad_norm \(line 1\) looks like its clip setting\.$",
     ):
         ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
+
+
+def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"wenet\. If no .*\. runner\.gradient_clipping \(line 2\) looks like .*\.$"):
+        ClipConfig.import_from(write("a.yaml", "runner:\n  gradient_clipping: 1\n"))
+
+
+def test_a_python_configuration_whose_base_files_cannot_be_merged_is_refused_with_the_reason(write: Write) -> None:
+    write("base.py", "pipeline = []\n")
+    child = "_base_ = ['base.py']\ndata = _base_.test\ndata.pipeline = _base_.pipeline\n"
+    with pytest.raises(ConfigError, match=r"^a\.py, line 3, _base_: the value of data\.pipeline = .* is only known"):
+        ClipConfig.import_from(write("a.py", child))
 
 
 def test_a_file_that_may_be_of_two_formats_is_refused_with_both(write: Write) -> None:

@@ -125,6 +125,14 @@ def test_what_no_trainer_can_say_is_refused_with_the_reason(name: str, version: 
             FORMATS[name].write(Settings.model_validate({"rule": rule, "threshold": 1.0} | beyond), Version(version))
 
 
+def test_exported_yaml_has_no_anchors() -> None:
+    clip = Settings(rule="global_norm", threshold=1.0)
+    supported = [name for name, trainer in FORMATS.items() if trainer.rules and "global_norm" in trainer.rules]
+    written = {name: convert.write(clip, name, nearest=True)[0] for name in supported}
+    assert written["verl"].count("grad_clip: 1.0") == 2
+    assert [name for name, text in written.items() if "&" in text or "*" in text] == []
+
+
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
 @pytest.mark.parametrize("rule", ["global_norm", "norm", "value"])
 @pytest.mark.parametrize("limit", [0.0, 0.5, math.inf])

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
-from ..documents import KINDS, Document
+from ..documents import KINDS, Document, dotted
 from ..documents.inheritance.alone import with_unread_bases
 from ..families import family_difference
 from ..schema import FAMILIES, Provenance, Settings
@@ -172,11 +172,17 @@ def _detect(path: Path) -> Candidate:
         return candidates[0]
     if names := _names(candidates):
         raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.", "UC103")
-    if names := _with_clip_keys(path):
-        several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-        advice = f"Its clip keys are in the formats {several}. Choose one of them, such as --from {names[0]}."
+    if error := _base_error(path):
+        raise error
+    document = _plain_document(path)
+    if document and (names := _with_clip_keys(document)):
+        titles = " or ".join(FORMATS[name].title for name in names)
+        advice = f"It has a clip key of {titles}. If it is a file of that trainer, pass --from {' or '.join(names)}."
     else:
         advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
+    if document and (keys := placement.clip_keys(document)):
+        setting = f"{dotted(keys[0][0])} (line {document.line(keys[0][0])})"
+        advice += f" If no format is your trainer's, write a clip configuration. {setting} looks like its clip setting."
     raise ConfigError(f"{path.name}: cannot infer the format. {advice}", "UC103")
 
 
@@ -228,14 +234,28 @@ def _recognises(trainer: Format, document: Document) -> bool:
     return False
 
 
-def _with_clip_keys(path: Path) -> list[str]:
+def _base_error(path: Path) -> ConfigError | None:
+    """Return the error of a configuration in Python that cannot be merged with its base files; None without error."""
+    for trainer in FORMATS.values():
+        if path.suffix.lower() not in KINDS and _may_read(trainer, path) and trainer.inheritance.keys:
+            try:
+                _compose(trainer, _parse(trainer, path, path.name))
+            except ConfigError as error:
+                return error
+    return None
+
+
+def _plain_document(path: Path) -> Document | None:
+    """Return a parsed file, without its base files; None if it is not TOML, YAML or JSON."""
+    kind = KINDS.get(path.suffix.lower())
+    return documents.parse(documents.read_text(path), kind, path.name) if kind else None
+
+
+def _with_clip_keys(document: Document) -> list[str]:
     """Return the names of the formats that have a clip key in common with a file, even if they do not recognise the
     file.
     """
-    if (kind := KINDS.get(path.suffix.lower())) is None:
-        return []
-    document = documents.parse(documents.read_text(path), kind, path.name)
-    trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds]
+    trainers = [trainer for trainer in FORMATS.values() if document.kind in trainer.kinds]
     return [trainer.name for trainer in trainers if any(document.shows(*keys) for keys in trainer.clip_keys)]
 
 

@@ -23,6 +23,9 @@ LOOKALIKE = re.compile(
 )
 """Matches the name of a clip key in any trainer, in lower case and without punctuation."""
 
+BY_CODE = "If your code clips by it, write a clip configuration with its value."
+"""Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
+
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """The last parts of keys that switch clipping on or off."""
 
@@ -73,8 +76,7 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
             reason = f"{trainer.title} does not read this key, and its own key clips nothing."
-            advice = "Remove it. If your code clips by it, write a clip configuration with its value."
-            raise document.wrong(path, f"{reason} {advice}", "UC105")
+            raise document.wrong(path, f"{reason} Remove it. {BY_CODE}", "UC105")
     return [f"{document.place(path)} looks like another clip setting. It is not imported." for path in unread]
 
 
@@ -153,4 +155,4 @@ def _misplaced(document: Document, trainer: Format, path: Path) -> ConfigError:
         advice = f"{trainer.title} does not read this key here. Move it to {_format_place(targets[0])}."
     else:
         advice = f"{trainer.title} has no such key. Set {_format_place(places[0])} instead."
-    return document.wrong(path, advice, "UC105")
+    return document.wrong(path, f"{advice} {BY_CODE}", "UC105")

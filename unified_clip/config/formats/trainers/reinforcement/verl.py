@@ -12,7 +12,8 @@ from ....schema import Settings
 from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key
 
 ACTOR, CRITIC = ("actor_rollout_ref", "actor"), ("critic",)
-SKIPS = "verl skips steps whose norm is not finite."
+SKIPS_SINCE = Version("0.4")
+SKIPS = "verl skips steps whose norm is not finite"
 
 
 class Verl(Format):
@@ -44,11 +45,11 @@ class Verl(Format):
             critic = self._threshold(document, CRITIC, notes)
             if critic != actor:
                 raise document.wrong(CRITIC, f"its threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
-        return Imported(self.settings("global_norm", actor), [*notes, SKIPS])
+        return Imported(self.settings("global_norm", actor), [*notes, *_skips(document, version)])
 
     def _threshold(self, document: Document, part: tuple[str, ...], notes: list[str]) -> float | None:
         by_engine, by_worker = [*part, "optim", "clip_grad"], [*part, "grad_clip"]
-        is_megatron = document.get(*part, "strategy") == "megatron"
+        is_megatron = _is_megatron(document, part)
         place = by_engine if is_megatron or (not document.has(*by_worker) and document.has(*by_engine)) else by_worker
         values = [document.get(*keys) for keys in (by_engine, by_worker) if document.has(*keys)]
         if not is_megatron and len(values) == 2 and values[0] != values[1]:
@@ -60,4 +61,20 @@ class Verl(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)
         clip = {"grad_clip": float("inf") if threshold is None else threshold}
-        return {ACTOR[0]: {ACTOR[1]: clip}, CRITIC[0]: clip}
+        return {
+            ACTOR[0]: {ACTOR[1]: clip},
+            CRITIC[0]: {**clip},
+        }  # not the same dict, which YAML would write as an anchor
+
+
+def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
+    return bool(document.get(*part, "strategy") == "megatron")
+
+
+def _skips(document: Document, version: Version | None) -> list[str]:
+    """Return a note on steps whose norm is not finite; [] if they are not skipped."""
+    if _is_megatron(document, ACTOR):
+        return []
+    if version is None:
+        return [f"From {SKIPS_SINCE} on, {SKIPS}."]
+    return [f"{SKIPS}."] if version >= SKIPS_SINCE else []
