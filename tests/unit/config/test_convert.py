@@ -125,13 +125,6 @@ def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
         ClipConfig.import_from(write("a.yaml", "runner:\n  gradient_clipping: 1\n"))
 
 
-def test_a_python_configuration_whose_base_files_cannot_be_merged_is_refused_with_the_reason(write: Write) -> None:
-    write("base.py", "pipeline = []\n")
-    child = "_base_ = ['base.py']\ndata = _base_.test\ndata.pipeline = _base_.pipeline\n"
-    with pytest.raises(ConfigError, match=r"^a\.py, line 3, _base_: the value of data\.pipeline = .* is only known"):
-        ClipConfig.import_from(write("a.py", child))
-
-
 def test_a_file_that_may_be_of_two_formats_is_refused_with_both(write: Write) -> None:
     path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
     with pytest.raises(ConfigError, match=r"^train\.yaml may be hf or lightning\. Choose one, such as --from hf\.$"):
