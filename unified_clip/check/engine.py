@@ -100,7 +100,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
             raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
         if not below:
             raise ConfigError(f"{path}: it has no file that ends in {', '.join(SUFFIXES)}. Pass another path.", "UC108")
-        found |= {file.resolve(): file for file in below}
+        found |= {Path(os.path.realpath(file)): file for file in below}
     found.pop(clip.resolve(), None)
     return [found[file] for file in sorted(found)]
 
@@ -108,7 +108,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
     """Return the clips of all files."""
     found = Found()
-    sources = []
+    sources, configurations = [], set[Path]()
     for path in files:
         uses: list[ClipUse] = []
         if problem := _unreadable(path):
@@ -118,12 +118,13 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             found.trainers += bool(uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
             found.notes += [f"{shown(path)} sets no clip: {use.set_elsewhere}" for use in uses if use.set_elsewhere]
-        if path.suffix == PYTHON and not uses and not problem:
+        if path.suffix == PYTHON and not problem:
+            configurations |= {path} if uses else set()
             sources.append(path)
         else:
             advance(1)
     _leave_out_bases(found)
-    uses = source_files.read(sources, advance)
+    uses = source_files.read(sources, advance, configurations)
     found.sources = len({use.path for use in uses})
     found.uses += uses
     return found
@@ -164,7 +165,7 @@ def _ignores(rule: Ignore, use: ClipUse, root: Path) -> bool:
 
 
 def _matches(glob: str, path: Path, root: Path) -> bool:
-    relative = Path(os.path.relpath(path.resolve(), root)).as_posix()
+    relative = Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
     return _pattern(glob, "[^/]*").fullmatch(relative) is not None
 
 

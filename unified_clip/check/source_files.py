@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+from collections.abc import Collection
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,17 +40,26 @@ NO_MEANING = (
 )
 
 
-def read(paths: list[Path], advance: Any = lambda count: None) -> list[ClipUse]:
-    """Return the clips in these Python files. A file that has a clip's name and is not valid Python is unknown."""
+def read(paths: list[Path], advance: Any = lambda count: None, configurations: Collection[Path] = ()) -> list[ClipUse]:
+    """Return the clips in these Python files. A file that has a clip's name and is not valid Python is unknown.
+
+    configurations: Those that are trainers' configurations, too. Only calls of functions that clip are read there.
+    """
     ported, unreadable = port_all(paths, "drop-in", advance=advance)
     uses: list[ClipUse | None] = []
     own_uses = {path: _own_uses(path) for path in paths}
     for file in ported:
         loops = _loops(file)
-        uses += [_native(file.path, site, bool(own_uses[file.path]), loops) for site in file.sites]
+        uses += [
+            _native(file.path, site, bool(own_uses[file.path]), loops) for site in _read_sites(file, configurations)
+        ]
     uses += itertools.chain.from_iterable(own_uses[file.path] for file in ported)
     uses += [_unreadable(file) for file in unreadable]
     return [use for use in uses if use is not None]
+
+
+def _read_sites(file: PortedFile, configurations: Collection[Path]) -> list[ClipSite]:
+    return [site for site in file.sites if file.path not in configurations or clip_function(site.name) is not None]
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:

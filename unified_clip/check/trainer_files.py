@@ -21,7 +21,7 @@ SHELL, PYTHON = ".sh", ".py"
 PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTILINE)
 """Matches Python source that may be a trainer's configuration."""
 
-CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
+CLIP_WORD = re.compile(r"(?i)clip|max[-_]?grad")
 LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (

@@ -58,7 +58,7 @@ def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
     Files in hidden directories, virtual environments and installed packages are left out.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
-    return sorted({file.resolve(): file for file in files}.values())
+    return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
 
 
 def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

@@ -292,6 +292,23 @@ def test_source_that_is_not_valid_and_names_a_clip_is_unknown(check: Check, text
     assert finding.does.startswith(why)
 
 
+def test_calls_in_a_trainers_python_file_are_compared_too(check: Check) -> None:
+    trainer = "optim_wrapper = dict(type='OptimWrapper', clip_grad=dict(max_norm=1.0))\n"
+    assert check({"a.py": trainer}).findings == []
+    finding = one(check({"a.py": trainer + TORCH % "5.0"}))
+    assert (finding.line, finding.clip) == (4, "torch.nn.utils.clip_grad_norm_")
+
+
+def test_a_link_to_itself_is_not_read(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "self.json").symlink_to("self.json")
+    report = check({"a.py": TORCH % "1.0"})
+    assert (report.findings, report.counts.unread) == ([], 1)
+
+
+def test_options_with_hyphens_are_read(check: Check) -> None:
+    assert one(check({"run.sh": "python train.py --max-grad-norm 0.5\n"})).kind == "unknown"
+
+
 def test_a_file_in_utf_16_is_unknown(check: Check, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(DEEPSPEED % 2.0, encoding="utf-16")
     finding = one(check({"a.py": TORCH % "1.0"}))
