@@ -189,7 +189,10 @@ class Clipper:
     def last(self) -> ClipOutcome:
         """The outcome of the last clip."""
         if self._last is None:
-            raise NothingClippedError("nothing has been clipped yet, so `last` has no outcome. Clip first.")
+            raise NothingClippedError(
+                "nothing has been clipped yet by this object, so `last` has no outcome. Clip first. If you called "
+                "attach_to() or clipper(), read `last` of the object that it returned."
+            )
         return self._last
 
     @property

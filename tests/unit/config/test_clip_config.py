@@ -403,3 +403,12 @@ def test_the_package_does_without_the_extra() -> None:
         "module 'unified_clip' has no attribute 'nothing'",
         "True",
     ]
+
+
+def test_the_error_about_last_names_the_objects_that_have_their_own() -> None:
+    clip = ClipConfig(rule="global_norm", threshold=1.0)
+    clipper = clip.clipper()
+    clipper([np.array([3.0, 4.0])])
+    assert clipper.last.norm == 5.0
+    with pytest.raises(RuntimeError, match=r"by this object, .* attach_to\(\) or clipper\(\), read `last` of"):
+        _ = clip.last
