@@ -61,14 +61,20 @@ def cell(text: str, style: str = "") -> Text:
 
 def complain(message: str) -> None:
     """Print a note on standard error."""
-    print(f"unified-clip: {safe(message)}", file=sys.stderr)
+    _print(f"unified-clip: {safe(message)}")
 
 
 def print_error(message: str, code: str) -> None:
     """Print an error with its code on standard error; on a terminal also how to read about the code."""
-    print(f"unified-clip: {paint(f'error {code}:', BOLD_RED)} {safe(message)}", file=sys.stderr)
+    _print(f"unified-clip: {paint(f'error {code}:', BOLD_RED)} {safe(message)}")
     if sys.stderr is not None and sys.stderr.isatty():
-        print(paint(f"Explanation: unified-clip help {code}", DIM), file=sys.stderr)
+        _print(paint(f"Explanation: unified-clip help {code}", DIM))
+
+
+def _print(text: str) -> None:
+    """Print a line on standard error; nowhere if the shell closed it, as in `2>&-`."""
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
 
 
 BOLD, BOLD_RED, DIM = "1", "1;31", "2"

@@ -80,6 +80,12 @@ def test_without_a_standard_output_the_status_is_that_of_the_result(tmp_path: Pa
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_without_a_standard_error_an_error_is_printed_nowhere(tmp_path: Path) -> None:
+    command = " ".join([*COMMAND, "compare run.jsonl missing.jsonl 2>&-"])
+    ended = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+
+
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")

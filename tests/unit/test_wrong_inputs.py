@@ -15,12 +15,16 @@ from unified_clip._command import subcommands
 COMMANDS = (
     "explain {}",
     "explain clip.toml {}",
+    "explain {} --format json",
+    "port {} --format diff",
     "explain clip.toml --gradients {}",
     "config import {}",
     "config export {} --to deepspeed",
     "config check {} .",
     "config check clip.toml {}",
+    "config check clip.toml {} --format sarif",
     "compare {} run.jsonl",
+    "compare {} run.jsonl --format json",
     "compare run.jsonl {}",
     "compare run.jsonl run.jsonl --map {}",
     "port {}",
@@ -35,10 +39,10 @@ COMMANDS = (
 
 INPUTS = ("missing", "missing.toml", "directory", "directory.toml", "empty.json", "damaged.npz", "damaged.jsonl")
 
+FOUND = ("damaged.npz", "damaged.jsonl", "empty.json")
 RIGHT = {
-    "port damaged.npz",
-    "port damaged.jsonl",
-    "port empty.json",
+    *(f"port {file}" for file in FOUND),
+    *(f"port {file} --format diff" for file in FOUND),
     "compare run.jsonl run.jsonl --map empty.json",
     "record missing -- true",
     "record missing.toml -- true",
