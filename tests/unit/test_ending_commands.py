@@ -95,13 +95,13 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert ended.stderr == "unified-clip: error UC205: standard output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("arguments", ["compare slow run.jsonl", "explain slow --from lightning"])
+@pytest.mark.parametrize("arguments", ["compare slow.yaml run.jsonl", "explain slow.yaml --from lightning"])
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_a_command_with_one_line_and_status_130(tmp_path: Path, arguments: str) -> None:
-    os.mkfifo(tmp_path / "slow")
+    os.mkfifo(tmp_path / "slow.yaml")
     command = [*COMMAND, *arguments.split()]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
-        with (tmp_path / "slow").open("w"):  # opens once the command has begun to read
+        with (tmp_path / "slow.yaml").open("w"):  # opens once the command has begun to read
             running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (_command.INTERRUPTED, "unified-clip: interrupted\n")

@@ -54,7 +54,7 @@ def _arrays(_: Patch) -> None:
 def _without_libcst(patch: Patch) -> None:
     find_spec = importlib.util.find_spec
     patch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "libcst" else find_spec(name, *rest))
-    patch.setattr(_install, "command", "pip install 'unified_clip[{}]'".format)
+    patch.setattr(_install, "command", "pip install './unified_clip[{}]'".format)
 
 
 def _full_disk(patch: Patch) -> None:
