@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, INTERRUPTED, SUCCESS, add_format, unwritable
+from .._command import DIFFERENT, INTERRUPTED, SUCCESS, UsageError, add_format, unwritable
 from .._display import complain
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ def _checked(options: argparse.Namespace) -> CheckReport:
     from . import engine
 
     paths = engine.files(options.paths, options.clip)
+    if options.out and options.out.resolve() in {path.resolve() for path in (options.clip, *paths)}:
+        problem = f"--out is {options.out}, which is one of the files to check. Pass another file to --out."
+        raise UsageError(problem, "UC205")
     with progress({"files": len(paths)}) as advance:
         done = partial(advance, "files")
         return engine.check(options.clip, options.paths, paths, done, nearest=options.nearest)

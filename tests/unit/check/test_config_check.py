@@ -453,6 +453,11 @@ def test_the_result_can_be_written_to_a_file(run: Any, tmp_path: Path) -> None:
     assert (status, out) == (1, "")
     assert err == "unified-clip: 1 clip: 1 not as in clip.toml.\n"
     assert json.loads((tmp_path / "check.json").read_text())["counts"]["clips"] == 1
+    for file in ("a.py", "clip.toml"):
+        before = Path(file).read_text()
+        status, _, err = run("clip.toml", "a.py", "--out", file)
+        assert (status, Path(file).read_text()) == (2, before)
+        assert "which is one of the files to check" in err
     status, _, err = run("clip.toml", ".", "--out", "no/such/dir", a_py=TORCH % "2.0")
     assert status == 2
     assert "no/such/dir" in err
