@@ -372,6 +372,12 @@ def test_a_rule_without_effect_is_a_finding(check: Check) -> None:
     assert one(check(files, WANTED + IGNORE.format("other/*"), "other")).kind == "unused"
 
 
+@pytest.mark.parametrize("path", ["a", "a?x.py", "*.py"])
+def test_a_rule_covers_whole_paths_only(check: Check, path: str) -> None:
+    report = check({"a/x.py": TORCH % "2.0"}, WANTED + IGNORE.format(path))
+    assert [each.kind for each in report.findings] == ["drift", "unused"]
+
+
 def test_a_rule_can_name_the_clip(check: Check) -> None:
     both = (TORCH % "2.0") + "torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"
     rule = IGNORE.format("*.py").replace("reason", 'clip = "clip_grad_value_"\nreason')
