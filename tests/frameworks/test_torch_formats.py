@@ -12,7 +12,9 @@ from support.config.format_samples import DATA
 
 from unified_clip import ClipConfig
 
-OTHERS = ("deepspeed", "private")  # with keys that TrainingArguments does not have, or needs a package for
+OTHERS = ("deepspeed", "private", "zero3", "based", "misplaced", "tagged")
+"""Files with keys or tags that TrainingArguments does not know, or for which it needs another package."""
+
 TAKEN = sorted(path for path in (DATA / "hf").glob("*.yaml") if not any(name in path.name for name in OTHERS))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
@@ -62,7 +63,7 @@ def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
     infinite = any(one.convention.infinite_norm_gives_nan != other.convention.infinite_norm_gives_nan
                    for one, other in pairs)  # fmt: skip
     sentences = [_coefficients(max(gaps), largest, rules) if largest else "", INFINITE if infinite else ""]
-    return FamilyDifference(float(largest), infinite, " ".join(filter(None, sentences)) or SAME)
+    return FamilyDifference(_rounded_up(largest), infinite, " ".join(filter(None, sentences)) or SAME)
 
 
 Pair = tuple[ClipRule, ClipRule]
@@ -110,4 +111,9 @@ def _coefficients(gap: Decimal, largest: Decimal, rules: Sequence[ClipRule]) -> 
 
 
 def _text(number: Decimal) -> str:
-    return f"{float(UP.plus(number)):.2g}"
+    return f"{_rounded_up(UP.plus(number)):.2g}"
+
+
+def _rounded_up(number: Decimal) -> float:
+    """Return the float of a number, which is not 0 unless the number is: 0 would mean that nothing differs."""
+    return max(float(number), math.ulp(0)) if number else 0.0

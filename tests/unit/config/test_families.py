@@ -89,6 +89,7 @@ def test_exact_coefficients_differ_by_no_more_than_is_stated(
 @example(1.0, 1e-6, 0.0)
 @example(1e-9, 1e-6, 1e-8)
 @example(1e-9, 1e-6, 0.0)
+@example(1e30, 1e-309, 0.0)
 def test_the_largest_difference_is_reached(threshold: float, eps: float, other_eps: float) -> None:
     """And it is rounded up to two digits, so it is at most 11 times what was found, divided by 10."""
     assume(eps != other_eps)

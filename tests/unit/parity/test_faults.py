@@ -215,7 +215,7 @@ def test_a_fault_of_the_command_itself_is_no_difference(
     assert cli.main(arguments) == 70
     printed = capsys.readouterr().err
     assert "ZeroDivisionError" in printed
-    assert "this is a bug of unified-clip" in printed
+    assert "error UC901: This is a bug of unified-clip" in printed
 
 
 def test_a_report_that_cannot_be_written_is_no_difference(
