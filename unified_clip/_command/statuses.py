@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "config check": {
         SUCCESS: "every clip does what the configuration says",
-        DIFFERENT: "a clip differs, what it does is unknown, or an ignore rule has no effect",
+        DIFFERENT: "a clip differs, what it does is unknown, or a rule of the table `check` has no effect",
         REFUSED: "the command or the configuration is invalid, or no file has a clip",
     },
     "port": {

@@ -54,7 +54,7 @@ class Found:
     """Files that trainers' configurations inherit from."""
 
     notes: list[str] = field(default_factory=list)
-    """Notes on files without a clip of their own."""
+    """Notes on files without a clip of their own, and on large files that name no clip."""
 
-    unread: list[str] = field(default_factory=list)
-    """Notes on files that were not read."""
+    unread: int = 0
+    """The number of files that were not read."""

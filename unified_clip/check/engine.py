@@ -10,7 +10,7 @@ from pathlib import Path
 from .._coded_error import CodedError
 from ..config.check_rules import CheckRules, Ignore
 from ..config.clip_config import ClipConfig
-from ..config.documents import KINDS
+from ..config.documents import KINDS, Key
 from ..config.explain import describe
 from ..errors import ConfigError
 from ..port.source_files import files_below
@@ -22,7 +22,7 @@ from .trainer_files import PYTHON, SHELL
 
 SUFFIXES = (*KINDS, PYTHON, SHELL)
 MAX_BYTES = 1 << 20
-"""Larger files are data, and not read. The report says so."""
+"""Larger files are data. They are only searched for names of clips."""
 
 
 class NothingFoundError(CodedError, code="UC108"):
@@ -47,12 +47,13 @@ def check(
     """
     wanted = ClipConfig.load(clip)
     rules = wanted.check or CheckRules()
+    trainer_files.check_formats(clip, rules)
     root = clip.resolve().parent
     found = _read(files, rules, root, advance)
     if not found.uses:
         places = ", ".join(map(str, paths))
-        notes = "".join(f" {note}" for note in found.unread)
-        raise NothingFoundError(f"{places}: none of {len(files)} files has a clip. Pass other paths.{notes}")
+        unread = f" {found.unread} were not read." if found.unread else ""
+        raise NothingFoundError(f"{places}: none of {len(files)} files has a clip. Pass other paths.{unread}")
     judge = Judge(wanted, clip, nearest=nearest)
     findings: list[Finding] = []
     ignored: list[Finding] = []
@@ -73,14 +74,14 @@ def check(
         headline=headline(findings, len(ignored), len(found.uses), clip.name),
         findings=sorted(findings, key=lambda each: (each.path, each.line, each.column)),
         ignored=ignored,
-        notes=[*found.unread, *found.notes, *judge.notes],
+        notes=[*found.notes, *judge.notes],
         counts=Counts(
             files=len(files),
             trainers=found.trainers,
             sources=found.sources,
             clips=len(found.uses),
             bases=len(found.bases),
-            unread=len(found.unread),
+            unread=found.unread,
         ),
     )
 
@@ -112,13 +113,17 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     for path in files:
         uses: list[ClipUse] = []
         if problem := _unreadable(path):
-            found.unread.append(f"{shown(path)} was not read: {problem}.")
-        elif (format_ := _format(rules, path, root)) or trainer_files.may_be_configuration(path):
+            found.unread += 1
+            if trainer_files.names_clip(path):
+                found.uses.append(ClipUse(path, 1, 1, "file", why_unknown=f"The file is not read. {problem}"))
+            else:
+                found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
+        elif (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path):
             uses = trainer_files.read(path, format_)
             found.trainers += bool(uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
             found.notes += [f"{shown(path)} sets no clip: {use.set_elsewhere}" for use in uses if use.set_elsewhere]
-        if path.suffix == PYTHON and not problem:
+        if path.suffix.lower() == PYTHON and not problem:
             configurations |= {path} if uses else set()
             sources.append(path)
         else:
@@ -133,11 +138,12 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 def _leave_out_bases(found: Found) -> None:
     """Leave out files that others inherit from and that set no clip by themselves, and clips that several inherit."""
     found.bases = {base.resolve() for use in found.uses for base in use.bases}
-    kept: dict[tuple[Path, int, str], ClipUse] = {}
+    kept: dict[tuple[str, int, str], ClipUse] = {}
     for use in found.uses:
         is_base = use.read is not None and use.read.resolve() in found.bases
         if not is_base or (use.config is not None and not use.by_default):
-            kept.setdefault((use.path.resolve(), use.line, use.clip), use)
+            file = os.path.realpath(use.path)  # resolve() fails for a link to itself
+            kept.setdefault((file, use.line, use.clip), use)
     found.uses = list(kept.values())
 
 
@@ -146,13 +152,14 @@ def _unreadable(path: Path) -> str:
     try:
         size = path.stat().st_size
         with path.open("rb"):
-            return f"it is larger than {MAX_BYTES >> 20} MiB" if size > MAX_BYTES else ""
+            return f"It is larger than {MAX_BYTES >> 20} MiB." if size > MAX_BYTES else ""
     except OSError as error:
-        return str(error.strerror)
+        return f"The reason: {error.strerror}."
 
 
-def _format(rules: CheckRules, path: Path, root: Path) -> str:
-    return next((name for glob, name in rules.formats.items() if _matches(glob, path, root)), "")
+def _glob(rules: CheckRules, path: Path, root: Path) -> str:
+    """Return the first pattern in `check.formats` that matches a file; '' if none does."""
+    return next((glob for glob in rules.formats if _matches(glob, path, root)), "")
 
 
 # -- ignore rules
@@ -179,7 +186,7 @@ def _pattern(glob: str, star: str) -> re.Pattern[str]:
 def _unused(
     clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Yield a finding for each ignore rule without effect.
+    """Yield a finding for each rule of the table `check` without effect.
 
     A rule whose files were not checked counts only if all files below the clip configuration were.
     """
@@ -188,8 +195,22 @@ def _unused(
         if index not in used and (is_whole or any(_matches(rule.path, file, root) for file in files)):
             clips = f" with {rule.clip!r}" if rule.clip else ""
             why = f"No finding in files that match {rule.path!r}{clips}."
-            line = trainer_files.line(clip, ("check", "ignore", index))
-            yield Finding(
-                kind="unused", path=shown(clip), line=line, column=1, clip=f"check.ignore {index + 1}", does=why,
-                wanted="", differences=[], effect="", edit="Remove the rule, or correct its path.",
-            )  # fmt: skip
+            yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, _advice(rule.path, root))
+    globs = {_glob(rules, file, root) for file in files}
+    for glob in rules.formats.keys() - globs if is_whole else ():
+        why = f"No file takes its format from {glob!r}: none matches it, or another pattern comes first."
+        yield _unused_rule(clip, ("formats", glob), f'formats."{glob}"', why, _advice(glob, root))
+
+
+def _unused_rule(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str) -> Finding:
+    return Finding(
+        kind="unused", path=shown(clip), line=trainer_files.line(clip, ("check", *keys)), column=1,
+        clip=f"check.{name}", does=why, wanted="", differences=[], effect="", edit=edit,
+    )  # fmt: skip
+
+
+def _advice(glob: str, root: Path) -> str:
+    """Return the edit for a pattern without effect. A directory is no pattern of the files in it."""
+    if (root / glob).is_dir():
+        return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the rule.'
+    return "Remove the rule, or correct its path."

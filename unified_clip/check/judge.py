@@ -14,13 +14,24 @@ from ..errors import NotRepresentableError
 from .clip_use import ClipUse
 from .model import Difference, Finding, Kind
 
+MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
+GRADIENTS = "clip(gradients)"
+
 ATTACH = {
-    "torch": "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()",
+    "torch": MODEL,
+    "apex": MODEL,
     "keras": "clip.attach_to(optimizer)",
     "tf_keras": "clip.attach_to(optimizer)",
+    "tf": GRADIENTS,
+    "tensorflow": GRADIENTS,
     "paddle": "grad_clip=clip.as_paddle(model) for the optimizer",
-    "jax": "clip(gradients), or clip.as_optax() in optax.chain",
+    "jax": f"{GRADIENTS}, or clip.as_optax() in optax.chain",
     "optax": "clip.as_optax() in optax.chain",
+    "unified_clip": f"clip.attach_to(optimizer, model), or {GRADIENTS}",
+    "lightning": FORMATS["lightning"].instead,
+    "pytorch_lightning": FORMATS["lightning"].instead,
+    "transformers": FORMATS["hf"].instead,
+    "trl": FORMATS["hf"].instead,
 }
 """By package, how code clips by a shared configuration."""
 
@@ -85,9 +96,10 @@ class Judge:
             return f"Use {self._file.name} instead of this file."
         if not use.package:
             return "Correct the file, or ignore it with a reason in check.ignore."
+        if use.package not in ATTACH:
+            return f"Change it to clip as {self._file.name}, or ignore it with a reason in check.ignore."
         load = f'clip = ClipConfig.load("{self._file.name}")'
-        call = ATTACH.get(use.package, "clip(gradients)")
-        return f"To clip by {self._file.name}: {load}, then {call}."
+        return f"To clip by {self._file.name}: {load}, then {ATTACH[use.package]}."
 
 
 def shown(path: Path) -> str:
@@ -104,6 +116,7 @@ def headline(findings: Sequence[Finding], ignored: int, clips: int, file: str) -
         rest = f", {ignored} ignored" if ignored else ""
         return f"{clip_count}: {same} as in {file}{rest}."
     counts = {kind: sum(each.kind == kind for each in findings) for kind in ("drift", "unknown", "unused")}
-    words = {"drift": "not as in {}", "unknown": "unknown", "unused": "ignore rules without effect"}
-    parts = [f"{count} {words[kind].format(file)}" for kind, count in counts.items() if count]
+    rules = f"{'rule' if counts['unused'] == 1 else 'rules'} without effect"
+    words = {"drift": f"not as in {file}", "unknown": "unknown", "unused": rules}
+    parts = [f"{count} {words[kind]}" for kind, count in counts.items() if count]
     return f"{clip_count}: {', '.join(parts)}{f', {ignored} ignored' if ignored else ''}."

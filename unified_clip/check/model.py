@@ -14,7 +14,7 @@ Kind = Literal["drift", "unknown", "unused"]
 TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
     "unknown": "What a clip does cannot be read from the file",
-    "unused": "An ignore rule has nothing to ignore",
+    "unused": "A rule of the table check has no effect",
 }
 """The kinds of findings, with their titles."""
 
@@ -28,11 +28,11 @@ class Difference(ReportModel):
 
 
 class Finding(ReportModel):
-    """A clip that differs from the configuration, or may differ; or an ignore rule without effect."""
+    """A clip that differs from the configuration, or may differ; or a rule of its table `check` without effect."""
 
     kind: Kind
-    """"drift": the clip differs. "unknown": what it does cannot be read from the file. "unused": an ignore rule has
-    nothing to ignore."""
+    """"drift": the clip differs. "unknown": what it does cannot be read from the file. "unused": a rule of
+    the table `check` has no effect."""
 
     path: str
     """The file, relative to the working directory if it is below it."""
@@ -86,7 +86,7 @@ class Counts(ReportModel):
     """Files that other configurations inherit from. They are read as parts of these."""
 
     unread: int
-    """Files that were not read, such as large ones. `notes` names them."""
+    """Files that were not read, such as large ones. Each is a finding, or a note if its text names no clip."""
 
 
 class CheckReport(ReportModel):
@@ -109,7 +109,7 @@ class CheckReport(ReportModel):
     """Findings that an ignore rule of the configuration covers."""
 
     notes: list[str]
-    """Differences that `--nearest` accepts, files that were not read, and files without a clip of their own."""
+    """Differences that `--nearest` accepts, large files that name no clip, and files without a clip of their own."""
 
     counts: Counts
 

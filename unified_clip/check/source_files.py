@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from ..config.clip_config import ClipConfig
 from ..config.formats.python_source import Source
 from ..errors import ConfigError
-from ..port.catalog import clip_function, clip_functions, positional_parameters
+from ..port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters
 from ..port.clip_site import ClipSite, PortedFile, UnreadableFile
 from ..port.source_files import port_all
+from . import call_site, engine_methods
 from .clip_use import ClipUse
 
 PACKAGE = "unified_clip"
@@ -32,9 +33,6 @@ LINE = re.compile(r"^Line (\d+)")
 ADVICE = re.compile(r"^Port |by hand")
 """Matches sentences in a reason of `port` that advise how to port."""
 
-PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
-"""Matches an expression that yields the parameters of a model, or their groups."""
-
 NO_MEANING = (
     "What this clip does cannot be inferred: the function is not called here, or an argument is only known at run time."
 )
@@ -49,17 +47,28 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     uses: list[ClipUse | None] = []
     own_uses = {path: _own_uses(path) for path in paths}
     for file in ported:
-        loops = _loops(file)
-        uses += [
-            _native(file.path, site, bool(own_uses[file.path]), loops) for site in _read_sites(file, configurations)
-        ]
+        uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
     uses += itertools.chain.from_iterable(own_uses[file.path] for file in ported)
     uses += [_unreadable(file) for file in unreadable]
     return [use for use in uses if use is not None]
 
 
-def _read_sites(file: PortedFile, configurations: Collection[Path]) -> list[ClipSite]:
-    return [site for site in file.sites if file.path not in configurations or clip_function(site.name) is not None]
+def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_replaced: bool) -> list[ClipUse | None]:
+    """Return the frameworks' own clips in a file.
+
+    is_replaced: Whether the file clips by unified_clip, for which trainers' own clips are switched off.
+    """
+    if not file.sites:
+        return []
+    text = file.before.decode("utf-8", "replace")
+    try:
+        source = Source(text, file.path.name)
+    except ConfigError as error:
+        return [ClipUse(file.path, 1, 1, "Python source", why_unknown=str(error))]
+    calls = call_site.calls(source, text)
+    is_read = file.path not in configurations
+    sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
+    return [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column))) for site in sites]
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:
@@ -67,59 +76,34 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
     return ClipUse(file.path, int(line[1]) if line else 1, 1, "Python source", why_unknown=file.reason)
 
 
-def _native(path: Path, site: ClipSite, is_replaced: bool, loops: dict[tuple[int, int], str]) -> ClipUse | None:
-    """Return a framework's own clip. None: it only measures a norm, clamps no gradient, or is switched off.
-
-    is_replaced: Whether the file clips by unified_clip, for which trainers' own clips are switched off.
-    loops: By the place of a call in a loop over parameters, why its effect is unknown.
-    """
+def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call: ast.Call | None) -> ClipUse | None:
+    """Return a framework's own clip. None: it only measures a norm, clamps no gradient, or is switched off."""
     function = clip_function(site.name)
-    package = "keras" if ".keras." in site.name else site.name.partition(".")[0]
-    use = partial(ClipUse, path, site.line, site.column, site.name, package=package)
+    use = partial(ClipUse, path, site.line, site.column, site.name, package=_package(site.name))
     if site.verdict == "left":
         return use(ClipConfig(rule="none")) if site.rule == OFF and not is_replaced else None
     if function is not None and function.replacement in MEASURES:
         return None
-    if site.meaning is None:
-        reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
-        return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else NO_MEANING)
-    if site.meaning.threshold:
-        return use(why_unknown=f"Its threshold, {site.meaning.threshold}, is only known at run time.")
-    if site.meaning.config.rule == "global_norm" and (why := loops.get((site.line, site.column))):
-        return use(why_unknown=why)
-    return use(site.meaning.config)
-
-
-def _loops(file: PortedFile) -> dict[tuple[int, int], str]:
-    """Return, by the place of a call in a loop over parameters, why its effect is unknown."""
-    if not file.sites:
-        return {}
-    text = file.before.decode("utf-8", "replace")
+    threshold = site.meaning.threshold if site.meaning else ""
+    if threshold:
+        return use(why_unknown=f"Its threshold, {threshold}, is only known at run time.")
     try:
-        source = Source(text, file.path.name)
-    except ConfigError:
-        return {}
-    calls = {(node.lineno, node.col_offset + 1): node for node in source.nodes if isinstance(node, ast.Call)}
-    return {place: why for place, call in calls.items() if (why := _loop(source, call))}
+        config = site.meaning.config if site.meaning else engine_methods.config(source, call)
+        if config is None:
+            reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
+            return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else NO_MEANING)
+        if call is None or (site.meaning is not None and function is None):  # it is an argument of a trainer
+            return use(config)
+        return use(call_site.narrowed(source, call, config))
+    except ConfigError as error:
+        return use(why_unknown=str(error))
 
 
-def _loop(source: Source, call: ast.Call) -> str:
-    """Return why the effect of a call in a loop over parameters is unknown; '' for a call outside such a loop.
-
-    A call that clips the loop's own variable computes a norm of its own in each iteration.
-    """
-    tensors = call.args[0] if call.args else next((each.value for each in call.keywords), call)
-    names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
-    node: ast.AST = call
-    while not isinstance(node, ast.Module | ast.FunctionDef):
-        node = source.parents[node]
-        loops = getattr(node, "generators", [node] if isinstance(node, ast.For) else [])
-        for loop in loops:
-            targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
-            over = ast.unparse(loop.iter)
-            if targets & names and PARAMETERS.search(over):
-                return f"It is in a loop over {over}: each iteration clips by a norm of its own."
-    return ""
+def _package(name: str) -> str:
+    """Return the package of a clip by its full name. The engines in `engine_methods` clip by PyTorch."""
+    package = "keras" if ".keras." in name else name.partition(".")[0]
+    is_of_engine = package not in FRAMEWORKS and name.rpartition(".")[2] in ENGINE_METHODS
+    return "torch" if is_of_engine else package
 
 
 # -- unified_clip's own functions
@@ -162,7 +146,8 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     """Return the clip that a call of unified_clip makes. None: the call clips nothing by itself."""
     call = source.parents[node]
     last = name.rpartition(".")[2]
-    use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{PACKAGE}.{name}", package=name.partition(".")[0])
+    package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else PACKAGE
+    use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{PACKAGE}.{name}", package=package)
     if not isinstance(call, ast.Call) or call.func is not node:
         is_passed_on = isinstance(call, ast.Assign) or (isinstance(call, ast.Call) and node in call.args)
         return use(why_unknown=NO_MEANING) if is_passed_on and last.islower() and last in _own_functions() else None
@@ -173,8 +158,7 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
             return use(ClipConfig.import_from(_file(source, path, call)))
         if last in _own_functions():
             config = _config(source, call, last)
-            why = _loop(source, call) if config.rule == "global_norm" else ""
-            return use(why_unknown=why) if why else use(config)
+            return use(call_site.narrowed(source, call, config))
     except ConfigError as error:
         return use(why_unknown=str(error))
     return None

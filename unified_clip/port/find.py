@@ -20,7 +20,7 @@ from .catalog import (
     last_names,
 )
 from .clip_call import CLAMP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
-from .source.module import Module
+from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
 CHECKS = ("isinstance", "issubclass")
@@ -171,6 +171,8 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     is_of_engine = method_of(call) in ENGINE_METHODS and imports.packages & ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):
         return
+    if module.code(call.func.value) in SELF and method_of(call) in module.function_names:
+        return  # the file has the method's own code
     names = module.full_names(call.func)
     if function is not None and names == {""}:
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)

@@ -65,7 +65,7 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
     for name, folders, names in os.walk(root):
         folder = Path(name)
         folders[:] = sorted(name for name in folders if not _is_skipped(folder / name))
-        paths = (folder / name for name in names if name.endswith(suffixes))
+        paths = (folder / name for name in names if name.lower().endswith(suffixes))
         # broken links are reported as unreadable; pipes are skipped
         yield from (path for path in paths if path.is_file() or not path.exists())
 

@@ -4,50 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.config.check_files import DEEPSPEED, IGNORE, TORCH, WANTED, Check, one
 from support.config.format_samples import SAMPLES, Sample
 
 from unified_clip import ClipConfig, cli
 from unified_clip.check import engine, model, source_files
-from unified_clip.check.model import CheckReport, Finding
+from unified_clip.check.model import CheckReport
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
+from unified_clip.errors import ConfigError
 from unified_clip.port.catalog import positional_parameters
 
 DATA = Path(__file__).parents[2] / "data" / "check"
 REPOSITORY = DATA / "repository"
-WANTED = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n'
-
-Check = Callable[..., CheckReport]
-
-
-@pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Write files, and return the report about all of them."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(files: dict[str, str], clip: str = WANTED, *paths: str) -> CheckReport:
-        for name, text in {**files, "clip.toml": clip}.items():
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            Path(name).write_text(text)
-        chosen = [Path(path) for path in paths or (".",)]
-        return engine.check(Path("clip.toml"), chosen, engine.files(chosen, Path("clip.toml")))
-
-    return call
-
-
-def one(report: CheckReport) -> Finding:
-    (finding,) = report.findings
-    return finding
-
-
-DEEPSPEED = '{"zero_optimization": {"stage": 2}, "gradient_clipping": %s}\n'
-TORCH = "import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), %s)\n"
-
 # -- a whole repository
 
 
@@ -272,11 +245,55 @@ def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: C
     assert one(check(files, WANTED + formats.replace("0.19.6", "0.18.0"))).kind == "drift"
 
 
-def test_files_that_are_not_read_are_named(check: Check) -> None:
-    large = '{"clip": "' + "x" * engine.MAX_BYTES + '"}'
-    report = check({"a.py": TORCH % "1.0", "large.json": large})
+def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
+    data = '{"clip": "' + "x" * engine.MAX_BYTES + '"}'
+    report = check({"a.py": TORCH % "1.0", "data.json": data})
     assert (report.counts.unread, report.findings) == (1, [])
-    assert "large.json was not read: it is larger than 1 MiB." in report.notes
+    assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]
+    finding = one(check({"a.py": TORCH % "1.0", "run.json": data.replace("clip", "grad_clip")}))
+    assert (finding.kind, finding.path) == ("unknown", "run.json")
+    assert finding.does == "The file is not read. It is larger than 1 MiB."
+
+
+@pytest.mark.parametrize("name", ["gradient_clip_val", "CLIP_GRADIENTS", "clipnorm", "max_grad_norm", "ClipGradByNorm"])
+def test_names_of_clips_are_found_in_files_that_are_not_read(check: Check, name: str) -> None:
+    finding = one(check({"notes.txt": f"{name} 1.0"}, WANTED, "notes.txt"))
+    assert (finding.kind, finding.path) == ("unknown", "notes.txt")
+    with pytest.raises(engine.NothingFoundError):
+        check({"empty.txt": ""}, WANTED, "empty.txt")
+    with pytest.raises(engine.NothingFoundError):
+        check({"notes.txt": "a video clip"}, WANTED, "notes.txt")
+
+
+@pytest.mark.parametrize("name", ["DS.JSON", "Train.PY", "hf.YAML", "Run.SH"])
+def test_suffixes_in_upper_case_are_read(check: Check, name: str) -> None:
+    texts = {"DS.JSON": DEEPSPEED % "2.0", "Train.PY": TORCH % "2.0", "hf.YAML": "do_train: true\nmax_grad_norm: 2.0\n"}
+    assert one(check({name: texts.get(name, "python train.py --max_grad_norm 2.0\n")})).path == name
+
+
+def test_a_clip_in_a_list_has_the_place_of_its_entry(check: Check) -> None:
+    finding = one(check({"sweep.json": '[{"lr": 1},\n {"grad_clip": 2.0}]'}))
+    assert (finding.line, finding.clip) == (2, "entry 2, grad_clip = 2.0")
+
+
+BOTH = '{"zero_optimization": {"stage": 2}, %s"output_dir": "o", "eval_strategy": "no", "max_grad_norm": 1.0}'
+
+
+def test_a_file_of_two_formats_is_unknown_unless_both_mean_the_same(check: Check) -> None:
+    assert check({"both.json": BOTH % '"gradient_clipping": 1.0, '}).findings == []
+    for clip in ('"gradient_clipping": 2.0, ', ""):  # they differ, or DeepSpeed's depends on the version
+        finding = one(check({"both.json": BOTH % clip}))
+        assert (finding.kind, finding.line) == ("unknown", 1)
+        assert finding.does.startswith("The file may be of the formats deepspeed or hf. ")
+
+
+def test_arguments_of_hugging_face_are_recognised_by_their_common_keys(check: Check) -> None:
+    common = "output_dir: o\nlearning_rate: 1.0e-5\nnum_train_epochs: 1\nper_device_train_batch_size: 2\n"
+    finding = one(check({"sft.yaml": f"{common}max_grad_norm: 2.0\n"}))
+    assert (finding.kind, finding.clip) == ("drift", "Hugging Face's TrainingArguments: max_grad_norm")
+    assert check({"sft.yaml": common}).findings == [], "its default is 1"
+    both = one(check({"sft.yaml": f"{common}finetuning_type: lora\nmax_grad_norm: 2.0\n"}))
+    assert both.clip == "LLaMA-Factory: max_grad_norm"
 
 
 @pytest.mark.parametrize(
@@ -299,10 +316,12 @@ def test_calls_in_a_trainers_python_file_are_compared_too(check: Check) -> None:
     assert (finding.line, finding.clip) == (4, "torch.nn.utils.clip_grad_norm_")
 
 
-def test_a_link_to_itself_is_not_read(check: Check, tmp_path: Path) -> None:
-    (tmp_path / "self.json").symlink_to("self.json")
+@pytest.mark.parametrize("target", ["self.json", "gone.json"])
+def test_a_link_that_cannot_be_read_is_unknown(check: Check, tmp_path: Path, target: str) -> None:
+    (tmp_path / "self.json").symlink_to(target)
     report = check({"a.py": TORCH % "1.0"})
-    assert (report.findings, report.counts.unread) == ([], 1)
+    assert (one(report).kind, one(report).path, report.counts.unread) == ("unknown", "self.json", 1)
+    assert one(report).does.startswith("The file is not read. The reason: ")
 
 
 def test_options_with_hyphens_are_read(check: Check) -> None:
@@ -353,9 +372,6 @@ def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(ch
 # -- what is ignored
 
 
-IGNORE = '\n[[check.ignore]]\npath = "{}"\nreason = "a sweep"\n'
-
-
 def test_ignored_findings_are_listed_with_their_reason(check: Check) -> None:
     files = {"runs/a/ds.json": DEEPSPEED % "2.0", "ds.json": DEEPSPEED % "1.0"}
     report = check(files, WANTED + IGNORE.format("runs/**"))
@@ -370,6 +386,28 @@ def test_a_rule_without_effect_is_a_finding(check: Check) -> None:
     assert (finding.kind, finding.path, finding.line) == ("unused", "clip.toml", 5)
     assert check(files, WANTED + IGNORE.format("gone/**"), "other").findings == [], "gone/ was not part of the check"
     assert one(check(files, WANTED + IGNORE.format("other/*"), "other")).kind == "unused"
+
+
+def test_a_format_for_no_file_is_a_finding(check: Check) -> None:
+    files = {"configs/ds.json": '{"zero_optimization": {"stage": 2}}', "other/a.py": TORCH % "1.0"}
+    formats = '\n[check.formats]\n"configs/*.json" = "deepspeed@0.19.6"\n'
+    finding = one(check(files, f'{WANTED}{formats}"runs/*" = "hf"\n'))
+    assert (finding.kind, finding.line, finding.clip) == ("unused", 7, 'check.formats."runs/*"')
+    second = one(check(files, f'{WANTED}{formats}"**/ds.json" = "hf"\n'))
+    assert (second.kind, second.clip) == ("unused", 'check.formats."**/ds.json"')
+    assert check(files, WANTED + formats, "other").findings == [], "configs/ was not part of the check"
+
+
+def test_an_unknown_format_is_an_error_even_without_a_file(check: Check) -> None:
+    with pytest.raises(ConfigError, match=r"clip.toml, line 6, check.formats.runs/\*: 'deepsped' is not a format"):
+        check({"a.py": TORCH % "1.0"}, WANTED + '\n[check.formats]\n"runs/*" = "deepsped"\n')
+
+
+@pytest.mark.parametrize("path", ["a/", "a"])
+def test_a_rule_for_a_directory_advises_its_files(check: Check, path: str) -> None:
+    report = check({"a/x.py": TORCH % "1.0"}, WANTED + IGNORE.format(path))
+    assert one(report).edit == 'Write "a/**" for all files below this directory, or remove the rule.'
+    assert "correct its path" in one(check({"a/x.py": TORCH % "1.0"}, WANTED + IGNORE.format("b/"))).edit
 
 
 @pytest.mark.parametrize("path", ["a", "a?x.py", "*.py"])

@@ -19,11 +19,14 @@ class Duplicate(NamedTuple):
 
 
 def dotted(keys: Sequence[Key]) -> str:
-    """Return a path of keys as text such as "threshold.start". List entries count from 1: "groups 2, threshold"."""
+    """Return a path of keys as text such as "threshold.start".
+
+    List entries count from 1: "groups 2, threshold", or "entry 2, threshold" if the whole file is a list.
+    """
     text = ""
     for key in keys:
         separator = ", " if text[-1:].isdigit() else "." if text else ""
-        text += f" {key + 1}" if isinstance(key, int) else f"{separator}{key}"
+        text += f"{'' if text else 'entry'} {key + 1}" if isinstance(key, int) else f"{separator}{key}"
     return text
 
 

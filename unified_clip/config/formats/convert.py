@@ -24,6 +24,9 @@ from .base import OtherFamilyError, OwnFormat, parse_version
 
 UNIFIED_CLIP = "unified_clip"
 
+COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
+"""By format, keys that together show it in a file that no format recognises. Files of other trainers may have them."""
+
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
@@ -215,7 +218,8 @@ def _candidates(path: Path) -> list[Candidate]:
     if kind := KINDS.get(path.suffix.lower()):
         document = replace(documents.parse(documents.read_text(path), kind, path.name), path=path)
         own: list[Candidate] = [(None, document)] if document.shows("rule") else []
-        return own + [(trainer, document) for trainer in trainers if _recognises(trainer, document)]
+        recognising = own + [(trainer, document) for trainer in trainers if _recognises(trainer, document)]
+        return recognising or [(trainer, document) for trainer in trainers if _has_common_keys(trainer, document)]
     documents.read_text(path)  # a file that cannot be read is in no format
     candidates: list[Candidate] = []
     for trainer in trainers:
@@ -232,6 +236,10 @@ def _recognises(trainer: Format, document: Document) -> bool:
     with contextlib.suppress(ConfigError):
         return trainer.inheritance.applies(document) and trainer.recognises(_compose(trainer, document))
     return False
+
+
+def _has_common_keys(trainer: Format, document: Document) -> bool:
+    return trainer.name in COMMON_KEYS and all(map(document.shows, COMMON_KEYS[trainer.name]))
 
 
 def _base_error(path: Path) -> ConfigError | None:

@@ -91,7 +91,7 @@ class Module(SyntaxTree):
             return {""}
         scope = self.scope(node)
         assignments = scope[node.value] if scope is not None else set()
-        if not assignments:
+        if not assignments or self._is_redefined(assignments):
             return {""}
         names: set[str] = set()
         for assignment in assignments:
@@ -99,6 +99,14 @@ class Module(SyntaxTree):
             if len(names) > MAX_NAMES:
                 return {""}
         return names or {""}
+
+    def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
+        """Return whether the file has a function or class of its own under this name, and not only for a failed import
+        or under a condition.
+        """
+        nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
+        own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
+        return any(isinstance(self.parents.get(node), cst.Module) for node in own)
 
     def _names_of(self, assignment: BaseAssignment, name: str, rest: Sequence[str], depth: int) -> set[str]:
         if isinstance(assignment, ImportAssignment):
@@ -173,9 +181,9 @@ class Module(SyntaxTree):
         return Binding(node.value, bounds, list(reads), (node.value, assignments[0].scope))
 
     @cached_property
-    def _attributes(self) -> dict[tuple[cst.CSTNode, str], list[cst.CSTNode]]:
+    def _attributes(self) -> dict[tuple[cst.ClassDef, str], list[cst.CSTNode]]:
         """The nodes of each attribute of self, by (class, attribute name)."""
-        attributes: dict[tuple[cst.CSTNode, str], list[cst.CSTNode]] = {}
+        attributes: dict[tuple[cst.ClassDef, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
             if owner is None:
@@ -303,11 +311,26 @@ class Module(SyntaxTree):
 
         def value_of(name: ast.expr) -> Any:
             binding = self.binding(target(name))
-            if not binding.values or len(binding.values) > 1 or depth == MAX_ALIASES:
+            if not binding.values or len(binding.values) > 1 or depth == MAX_ALIASES or self._may_change(binding):
                 raise UnknownValueError(name)
             return self._value(binding.values[0], depth + 1)
 
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
+
+    def _may_change(self, binding: Binding) -> bool:
+        """Return whether an attribute of self is a field of a dataclass, or may have another value in other objects."""
+        if "." not in binding.text:
+            return False
+        if any(
+            isinstance(bound.node, cst.AnnAssign) and self.enclosing_function(bound.node) is None
+            for bound in binding.bounds
+        ):
+            return True
+        uses = self.uses_on_other_objects(binding)
+        name, owner = cast(tuple[str, cst.ClassDef], binding.key)
+        subclasses = [other for other, attribute in self._attributes if attribute == name and other is not owner]
+        derived = any(self.code(base.value) == owner.name.value for other in subclasses for base in other.bases)
+        return derived or any(isinstance(use, cst.Call) or self.is_target(use) for use in uses)
 
     def _expression(self, node: cst.BaseExpression) -> ast.expr:
         with warnings.catch_warnings(action="ignore"):

@@ -46,7 +46,10 @@ class DeepSpeed(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         default, notes = 0.0, []
         if document.get(KEY) == "auto":
-            message = "'auto' stands for max_grad_norm of HF's TrainingArguments. Import the file with these instead."
+            message = (
+                "'auto' stands for max_grad_norm of Hugging Face's TrainingArguments. Import the file that sets it: "
+                "unified-clip config import FILE --from hf"
+            )
             raise SetElsewhereError(str(document.wrong([KEY], message)))
         if document.get(*ARGUMENT) is not None:
             raise document.wrong(ARGUMENT, "DeepSpeed rejects this key. Set gradient_clipping instead.")

@@ -47,14 +47,9 @@ class Megatron(OwnFormat):
         """Return the value of each `--option` of a script. An option with several values has a list of them."""
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
-        values: list[Any] = []
-        for line, word in _words(text):
-            if match := OPTION.fullmatch(word):
-                values = options.setdefault(match[1], [])
-                values.append(_number(match[2]))
-                places[match[1],] = line
-            elif word and values and values[-1] is None:
-                values[-1] = _number(word)
+        for line, option, value in script_options(text):
+            options.setdefault(option, []).append(value)
+            places[option,] = line
         data = {option: values[0] if len(set(values)) == 1 else values for option, values in options.items()}
         return Document(name, text, "args", data, places)
 
@@ -76,6 +71,17 @@ class Megatron(OwnFormat):
 
     def dump(self, data: Any) -> str:
         return f"--clip-grad {data!r}\n"
+
+
+def script_options(text: str) -> list[tuple[int, str, Any]]:
+    """Return (line, name, value) of each `--option` of a script. The value is None if none follows."""
+    options: list[tuple[int, str, Any]] = []
+    for line, word in _words(text):
+        if match := OPTION.fullmatch(word):
+            options.append((line, match[1], _number(match[2])))
+        elif word and options and options[-1][2] is None:
+            options[-1] = (*options[-1][:2], _number(word))
+    return options
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,26 @@
+"""The fixture of the tests of `unified-clip config check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.config.check_files import WANTED, Check
+
+from unified_clip.check import engine
+from unified_clip.check.model import CheckReport
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Write files, and return the report about all of them."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(files: dict[str, str], clip: str = WANTED, *paths: str) -> CheckReport:
+        for name, text in {**files, "clip.toml": clip}.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text)
+        chosen = [Path(path) for path in paths or (".",)]
+        return engine.check(Path("clip.toml"), chosen, engine.files(chosen, Path("clip.toml")))
+
+    return call

@@ -1,0 +1,180 @@
+"""`unified-clip config check` on calls: which parameters they clip, engines' methods, and names with other values."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import WANTED, Check, one
+
+IMPORTS = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n\n"
+OWN = "import unified_clip.torch as uc\n\n"
+
+# -- which parameters are clipped
+
+
+@pytest.mark.parametrize(
+    ("tensors", "pattern"),
+    [
+        ("model.encoder.parameters()", "encoder.*"),
+        ("self.model.module.text.encoder.parameters()", "text.encoder.*"),
+        ("model.layers[0].parameters()", "layers.0.*"),
+        ("list(model.encoder.parameters())", "encoder.*"),
+        ("filter(lambda p: p.requires_grad, model.encoder.parameters())", "encoder.*"),
+        ("[p for p in model.encoder.parameters() if p.grad is not None]", "encoder.*"),
+        ("agent.actor.parameters(), 1.0)\nAdam(agent.parameters()", "actor.*"),
+    ],
+)
+def test_a_clip_of_a_part_of_the_model_differs_and_names_the_part(check: Check, tensors: str, pattern: str) -> None:
+    call = tensors if tensors.endswith("(agent.parameters()") else f"{tensors}, 1.0"
+    finding = one(check({"a.py": f"{IMPORTS}clip_grad_norm_({call})\n"}))
+    assert finding.kind == "drift"
+    assert [(each.about, each.found, each.wanted) for each in finding.differences] == [("parameters", pattern, "*")]
+    own = one(check({"a.py": f"{OWN}uc.clip_grad_norm_({call})\n"}))
+    assert own.differences == finding.differences
+    part = WANTED + f'include = ["{pattern}"]\n'
+    assert check({"a.py": f"{IMPORTS}clip_grad_norm_({call})\n"}, part).findings == []
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ("[p for n, p in model.named_parameters() if 'bias' not in n]", "that meet this condition: 'bias' not in n."),
+        ("filter(lambda p: p.ndim > 1, model.parameters())", "that meet this condition: lambda p: p.ndim > 1."),
+        ("optimizer.param_groups[0]['params']", "It clips one parameter group."),
+        ("model.blocks[i].parameters()", "It clips model.blocks[i], a part of model."),
+        ("some", "that meet this condition: 'head' in n."),
+    ],
+)
+def test_a_clip_of_selected_parameters_is_unknown(check: Check, tensors: str, why: str) -> None:
+    before = "some = [p for n, p in model.named_parameters() if 'head' in n]\n"
+    finding = one(check({"a.py": f"{IMPORTS}{before}clip_grad_norm_({tensors}, 1.0)\n"}))
+    assert finding.kind == "unknown"
+    assert why in finding.does
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        "model.parameters()",
+        "self.parameters()",
+        "self.model.parameters()",
+        "model.module.parameters()",
+        "trainer.model.module.parameters()",
+        "gan.generator.parameters()",
+        "self.critic.parameters()",
+        "params",
+        "[p for p in model.parameters() if p.requires_grad and p.grad is not None]",
+        "amp.master_params(optimizer)",
+    ],
+)
+def test_a_clip_of_a_whole_model_is_no_finding(check: Check, tensors: str) -> None:
+    assert check({"a.py": f"{IMPORTS}clip_grad_norm_({tensors}, max_norm=1.0)\n"}).findings == []
+    keywords = f"clip_grad_norm_(max_norm=1.0, parameters={tensors})"
+    assert check({"a.py": f"{IMPORTS}{keywords}\n"}).findings == []
+
+
+def test_a_part_is_found_in_a_line_with_other_alphabets(check: Check) -> None:
+    report = check({"a.py": f'{IMPORTS}"é"; clip_grad_norm_(model.encoder.parameters(), 1.0)\r\n'})
+    assert one(report).differences[0].about == "parameters"
+
+
+# -- methods of training engines
+
+ACCELERATE = "from accelerate import Accelerator\n\n"
+FABRIC = "import lightning as L\n\nmine = L.Fabric()\n"
+FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+RAISE = WANTED + 'nonfinite = "raise"\n'
+VALUE = 'rule = "value"\nthreshold = 1.0\n'
+ENGINES = [
+    (ACCELERATE + "accelerator.clip_grad_norm_(model.parameters(), {})\n", WANTED),
+    (ACCELERATE + "self.accelerator.clip_grad_norm_(model.parameters(), max_norm={})\n", WANTED),
+    (ACCELERATE + "mine = Accelerator()\nmine.clip_grad_norm_(model.parameters(), {})\n", WANTED),
+    (ACCELERATE + "def f(a: Accelerator):\n    a.clip_grad_norm_(model.parameters(), {})\n", WANTED),
+    (ACCELERATE + "accelerator.clip_grad_value_(model.parameters(), {})\n", VALUE),
+    (FABRIC + "mine.clip_gradients(model, optimizer, max_norm={})\n", RAISE),
+    (FABRIC + "mine.clip_gradients(model, optimizer, max_norm={}, error_if_nonfinite=False)\n", WANTED),
+    (FABRIC + "fabric.clip_gradients(model, optimizer, clip_val={})\n", VALUE),
+    (FSDP + "model.clip_grad_norm_({})\n", WANTED),
+    (FSDP + "model.clip_grad_norm_(max_norm={}, norm_type=2.0)\n", WANTED),
+]
+
+
+@pytest.mark.parametrize(("source", "wanted"), ENGINES)
+def test_a_method_of_a_training_engine_is_compared(check: Check, source: str, wanted: str) -> None:
+    assert check({"a.py": source.format("1.0")}, wanted).findings == []
+    finding = one(check({"a.py": source.format("5.0")}, wanted))
+    assert [(each.about, each.found) for each in finding.differences] == [("threshold", "5")]
+    assert "clip.attach_to(optimizer, model)" in finding.edit
+    assert one(check({"a.py": source.format("args.norm")}, wanted)).kind == "unknown"
+
+
+def test_fabric_raises_an_error_for_a_norm_that_is_not_finite(check: Check) -> None:
+    source = FABRIC + "mine.clip_gradients(model, optimizer, max_norm=1.0)\n"
+    assert [each.about for each in one(check({"a.py": source})).differences] == ["a norm that is not finite"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        FSDP + "other.clip_grad_norm_(1.0)\n",
+        FABRIC + "mine.clip_gradients(model, optimizer)\n",
+        ACCELERATE + "accelerator.clip_grad_norm_(*parameters)\n",
+        ACCELERATE + "accelerator.clip_grad_norm_(model.parameters(), 1.0, **settings)\n",
+    ],
+)
+def test_a_method_with_an_unknown_object_or_threshold_is_unknown(check: Check, source: str) -> None:
+    assert one(check({"a.py": source})).kind == "unknown"
+
+
+def test_a_method_of_an_engine_that_clips_a_part_differs(check: Check) -> None:
+    report = check({"a.py": ACCELERATE + "accelerator.clip_grad_norm_(model.head.parameters(), 1.0)\n"})
+    assert one(report).differences[0].found == "head.*"
+
+
+# -- names with other values
+
+
+def test_a_function_of_the_file_under_the_same_name_is_no_clip(check: Check) -> None:
+    own = "def clip_grad_norm_(parameters, norm):\n    return norm\n\n\n"
+    right = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
+    assert check({**right, "a.py": f"{IMPORTS}{own}clip_grad_norm_(model.parameters(), 3.0)\n"}).findings == []
+    method = "class Optimizer:\n    def clip_grad_norm_(self, norm):\n        pass\n\n    def step(self):\n"
+    report = check({**right, "a.py": f"import torch\n\n\n{method}        self.clip_grad_norm_(3.0)\n"})
+    assert (report.findings, report.counts.clips) == ([], 1)
+
+
+def test_a_function_for_a_failed_import_leaves_the_clip(check: Check) -> None:
+    source = """
+try:
+    from torch.nn.utils import clip_grad_norm_
+except ImportError:
+    def clip_grad_norm_(parameters, norm):
+        pass
+
+clip_grad_norm_(model.parameters(), 3.0)
+"""
+    assert one(check({"a.py": source})).kind == "drift"
+
+
+CLASS = "class Trainer{}:\n    clip{} = 1.0\n\n    def step(self):\n"
+CLIP = "        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)\n"
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "\ndef main(trainer):\n    trainer.clip = 5.0\n",
+        "\nsetattr(Trainer(), 'clip', 5.0)\n",
+        "\nclass Strict(Trainer):\n    clip = 0.5\n",
+        "\n    def reset(self, clip):\n        self.clip = clip\n",
+    ],
+)
+def test_an_attribute_that_is_assigned_elsewhere_is_unknown(check: Check, elsewhere: str) -> None:
+    source = "import torch\n\n\n" + CLASS.format("", "") + CLIP
+    assert check({"a.py": source}).findings == []
+    finding = one(check({"a.py": source + elsewhere}))
+    assert (finding.kind, finding.does) == ("unknown", "Its threshold, self.clip, is only known at run time.")
+
+
+def test_a_field_of_a_dataclass_is_unknown(check: Check) -> None:
+    source = "import torch\nimport dataclasses\n\n\n@dataclasses.dataclass\n" + CLASS.format("", ": float") + CLIP
+    assert one(check({"a.py": source})).kind == "unknown"

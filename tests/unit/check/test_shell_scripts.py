@@ -1,0 +1,48 @@
+"""`unified-clip config check` on shell scripts with several commands."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import DEEPSPEED, Check
+
+MEGATRON = "torchrun pretrain_gpt.py --micro-batch-size 2 --train-iters 100 --clip-grad {}\n"
+FAIRSEQ = "fairseq-train data --arch transformer --clip-norm {}\n"
+OTHER = "python train.py --max_grad_norm {}\n"
+
+
+def test_every_command_of_a_script_is_checked(check: Check) -> None:
+    script = MEGATRON.format(1.0) + FAIRSEQ.format(2.0) + OTHER.format(1.0) + OTHER.format(1.0)
+    findings = check({"run.sh": script}).findings
+    assert [(each.line, each.kind, each.clip) for each in findings] == [
+        (2, "drift", "fairseq: clip-norm"),
+        (3, "unknown", "max_grad_norm = 1.0"),
+        (4, "unknown", "max_grad_norm = 1.0"),
+    ], "two equal clips in one file are two clips"
+
+
+def test_different_values_of_an_option_are_unknown(check: Check) -> None:
+    findings = check({"run.sh": OTHER.format(0.5) + OTHER.format(0.7)}).findings
+    assert [(each.line, each.kind) for each in findings] == [(1, "unknown"), (2, "unknown")]
+    (finding,) = check({"run.sh": MEGATRON.format(0.5) + MEGATRON.format(1.0)}).findings
+    assert finding.kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [
+        ("python train.py trainer.gradient_clip_val=0.5 seed=1\n", [1]),
+        ("python train.py \\\n  +optimization.clip_norm=2.0  # trainer.grad_clip=1\n", [2]),
+        ("python train.py trainer.gradient_clip_val=null\nNORM=1.0\n", []),
+        ("fairseq-hydra-train optimization.clip_norm=1.0 optimization.max_update=9\n", []),
+    ],
+)
+def test_an_override_of_a_nested_clip_key_is_unknown(check: Check, script: str, lines: list[int]) -> None:
+    report = check({"run.sh": script, "ds.json": DEEPSPEED % "1.0"})
+    assert [each.line for each in report.findings] == lines
+    assert {each.kind for each in report.findings} <= {"unknown"}
+
+
+def test_a_script_whose_command_reads_a_yaml_file_is_a_note(check: Check) -> None:
+    report = check({"run.sh": "fairseq-hydra-train --config-name base --lr 1\n", "ds.json": DEEPSPEED % "1.0"})
+    assert report.findings == []
+    assert "run.sh sets no clip: run.sh: fairseq-hydra-train takes clip_norm from a YAML file" in report.notes[0]

@@ -1,0 +1,130 @@
+"""The call of a function that clips: which parameters it clips, and whether it is in a loop over them."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from ..config.clip_config import ClipConfig
+from ..config.formats.python_source import Source
+from ..errors import ConfigError
+
+TENSORS = ("parameters", "tensors", "t_list", "module")
+"""The names of the arguments that have the clipped parameters or gradients."""
+
+PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
+"""Matches an expression that yields the parameters of a model, or their groups."""
+
+GROUP = re.compile(r"param_groups\[.*\]\[.params.\]")
+MODEL = re.compile(r"(\w*_)?(model|net|network|module)|_orig_mod|_forward_module", re.IGNORECASE)
+"""Matches the name of a whole model, or of a wrapper around one."""
+
+HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
+"""Matches a condition that all parameters with a gradient meet."""
+
+MAX_ALIASES = 3
+
+
+def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
+    """Return what a call clips, where `config` has its rule: for `model.encoder.parameters()`, only `encoder.*`.
+
+    ConfigError: it is unknown which parameters the call clips.
+    """
+    tensors = _tensors(call)
+    if config.rule == "global_norm":
+        _check_loops(source, call, tensors)
+    pattern = _pattern(source, tensors)
+    return ClipConfig(**{**config.data(), "include": [pattern]}) if pattern else config
+
+
+def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
+    """Return the calls in Python source by (line, column). Columns count characters, from 1."""
+    lines = re.split(r"\r\n?|\n", text)
+    nodes = [node for node in source.nodes if isinstance(node, ast.Call)]
+    before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in nodes]
+    return {(node.lineno, len(start.decode()) + 1): node for node, start in zip(nodes, before, strict=True)}
+
+
+def _tensors(call: ast.Call) -> ast.expr:
+    named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
+    return next(named, call.args[0] if call.args else call)
+
+
+def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
+    """Raise ConfigError if a call clips the variable of a loop over parameters: each iteration has its own norm."""
+    names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
+    node: ast.AST = call
+    while not isinstance(node, ast.Module | ast.FunctionDef):
+        node = source.parents[node]
+        loops = getattr(node, "generators", [node] if isinstance(node, ast.For) else [])
+        for loop in loops:
+            targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
+            over = ast.unparse(loop.iter)
+            if targets & names and PARAMETERS.search(over):
+                raise ConfigError(f"It is in a loop over {over}: each iteration clips by a norm of its own.")
+
+
+def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
+    """Return a pattern of the names of the parameters in an expression; '' for those of a whole model.
+
+    ConfigError: the expression selects some of them.
+    """
+    match tensors:
+        case ast.Name(id=name) if depth < MAX_ALIASES and (values := source.bound.get(name)):
+            value = values[0] if len(values) == 1 else None
+            return _pattern(source, value, depth + 1) if value is not None else ""
+        case ast.Call(func=ast.Attribute(value=owner, attr="parameters" | "named_parameters")):
+            return _part(source, owner)
+        case ast.Call(func=ast.Name(id="list" | "tuple" | "iter"), args=[inner]):
+            return _pattern(source, inner, depth)
+        case ast.Call(func=ast.Name(id="filter"), args=[condition, inner]):
+            _check_condition(condition)
+            return _pattern(source, inner, depth)
+        case ast.ListComp(generators=[loop]) | ast.GeneratorExp(generators=[loop]):
+            for condition in loop.ifs:
+                _check_condition(condition)
+            return _pattern(source, loop.iter, depth)
+        case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
+            raise ConfigError("It clips one parameter group. Whether the optimizer has others cannot be read here.")
+    return ""
+
+
+def _check_condition(condition: ast.expr) -> None:
+    if not HAS_GRADIENT.search(ast.unparse(condition)):
+        raise ConfigError(f"It clips only the parameters that meet this condition: {ast.unparse(condition)}.")
+
+
+def _part(source: Source, owner: ast.expr) -> str:
+    """Return a pattern for `encoder` in `model.encoder`; '' for a model that is no part of another one."""
+    parts: list[ast.expr] = [owner]
+    while isinstance(parts[0], ast.Attribute | ast.Subscript):
+        parts.insert(0, parts[0].value)
+    whole = next((index for index, part in enumerate(parts) if _is_model(source, part, owner)), len(parts))
+    inner = [part for part in parts[whole + 1 :] if not MODEL.fullmatch(_last(part))]
+    if not inner:
+        return ""
+    if not all(map(_last, inner)):
+        raise ConfigError(f"It clips {ast.unparse(owner)}, a part of {ast.unparse(parts[whole])}.")
+    return ".".join([*map(_last, inner), "*"])
+
+
+def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
+    """Return whether an expression is a model by its name, or since the file uses its parameters elsewhere."""
+    if node is owner or MODEL.fullmatch(_last(node)):
+        return True
+    text = ast.unparse(node)
+    return any(
+        isinstance(other, ast.Attribute) and other.attr in ("parameters", "named_parameters")
+        and ast.unparse(other.value) == text
+        for other in source.nodes
+    )  # fmt: skip
+
+
+def _last(node: ast.expr) -> str:
+    """Return the last part of a dotted name, or the index of a module in a list; '' if it is unknown."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=ast.Constant(value=value)):
+            return str(value)
+    return ""

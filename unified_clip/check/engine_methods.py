@@ -1,0 +1,87 @@
+"""Methods of training engines that clip: those of Accelerate's Accelerator, Lightning's Fabric and PyTorch's FSDP."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..config.clip_config import ClipConfig
+from ..config.formats.python_source import Source
+
+
+class Engine(NamedTuple):
+    """A class with methods that clip by PyTorch's rule."""
+
+    classes: Sequence[str]
+    methods: Mapping[str, Sequence[str]]
+    """The parameters of each method, in order."""
+
+    variable: str = ""
+    """The usual name of an object of the class; '' if there is none."""
+
+    raises: bool = False
+    """Whether a norm that is not finite is an error by default."""
+
+
+FSDP = "FullyShardedDataParallel"
+ENGINES = (
+    Engine(
+        ("accelerate.Accelerator", "accelerate.accelerator.Accelerator"),
+        {"clip_grad_norm_": ("parameters", "max_norm", "norm_type"), "clip_grad_value_": ("parameters", "clip_value")},
+        "accelerator",
+    ),
+    Engine(
+        ("lightning.Fabric", "lightning.fabric.Fabric", "lightning.fabric.fabric.Fabric", "lightning_fabric.Fabric"),
+        {"clip_gradients": ("module", "optimizer", "clip_val", "max_norm", "norm_type", "error_if_nonfinite")},
+        "fabric",
+        raises=True,
+    ),
+    Engine(
+        tuple(f"torch.distributed.fsdp.{module}{FSDP}" for module in ("", "fully_sharded_data_parallel.")),
+        {"clip_grad_norm_": ("max_norm", "norm_type")},
+    ),
+)
+
+
+def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
+    """Return the clip configuration that does what a call of an engine's method does. None: it is no such call.
+
+    ConfigError: an argument is only known at run time.
+    """
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return None
+    method = call.func.attr
+    engines = [engine for engine in ENGINES if method in engine.methods]
+    engine = next((engine for engine in engines if _is_object_of(source, call.func.value, engine)), None)
+    if engine is None or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    passed = dict(zip(engine.methods[method], call.args, strict=False))
+    passed |= {keyword.arg or "**": keyword.value for keyword in call.keywords}
+    settings: dict[str, Any] = {}
+    for name in passed.keys() - {"parameters", "module", "optimizer"}:
+        settings[name] = source.constant(passed[name])
+    value = settings.get("clip_val", settings.get("clip_value"))
+    if value is not None and settings.get("max_norm") is None:
+        return ClipConfig(rule="value", threshold=value)
+    nonfinite = {"nonfinite": "raise"} if settings.get("error_if_nonfinite", engine.raises) else {}
+    return ClipConfig(
+        rule="global_norm", threshold=settings.get("max_norm"), family="pytorch",
+        norm_type=settings.get("norm_type", 2.0), **nonfinite,
+    )  # fmt: skip
+
+
+def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
+    """Return whether an expression is an object of a class: by its usual name, or as the file creates it."""
+    text = ast.unparse(node)
+    if engine.variable and text.rpartition(".")[2] == engine.variable:
+        return True
+    for other in source.nodes:
+        match other:
+            case ast.Assign(targets=[target], value=ast.Call(func=function)) if ast.unparse(target) == text:
+                if source.dotted(function) in engine.classes:
+                    return True
+            case ast.arg(arg=name, annotation=ast.expr() as annotation) if name == text:
+                if source.dotted(annotation) in engine.classes:
+                    return True
+    return False
