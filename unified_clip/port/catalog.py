@@ -16,6 +16,9 @@ from .. import _any_framework
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
+Off = Literal["None", "None or 0", "None, 0 or less"]
+"""The values of a trainer's limit that switch its clipping off."""
+
 MODULE_ALIASES = (
     (re.compile(r"tensorflow\.compat\.v[12]\.|tensorflow\.python\.ops\.clip_ops\.|tensorflow\."), "tf."),
     (
@@ -144,6 +147,7 @@ class Setting:
     elsewhere: Sequence[str] = ()
     factories: Sequence[str] = ()
     default: str = ""
+    off: Off = "None or 0"
     in_dict: bool = False
     rule: str = ""
     family: str = ""

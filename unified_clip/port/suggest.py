@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import cast
 
 import libcst as cst
 
-from .catalog import KERAS_RULES, clip_function
+from . import trainer_arguments
+from .catalog import KERAS_RULES, Setting, clip_function
 from .clip_call import Arguments, FoundClip, entry_of
 from .clip_site import Target
 from .source.module import Module
-from .source.syntax_tree import keyword_of, keywords_of
+from .source.syntax_tree import keyword_of, keywords_of, sorted_nodes
 from .steps.paddle import SELECTING_ARGUMENTS, is_static
 from .steps.parameter_groups import may_have_groups
-from .to_config import rule_of
+from .to_config import UnsureError, meaning, rule_of
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
+OPTAX_SELECTIONS = ("optax.masked", "optax.multi_transform", "optax.partition")
+NOT_FIRST = "# optax applies other transformations before this clip: port them too, and clip their result"
+UNKNOWN_POSITION = "# only if no other transformation changes the gradients before this clip"
 STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     """Return the lines of code to write instead of a flagged clip; [] if there is no suggestion."""
+    try:
+        meaning(module, clip)
+    except UnsureError:
+        return []  # unified_clip rejects the threshold
     if clip.setting is not None:
-        value = clip.limit
-        code = module.code(value) if value is not None else clip.setting.default or "threshold"
-        return [line.format(limit=code) for line in clip.setting.lines]
+        return _for_setting(module, clip, clip.setting)
     rule, _, values = rule_of(module, clip)
     if not rule:
         return _for_entry(module, clip)
@@ -35,6 +43,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
         return [*([advice] if factor else []), *(_attached(module, clip) or _in_pytorch(module, clip, limits))]
     if clip.function.lines:
         passed = {name: clip.arguments.value(name) for name in clip.function.parameters}
+        passed |= dict(zip(clip.function.limits, values, strict=True))
         codes = {name: module.code(value) if value is not None else name for name, value in passed.items()}
         return [line.format(**codes) for line in clip.function.lines]
     if clip.function.framework == "optax":
@@ -48,11 +57,28 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     return []
 
 
+def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
+    """Return the lines for a trainer's limit. They have a condition or a comment if another argument, whose value is
+    unknown, chooses the rule.
+    """
+    limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
+    rule, chosen = trainer_arguments.rule(module, clip, setting), trainer_arguments.chosen_rules(module, clip, setting)
+    code, advice = f'"{rule or setting.rule}"', []
+    if not rule and len(chosen) == 1 and clip.call is not None:
+        code = f'"value" if {chosen.pop()} == "value" else "{setting.rule}"'
+    elif setting.rule_keyword and (not rule or clip.limit is None):
+        advice = [f'# write rule="value" if {setting.rule_keyword} is "value"']
+    return [*(advice if setting.lines else []), *(line.format(limit=limit, rule=code) for line in setting.lines)]
+
+
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines for a limit in a dict, or set on an optimizer of Keras; [] if the clip is something else."""
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
+    limit = module.number(entry.value)
+    if limit is not None and limit <= 0:
+        return []  # most versions of Keras then clip nothing
     if entry.keyword == "clipnorm" and any(name.startswith("keras.") for name in module.used_names):
         return []  # what it limits depends on the version of Keras
     rule = KERAS_RULES[entry.keyword]
@@ -94,8 +120,9 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
         "import unified_clip",
         f"clip = {config}",
         f"clip.attach_to({name})  # once, if the optimizer has one parameter group",
-        f"for group in {name}.param_groups:  # else before every step: Paddle clips each group by its own norm",
-        '    clip.clip_(group["params"])',
+        "# else, before every step, since Paddle clips each group by its own norm:",
+        f"# for group in {name}.param_groups:",
+        '#     clip.clip_(group["params"])',
     ]
 
 
@@ -120,8 +147,10 @@ def _is_by_group(module: Module, clip: FoundClip, optimizer: cst.Call | None) ->
 
 def _variable(module: Module, call: cst.Call | None) -> str:
     """Return the code of the variable to which an optimizer is assigned; "optimizer" if there is none."""
-    assign = module.parents.get(call) if call is not None else None
-    return module.code(assign.targets[0].target) if isinstance(assign, cst.Assign) else "optimizer"
+    match module.parents.get(call) if call is not None else None:
+        case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AnnAssign(target=target):
+            return module.code(target)
+    return "optimizer"
 
 
 def scale(module: Module, clip: FoundClip) -> str:
@@ -142,6 +171,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
         return [
             "import unified_clip.torch",
             *STEP,
+            "parameters = list(model.parameters())",
             "grads = [parameter.grad for parameter in parameters]",
             f"grads, norm = unified_clip.torch.clip_by_global_norm(grads, {limits})",
             "for parameter, grad in zip(parameters, grads):",
@@ -149,15 +179,53 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
             "optimizer.step()",
         ]
     name = (clip.kind == "class" and clip.function.replacement) or CLASSES[rule]
-    selected = _selected(module, clip) if clip.kind == "class" else ""
+    advice, selected = _in_optax(module, clip) if clip.function.framework == "optax" else ("", "")
+    selected = selected or (_selected(module, clip) if clip.kind == "class" else "")
     parameters, which = ("parameters", f", of {selected} only") if selected else ("model.parameters()", "")
+    if advice == NOT_FIRST:
+        return [advice]
     return [
+        *([advice] if advice else []),
         "import unified_clip.torch",
         f"clip = unified_clip.torch.{name}({limits})  # once",
         *STEP,
         f"clip.clip_({parameters})  # before every step{which}",
         "optimizer.step()",
     ]
+
+
+def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
+    """Return (a comment if the clip may not clip gradients, the code that selects its parameters) for a clip of optax.
+
+    A transformation clips gradients if no other one stands before it in optax.chain.
+    """
+    node: cst.CSTNode | None = clip.node
+    advice, selected = UNKNOWN_POSITION, ""
+    while node is not None and not isinstance(node, cst.BaseStatement) and advice != NOT_FIRST:
+        parent = module.parents.get(node)
+        if isinstance(parent, cst.Call) and isinstance(node, cst.Arg):
+            name = module.full_name(parent.func)
+            if name == "optax.chain":
+                before = itertools.takewhile(lambda each: clip.node not in sorted_nodes(each), _chained(parent))
+                advice = "" if all(_is_optax_clip(module, each) for each in before) else NOT_FIRST
+            elif name in OPTAX_SELECTIONS:
+                selected = f"the parameters that {name} selects"
+        node = parent
+    return advice, selected
+
+
+def _chained(chain: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield the arguments of optax.chain, also those in a list as in optax.chain(*[a, b])."""
+    for argument in chain.args:
+        if argument.star and isinstance(argument.value, cst.List | cst.Tuple):
+            yield from (element.value for element in argument.value.elements)
+        else:
+            yield argument.value
+
+
+def _is_optax_clip(module: Module, node: cst.BaseExpression) -> bool:
+    function = clip_function(module.full_name(node.func)) if isinstance(node, cst.Call) else None
+    return function is not None and function.framework == "optax"
 
 
 def _selected(module: Module, clip: FoundClip) -> str:

@@ -20,6 +20,9 @@ from .source.syntax_tree import keyword_of, keywords_of
 OLD_ARGUMENTS = {"lr", "decay"}
 """Arguments of optimizers that Keras 3 rejects."""
 
+UNBOUNDED = ('float("inf")', '-float("inf")')
+"""The code of an upper and a lower bound that clip nothing."""
+
 
 class UnsureError(Exception):
     """The error for a clip that cannot be rewritten with certainty. The message has the reason, which becomes the
@@ -33,7 +36,17 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
     if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
         return *_keras_rule(module, clip, keyword_of(clip.node)), [clip.node.value]
-    return clip.function.rule, clip.function.family, clip.limits
+    return clip.function.rule, clip.function.family, limits_of(module, clip)
+
+
+def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
+    """Return the threshold or the (upper, lower) bounds of a clip function. A limit is None if it is not passed, or
+    if None is passed. For a function that clamps any tensor, such a bound is infinite.
+    """
+    limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
+    if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
+        return limits
+    return [limit or cst.parse_expression(code) for limit, code in zip(limits, UNBOUNDED, strict=True)]
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
@@ -42,11 +55,19 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
 
+def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
+    """Return whether the limit of a Keras optimizer is 0 or less. Most versions of Keras then clip nothing."""
+    number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
+    return clip.setting is None and number is not None and number <= 0
+
+
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    Rule and family are '' if they depend on the version of Keras, which is unknown.
+    Rule and family are '' if they depend on the version of Keras, which is unknown, or if the limit is 0 or less.
     """
+    if is_off_in_keras(module, clip):
+        return "", ""
     if not is_standalone_clipnorm(module, clip):
         return KERAS_RULES.get(keyword, ""), "tensorflow"
     has_old_argument = clip.call is not None and keywords_of(clip.call).keys() & OLD_ARGUMENTS

@@ -90,23 +90,33 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
     """Return the rule of a trainer's clip; '' if an argument that is not in the file may choose another."""
     if not setting.rule_keyword:
         return setting.rule
+    chosen = chosen_rules(module, clip, setting)
+    if len(chosen) == 1:
+        code = ".".join(chosen.pop().split(".")[-2:]).strip("\"'")
+        return setting.rule if code == "None" else setting.rules.get(code, "")
+    is_complete = clip.call is not None and not any(argument.star for argument in clip.call.args)
+    return setting.rule if not chosen and (is_complete or setting.rule_keyword not in module.tree.code) else ""
+
+
+def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
+    """Return the code of each value of the argument that chooses a trainer's rule. A value in a dict or set on an
+    object counts if the clip is one, too.
+    """
     if clip.call is not None:
-        passed = {keyword: argument.value for keyword, argument in keywords_of(clip.call).items()}
-        is_complete = not any(argument.star for argument in clip.call.args)
+        passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]
     else:
         entries = [entry_of(module, node) for node in module.nodes]
-        passed = {entry.keyword: entry.value for entry in entries if entry is not None}
-        is_complete = False
-    if (chosen := passed.get(setting.rule_keyword)) is not None:
-        code = module.code(chosen)
-        return setting.rule if code == "None" else setting.rules.get(code.strip("\"'"), "")
-    return setting.rule if is_complete or setting.rule_keyword not in module.tree.code else ""
+        passed = [(entry.keyword, entry.value) for entry in entries if entry is not None]
+    return {module.code(value) for keyword, value in passed if keyword == setting.rule_keyword}
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether the limit of a clip is None or 0. Both values switch clipping off."""
-    value = clip.limit
-    return value is not None and (module.code(value) == "None" or module.number(value) == 0)
+    """Return whether the limit of a trainer's clip switches its clipping off."""
+    if clip.limit is None or clip.setting is None:
+        return False
+    number, off = module.number(clip.limit), clip.setting.off
+    is_off = number is not None and ((number == 0 and off != "None") or (number < 0 and off == "None, 0 or less"))
+    return is_off or module.code(clip.limit) == "None"
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:

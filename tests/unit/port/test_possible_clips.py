@@ -194,11 +194,22 @@ def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
     assert [name for name in names if not clip_pattern().search(name.encode())] == []
 
 
-@pytest.mark.parametrize("value", ["None", "0", "0.0"])
+@pytest.mark.parametrize("value", ["None", "0", "0.0", "-1"])
 def test_a_setting_that_is_off_is_left(value: str) -> None:
     source = f"import lightning as L\nt = L.Trainer(gradient_clip_val={value})\n"
     (site,) = ported(source)[1]
-    assert (site.verdict, site.reason) == ("left", "A limit of None or 0 switches clipping off.")
+    assert (site.verdict, site.reason) == ("left", "A limit of None, 0 or less switches clipping off.")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from stable_baselines3 import A2C\nA2C('MlpPolicy', env, max_grad_norm=0)\n",
+        "from stable_baselines3 import DQN\nDQN('MlpPolicy', env, max_grad_norm=0.0)\n",
+    ],
+)
+def test_a_limit_of_0_is_not_off_for_trainers_that_make_all_gradients_0(source: str) -> None:
+    assert {site.verdict for site in ported(source)[1]} == {"flagged"}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +233,7 @@ def test_a_setting_has_a_meaning_by_its_value_or_default(source: str, threshold:
     [
         (
             "import lightning as L\nL.Trainer(gradient_clip_val=0.5)\n",
-            'clip = ClipCallback(ClipConfig(rule="global_norm", threshold=0.5, family="pytorch"))',
+            'clip = ClipCallback(ClipConfig(rule="global_norm", threshold=0.5))',
         ),
         (
             "from jax.example_libraries.optimizers import clip_grads\ng = clip_grads(g, limit)\n",

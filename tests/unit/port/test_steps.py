@@ -236,8 +236,9 @@ BY_GROUP = [
     "import unified_clip",
     f"clip = {CONFIG}",
     "clip.attach_to({})  # once, if the optimizer has one parameter group",
-    "for group in {}.param_groups:  # else before every step: Paddle clips each group by its own norm",
-    '    clip.clip_(group["params"])',
+    "# else, before every step, since Paddle clips each group by its own norm:",
+    "# for group in {}.param_groups:",
+    '#     clip.clip_(group["params"])',
 ]
 
 

@@ -11,13 +11,18 @@ import libcst as cst
 from .. import trainer_arguments
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
-from ..to_config import is_standalone_clipnorm
+from ..to_config import is_off_in_keras, is_standalone_clipnorm
 from .function import flag_if_unsupported
 from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
     "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4. "
     "Find out which version the file is for, and port this by hand."
+)
+
+OFF_IN_KERAS = (
+    "From Keras 2.11, and up to 2.3.1, a limit of 0 or less switches clipping off. In between, tf.keras makes all "
+    "gradients 0, or rejects the limit. Remove this argument."
 )
 
 
@@ -27,9 +32,9 @@ def is_need_clip(clip: FoundClip) -> bool:
 
 @register(RuleOrder.OFF, matches=lambda clip: clip.setting is not None)
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave a trainer's argument unchanged if it is None or 0: then the trainer does not clip."""
-    if trainer_arguments.is_off(file.module, clip):
-        file.leave(clip, "A limit of None or 0 switches clipping off.")
+    """Leave a trainer's argument unchanged if the trainer does not clip with it."""
+    if clip.setting is not None and trainer_arguments.is_off(file.module, clip):
+        file.leave(clip, f"A limit of {clip.setting.off} switches clipping off.")
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
@@ -40,6 +45,8 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, VERSIONS_DIFFER)
     elif file.module.code(clip.node.value) == "None":
         file.leave(clip, "A limit of None switches clipping off.")
+    elif is_off_in_keras(file.module, clip):
+        file.flag(clip, OFF_IN_KERAS)
     elif clip.function.name:
         flag_if_unsupported(file, clip)
 

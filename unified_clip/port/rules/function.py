@@ -7,6 +7,7 @@ import libcst as cst
 
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..source.module import Module
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
@@ -37,10 +38,14 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, function.why_not)
     elif [name for name in unknown if not name.startswith("*")] or (unknown and function.takes_other_arguments):
         file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
-    elif clip.call is not None and function.name == "paddle.clip" and not {"min", "max"} <= arguments.passed.keys():
+    elif clip.call is not None and function.name == "paddle.clip" and not _has_both_bounds(file.module, clip):
         file.flag(clip, "Only one bound is passed. Pass min and max.")
     elif clip.call is None and clip.kind in KINDS and function.takes_other_arguments:
         file.flag(clip, ONLY_NAMED_FUNCTION)
+
+
+def _has_both_bounds(module: Module, clip: FoundClip) -> bool:
+    return all(limit is not None and module.code(limit) != "None" for limit in clip.limits)
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
