@@ -94,8 +94,8 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC101": ("explain clip.toml", {}, None),
     "UC102": ("explain clip.toml", {"clip.toml": "rule = global_norm\n"}, None),
     "UC103": (
-        "config import ds_config.json --from lightning",
-        {"ds_config.json": '{"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}'},
+        "config import train.yaml",
+        {"train.yaml": "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n"},
         None,
     ),
     "UC104": ("explain clip.toml", {"clip.toml": f"{CLIP}treshold = 2.0\n"}, None),

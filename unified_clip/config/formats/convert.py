@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from packaging.version import Version
 
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
-from ..documents import KINDS, Document, dotted
+from ..documents import KINDS, Document, PartialTable, dotted
 from ..documents.inheritance.alone import with_unread_bases
 from ..families import family_difference
 from ..schema import FAMILIES, Provenance, Settings
@@ -47,11 +48,15 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
     trainer, document = candidate
     if trainer is None:
         return settings_data(document)
-    unread = placement.check(document, trainer)
+    unlike = _unlike(trainer, document)
+    try:
+        unread = placement.check(document, trainer)
+    except ConfigError as error:
+        raise ConfigError(" ".join([str(error), *unlike]), error.code) from None
     imported = trainer.read(document, version)
     versions = {} if version is None else {"version": str(version)}
     ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
-    notes = [*_other_files(document), *imported.notes, *ignored]
+    notes = [*unlike, *_other_files(document), *imported.notes, *ignored]
     provenance = Provenance(format=trainer.name, file=document.name, notes=notes, **versions)
     return {**imported.settings, "provenance": provenance.model_dump(exclude_unset=True)}
 
@@ -129,7 +134,7 @@ def parse_name(text: str) -> tuple[str, Version | None]:
 
 
 def named(path: Path, name: str) -> Candidate:
-    """Parse a file in the format that the user named. ConfigError: the file looks like another format."""
+    """Parse a file in the format that the user named. ConfigError: the file is invalid, or of another kind."""
     if name == UNIFIED_CLIP:
         return None, _parse_own(path)
     trainer = FORMATS[name]
@@ -137,12 +142,17 @@ def named(path: Path, name: str) -> Candidate:
         raise ConfigError(
             f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.", "UC103"
         )
-    document = _parse(trainer, path, path.name)
-    names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(path)]
-    if names and not {trainer.name, trainer.extends} & {*names}:
-        likely = " or ".join(names)
-        raise ConfigError(f"{path.name} looks like {likely}, not like {trainer.name}. Pass --from {likely}.", "UC103")
-    return trainer, _compose(trainer, document)
+    return trainer, _compose(trainer, _parse(trainer, path, path.name))
+
+
+def _unlike(trainer: Format, document: Document) -> list[str]:
+    """Return a note if a file is not in the format that the user named, but in another one; else []."""
+    if document.path is None or trainer.recognises(document):
+        return []
+    names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
+    if not names or {trainer.name, trainer.extends} & {*names}:
+        return []
+    return [f"The file looks like {' or '.join(names)}, not like {trainer.name}. If it is, pass --from {names[0]}."]
 
 
 def _may_read(trainer: Format, path: Path) -> bool:
@@ -175,18 +185,7 @@ def _detect(path: Path) -> Candidate:
         return candidates[0]
     if names := _names(candidates):
         raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.", "UC103")
-    if error := _base_error(path):
-        raise error
-    document = _plain_document(path)
-    if document and (names := _with_clip_keys(document)):
-        titles = " or ".join(FORMATS[name].title for name in names)
-        advice = f"It has a clip key of {titles}. If it is a file of that trainer, pass --from {' or '.join(names)}."
-    else:
-        advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
-    if document and (keys := placement.clip_keys(document)):
-        setting = f"{dotted(keys[0][0])} (line {document.line(keys[0][0])})"
-        advice += f" If no format is your trainer's, write a clip configuration. {setting} looks like its clip setting."
-    raise ConfigError(f"{path.name}: cannot infer the format. {advice}", "UC103")
+    raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
 
 
 def _names(candidates: list[Candidate]) -> list[str]:
@@ -242,29 +241,51 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
     return trainer.name in COMMON_KEYS and all(map(document.shows, COMMON_KEYS[trainer.name]))
 
 
-def _base_error(path: Path) -> ConfigError | None:
-    """Return the error of a configuration in Python that cannot be merged with its base files; None without error."""
-    for trainer in FORMATS.values():
-        if path.suffix.lower() not in KINDS and _may_read(trainer, path) and trainer.inheritance.keys:
-            try:
-                _compose(trainer, _parse(trainer, path, path.name))
-            except ConfigError as error:
-                return error
-    return None
+def _unread_base(path: Path) -> str:
+    """Return sentences on a base file that cannot be read, and may show the format; '' if there is none.
 
-
-def _plain_document(path: Path) -> Document | None:
-    """Return a parsed file, without its base files; None if it is not TOML, YAML or JSON."""
-    kind = KINDS.get(path.suffix.lower())
-    return documents.parse(documents.read_text(path), kind, path.name) if kind else None
-
-
-def _with_clip_keys(document: Document) -> list[str]:
-    """Return the names of the formats that have a clip key in common with a file, even if they do not recognise the
-    file.
+    ConfigError: a configuration in Python cannot be merged with its base files.
     """
-    trainers = [trainer for trainer in FORMATS.values() if document.kind in trainer.kinds]
-    return [trainer.name for trainer in trainers if any(document.shows(*keys) for keys in trainer.clip_keys)]
+    for trainer in FORMATS.values():
+        if _may_read(trainer, path) and trainer.inheritance.keys:
+            try:
+                document = _parse(trainer, path, path.name)
+                data = trainer.inheritance.compose(document, partial(_parse, trainer)).data
+            except ConfigError:
+                if path.suffix.lower() not in KINDS:
+                    raise
+                continue
+            for table in _partial_tables(data):
+                return f"{table.unread} {table.unread.advice}"
+    return ""
+
+
+def _partial_tables(data: Any) -> Iterator[PartialTable]:
+    """Yield the tables to which a file that was not read may add keys."""
+    if isinstance(data, PartialTable):
+        yield data
+    for value in data.values() if isinstance(data, dict) else ():
+        yield from _partial_tables(value)
+
+
+def _advice(path: Path) -> str:
+    """Return sentences on what to do with a file that no format recognises."""
+    kind = KINDS.get(path.suffix.lower())
+    document = documents.parse(documents.read_text(path), kind, path.name) if kind else None
+    keys = [keys for keys, _ in placement.clip_keys(document)] if document else []
+    trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds]
+    with_key = [trainer for trainer in trainers if not {*trainer.clip_keys}.isdisjoint(keys)]
+    if unread := _unread_base(path):
+        advice = unread
+    elif with_key:
+        titles, names = (" or ".join(getattr(each, name) for each in with_key) for name in ("title", "name"))
+        advice = f"It has a clip key of {titles}. If it is a file of that trainer, pass --from {names}."
+    else:
+        advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
+    if document and keys:
+        setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
+        advice += f" If no format is your trainer's, write a clip configuration. {setting} looks like its clip setting."
+    return advice
 
 
 def _import_advice(path: Path) -> str:

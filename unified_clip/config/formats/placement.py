@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..._static_values import is_number
 from ...errors import ConfigError
 from ..documents import Document, Key, PartialTable, dotted
 from .base import Format
@@ -18,10 +19,16 @@ ANY = "*"
 LOOKALIKE = re.compile(
     r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip
     r"|.*clip(ping)?(by)?(global)?grad.*"  # clip_grad, CLIP_GRADIENTS, clip_grad_by_norm
-    r"|.*max(imum)?grad(ient)?s?norm.*"  # max_grad_norm
-    r"|(global)?clip(ping)?(by)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_norm_global
+    r"|.*max(imum)?grad(ient)?s?(l2)?(norm|value).*"  # max_grad_norm, max_grad_l2_norm
+    r"|.*grad(ient)?s?max(imum)?norm"  # gradient_max_norm
+    r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
 )
 """Matches the name of a clip key in any trainer, in lower case and without punctuation."""
+
+NUMBERS = re.compile(r".+ grad(ient)?norm|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)")
+"""Matches the last two names of the path of a clip key with a number, such as "train maxnorm". Elsewhere, these names
+have other meanings.
+"""
 
 BY_CODE = "If your code clips by it, write a clip configuration with its value."
 """Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
@@ -137,7 +144,9 @@ def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
         return True
     if value is None or value is False or (value is True and not name.endswith(SWITCHES)):
         return False
-    return LOOKALIKE.fullmatch(name) is not None
+    names = f"{_normalized(path[-2])} {name}" if len(path) > 1 and isinstance(path[-2], str) else name
+    is_number_key = is_number(value) and NUMBERS.fullmatch(names) is not None
+    return is_number_key or LOOKALIKE.fullmatch(name) is not None
 
 
 def _normalized(key: Key) -> str:

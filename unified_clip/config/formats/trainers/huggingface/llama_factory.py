@@ -21,7 +21,7 @@ class LlamaFactory(HuggingFace):
     instead = ""
     own_keys = paths("""
         finetuning_type pure_bf16 use_badam use_galore use_apollo dataset_dir plot_loss
-        sample_backend kernel_config dist_config
+        sample_backend kernel_config dist_config.name
     """)
     vocabulary = HuggingFace.vocabulary | {
         "stage",

@@ -68,6 +68,10 @@ class HuggingFace(Format):
         imported_key("optim: adafactor", "clips its update by its RMS too; not imported, with a note"),
     )
 
+    def recognises(self, document: Document) -> bool:
+        """Return whether a file has an own key and a usual one. Models' files have `gradient_checkpointing`, too."""
+        return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
+
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in PRIVATE:
             if document.shows(name) and document.get(name) is not None:

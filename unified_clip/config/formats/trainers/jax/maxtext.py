@@ -28,18 +28,22 @@ class MaxText(Format):
     kinds = ("yaml",)
     source = "src/maxtext/configs/base.yml, configs/types.py, configs/pyconfig.py, utils/maxtext_utils.py"
     newest = "2025.8.22"
-    own_keys = paths(f"{KEY} base_config base_emb_dim base_num_decoder_layers ici_fsdp_parallelism")
+    own_keys = paths(f"{KEY} base_emb_dim base_num_decoder_layers")
     inheritance = MaxTextBases("base_config", f"Add that file, or set {KEY}.", defaults="base.yml")
     clip_keys = paths(KEY)
     vocabulary = words("""
         base_output_directory per_device_batch_size dataset_path dataset_type model_name run_name steps hardware
-        enable_checkpointing
+        enable_checkpointing max_target_length tokenizer_path logical_axis_rules remat_policy attention
     """)
     family = "paddle"  # like Paddle's rule, optax's adds no eps
     keys = (
         FormatKey(KEY, "the global norm, optax's rule (eps = 0); 0: off", "1.0"),
         imported_key("base_config", "a base file, under the keys of this file: dpo.yml 10.0, rl.yml 0.1", "base.yml"),
     )
+
+    def recognises(self, document: Document) -> bool:
+        has_base = document.shows("base_config") and not self.vocabulary.isdisjoint(document.data)
+        return has_base or super().recognises(document)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         threshold = self.read_threshold(document, [KEY], 1.0, negative="error", null="error")

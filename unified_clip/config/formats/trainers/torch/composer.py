@@ -9,11 +9,14 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+from ...base import Format, FormatKey, Imported, imported_key, rejected_key, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
 """Where a file has the configuration: at the top level, or below `parameters` in a file that starts a run."""
+
+BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
+"""Keys of a file of Composer. OLMo has them, too, but no `train_loader`."""
 
 AGC = "adaptive clipping (AGC) is not supported. Use Composer's algorithm."
 FSDP_VALUE = (
@@ -27,11 +30,7 @@ class Composer(Format):
     kinds = ("yaml",)
     source = "composer/algorithms/gradient_clipping/gradient_clipping.py, llm-foundry: llmfoundry/algorithms"
     newest = "0.32.1"
-    own_keys = tuple(
-        (*root, *path)
-        for root in ROOTS
-        for path in paths("algorithms.gradient_clipping device_train_microbatch_size global_train_batch_size")
-    )
+    own_keys = tuple((*root, "algorithms", ALGORITHM) for root in ROOTS)
     clip_keys = tuple(
         (*root, "algorithms", *within, ALGORITHM, *key)
         for key in ((THRESHOLD,), (KIND,), ())
@@ -52,6 +51,12 @@ class Composer(Format):
         rejected_key(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
         imported_key("parameters", "the same below it, in a file that starts a run"),
     )
+
+    def recognises(self, document: Document) -> bool:
+        return super().recognises(document) or any(
+            document.shows(*root, "train_loader") and any(document.shows(*root, size) for size in BATCH_SIZES)
+            for root in ROOTS
+        )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         root: tuple[Key, ...] = () if document.has("algorithms") or not document.has("parameters") else ("parameters",)

@@ -1,6 +1,7 @@
 """LightningCLI's YAML format: `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
 
-Hydra's configuration of a Trainer (`_target_: lightning.pytorch.Trainer`) has the same keys at its top level.
+Hydra's configuration of a Trainer (`_target_: lightning.pytorch.Trainer`) has the same keys at its top level. The
+programs of CompVis and Stability AI have them in `lightning.trainer`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from packaging.version import Version
 from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ...base import Format, FormatKey, Imported, default_note, imported_key, rejected_key, words
 
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
+BATCHES = "limit_train_batches"
+
+ROOTS: tuple[tuple[str, ...], ...] = (("trainer",), ("fit", "trainer"), ("lightning", "trainer"))
+"""Where a file may have the trainer's arguments."""
 
 HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
 """Matches the class of a trainer in Hydra's `_target_`."""
@@ -27,27 +32,25 @@ class Lightning(Format):
     kinds: ClassVar[tuple[str, ...]] = ("yaml", "json")
     source = (
         "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies; "
-        "hydra: hydra/_internal/defaults_list.py"
+        "hydra: hydra/_internal/defaults_list.py; latent-diffusion: main.py"
     )
     newest = "2.6.6"
     instead = "pass `ClipCallback(clip)` of `unified_clip.integrations.lightning_callback` to the Trainer"
-    own_keys: ClassVar[Sequence[tuple[str, ...]]] = tuple(
-        (*place, key)
-        for place in (("trainer",), ("fit", "trainer"))
-        for key in (VALUE, "max_epochs", "max_steps", "accelerator", "fast_dev_run", "limit_train_batches")
+    own_keys: ClassVar[Sequence[tuple[str, ...]]] = (
+        *((*root, key) for root in ROOTS for key in (VALUE, "max_epochs", "accelerator", "fast_dev_run", BATCHES)),
+        ROOTS[-1],
     )
     inheritance = Hydra()
-    clip_keys: ClassVar[Sequence[tuple[str, ...]]] = paths(
-        f"trainer.{VALUE} trainer.{ALGORITHM} fit.trainer.{VALUE} fit.trainer.{ALGORITHM}"
-    )
+    clip_keys: ClassVar[Sequence[tuple[str, ...]]] = tuple((*root, key) for root in ROOTS for key in (VALUE, ALGORITHM))
     mode_keys = words(ALGORITHM)
-    vocabulary: ClassVar[Set[str]] = words("trainer fit seed_everything ckpt_path")
+    vocabulary: ClassVar[Set[str]] = words("trainer fit lightning seed_everything ckpt_path")
     rules = ("global_norm", "value")
     keys: ClassVar[Sequence[FormatKey]] = (
         FormatKey("trainer.gradient_clip_val", "the threshold, for each optimizer; null, 0 or less: off", "null"),
         FormatKey("trainer.gradient_clip_algorithm: norm", "the global norm, PyTorch's rule", "norm"),
         FormatKey("trainer.gradient_clip_algorithm: value", "each element"),
         imported_key("fit.trainer", "the same, for the subcommand fit"),
+        imported_key("lightning.trainer", "the same, in programs of CompVis and Stability AI"),
         imported_key("defaults", "Hydra's list of files, merged as Hydra does"),
         imported_key("${...}", "the value of another key; one with a resolver is rejected"),
         rejected_key("trainer.strategy: fsdp, with norm", "Lightning rejects it"),
@@ -58,6 +61,8 @@ class Lightning(Format):
         return ((VALUE,), (ALGORITHM,)) if _is_hydra_trainer(document) else self.clip_keys
 
     def recognises(self, document: Document) -> bool:
+        if _target(document, "trainer") and not _is_hydra_trainer(document, "trainer"):
+            return False
         return _is_hydra_trainer(document) or super().recognises(document)
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -84,8 +89,13 @@ class Lightning(Format):
         return {"trainer": {VALUE: threshold, **mode}}
 
 
-def _is_hydra_trainer(document: Document) -> bool:
-    target = document.get("_target_") if document.shows("_target_") else None
+def _target(document: Document, *table: str) -> Any:
+    """Return the class that Hydra creates from a table; None if the file does not show it."""
+    return document.get(*table, "_target_") if document.shows(*table, "_target_") else None
+
+
+def _is_hydra_trainer(document: Document, *table: str) -> bool:
+    target = _target(document, *table)
     return isinstance(target, str) and HYDRA_TRAINER.fullmatch(target) is not None
 
 
@@ -93,10 +103,10 @@ def _trainer(document: Document) -> list[str]:
     """Return the path of the trainer's table. If the file has a table for each subcommand, return that of `fit`."""
     if _is_hydra_trainer(document):
         return []
-    if document.shows("fit"):
-        document.get("fit", "trainer", VALUE)  # raises unless they are tables
-    if not document.shows("fit", "trainer"):
-        return ["trainer"]
-    if document.shows("trainer"):
-        raise document.wrong(["trainer"], "the file sets fit.trainer too. Remove one of them.")
-    return ["fit", "trainer"]
+    for table, _ in ROOTS[1:]:
+        if document.shows(table):
+            document.get(table, "trainer", VALUE)  # raises unless they are tables
+    shown = [root for root in ROOTS if document.shows(*root)] or [ROOTS[0]]
+    if len(shown) > 1:
+        raise document.wrong(shown[0], f"the file sets {'.'.join(shown[1])} too. Remove one of them.")
+    return list(shown[0])

@@ -1,4 +1,7 @@
-"""NeMo's YAML format: Lightning's `trainer.gradient_clip_val`, or `optim.config.clip_grad` of Megatron-Core."""
+"""NeMo's YAML format: Lightning's `trainer.gradient_clip_val`, or `optim.config.clip_grad` of Megatron-Core.
+
+NeMo-Aligner has `gradient_clip_val` in the table of an algorithm, such as `trainer.sft`.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,26 @@ from ...base import FormatKey, Imported, default_note, imported_key, paths, reje
 from .lightning import ALGORITHM, VALUE, Lightning
 
 MEGATRON = ("optim", "config", "clip_grad")
+ALIGNER = ["sft", "rm", "ppo", "dpo", "kto", "rs", "reinforce", "spin", "knowledge_distillation", "draftp_sd"]
+"""The tables of NeMo-Aligner's algorithms. It ignores `trainer.gradient_clip_val`."""
 
 
 class NeMo(Lightning):
     name, title = "nemo", "NeMo"
     kinds = ("yaml",)
     source = (
-        "nemo/collections/nlp/models/language_modeling/megatron_base_model.py, nemo/core/config/pytorch_lightning.py"
+        "nemo/collections/nlp/models/language_modeling/megatron_base_model.py, nemo/core/config/pytorch_lightning.py; "
+        "NeMo-Aligner: nemo_aligner/utils/train_utils.py"
     )
     newest = "2.6.0"
     extends = "lightning"
     instead = ""
     own_keys = paths("exp_manager optim.config.clip_grad model.train_ds.manifest_filepath")
-    clip_keys = (*paths(f"trainer.{VALUE} trainer.{ALGORITHM}"), MEGATRON)
+    clip_keys = (
+        *paths(f"trainer.{VALUE} trainer.{ALGORITHM}"),
+        MEGATRON,
+        *(("trainer", name, VALUE) for name in ALIGNER),
+    )
     vocabulary = Lightning.vocabulary | {"model", "name", "exp_manager", "optim"}
     keys = (
         FormatKey("trainer.gradient_clip_val", "Lightning's key: the threshold; null, 0 or less: off", "null"),
@@ -30,6 +40,7 @@ class NeMo(Lightning):
         rejected_key("trainer.gradient_clip_algorithm: value, with Megatron", "Megatron's models clip by the norm"),
         imported_key(".".join(MEGATRON), "the global norm over all ranks, PyTorch's rule; 0 or less: off", "1.0"),
         rejected_key("both of them", "training fails: Megatron-Core's optimizer clips"),
+        imported_key(f"trainer.sft.{VALUE}", "NeMo-Aligner's key, also in dpo, ppo and others: the same", "null"),
     )
 
     def recognises(self, document: Document) -> bool:
@@ -38,10 +49,21 @@ class NeMo(Lightning):
     def read(self, document: Document, version: Version | None) -> Imported:
         if self._has_megatron_optimizer(document):
             return self._megatron(document)
+        if tables := [name for name in ALIGNER if document.shows("trainer", name)]:
+            return self._aligner(document, tables)
         is_megatron = document.has("model", "tensor_model_parallel_size")
         if is_megatron and str(document.get("trainer", ALGORITHM)).lower() == "value":
             raise document.wrong(["trainer", ALGORITHM], "NeMo's Megatron models clip by the norm. Set norm.")
         return super().read(document, version)
+
+    def _aligner(self, document: Document, tables: list[str]) -> Imported:
+        if len(tables) > 1:
+            raise document.wrong(["trainer", tables[1]], f"the file sets trainer.{tables[0]} too. Remove one of them.")
+        if document.get("trainer", VALUE) is not None:
+            raise document.wrong(["trainer", VALUE], f"NeMo-Aligner ignores it. Set trainer.{tables[0]}.{VALUE}.")
+        place = ("trainer", tables[0], VALUE)
+        notes = default_note(document, place, "NeMo-Aligner clips nothing")
+        return Imported(self.settings("global_norm", self.read_threshold(document, place)), notes)
 
     def _has_megatron_optimizer(self, document: Document) -> bool:
         if not document.has("optim", "config"):

@@ -1,0 +1,47 @@
+"""EasyR1's YAML format: `max_grad_norm` of the actor and the critic. EasyR1 is a fork of verl with keys of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ....documents import Document
+from ....documents.inheritance.hydra import Hydra
+from ....schema import Settings
+from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, default_note, imported_key, rejected_key
+
+KEY = "max_grad_norm"
+ACTOR, CRITIC = ("worker", "actor", KEY), ("worker", "critic", KEY)
+
+
+class EasyR1(Format):
+    name, title = "easyr1", "EasyR1"
+    kinds = ("yaml",)
+    source = "verl/workers/actor/config.py, verl/workers/actor/dp_actor.py, verl/workers/critic, verl/trainer"
+    newest = "0.3.2"
+    inheritance = Hydra()
+    own_keys = (("worker", "actor"),)
+    clip_keys = (ACTOR, CRITIC)
+    vocabulary = frozenset({"worker", "algorithm"})
+    zero = "zeros"
+    off = float("inf")
+    keys = (
+        FormatKey(".".join(ACTOR), "the global norm, PyTorch's rule; inf: off; 0: zeros", "1.0"),
+        imported_key(".".join(CRITIC), "the same for the critic, which is another optimizer", "1.0"),
+        rejected_key("actor and critic with different values", "two optimizers, each with its own"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        notes = default_note(document, ACTOR, "EasyR1 clips at 1.0")
+        actor = self.read_threshold(document, ACTOR, 1.0, null="error")
+        if document.get("algorithm", "adv_estimator") == "gae":  # other estimators have no critic
+            notes += [] if document.has(*CRITIC) else [f"By default, EasyR1 clips the critic at 1.0, by {CRITIC[-1]}."]
+            if self.read_threshold(document, CRITIC, 1.0, null="error") != actor:
+                raise document.wrong(CRITIC, f"its threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
+        return Imported(self.settings("global_norm", actor), [*notes, "EasyR1 skips steps whose norm is not finite."])
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        threshold = self.export_threshold(settings)
+        clip = self.off if threshold is None else threshold
+        return {"worker": {"actor": {KEY: clip}, "critic": {KEY: clip}}}
