@@ -16,8 +16,9 @@ from ..errors import ConfigError
 from ..port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters
 from ..port.clip_site import ClipSite, PortedFile, UnreadableFile
 from ..port.source_files import port_all
-from . import call_site, engine_methods
+from . import call_site, engine_methods, lookalikes
 from .clip_use import ClipUse
+from .trainer_files import names_clip
 
 PACKAGE = "unified_clip"
 MEASURES = ("get_total_norm", "global_norm")
@@ -50,6 +51,9 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
         uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
     uses += itertools.chain.from_iterable(own_uses[file.path] for file in ported)
     uses += [_unreadable(file) for file in unreadable]
+    known = {*configurations, *(use.path for use in uses if use is not None)}
+    others = [path for path in paths if path not in known and names_clip(path)]
+    uses += itertools.chain.from_iterable(map(lookalikes.read, others))
     return [use for use in uses if use is not None]
 
 

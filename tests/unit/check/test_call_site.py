@@ -117,7 +117,7 @@ def test_fabric_raises_an_error_for_a_norm_that_is_not_finite(check: Check) -> N
     [
         FSDP + "other.clip_grad_norm_(1.0)\n",
         FABRIC + "mine.clip_gradients(model, optimizer)\n",
-        ACCELERATE + "accelerator.clip_grad_norm_(*parameters)\n",
+        ACCELERATE + "accelerator.clip_grad_norm_(*settings, max_norm=1.0)\n",
         ACCELERATE + "accelerator.clip_grad_norm_(model.parameters(), 1.0, **settings)\n",
     ],
 )
@@ -178,3 +178,40 @@ def test_an_attribute_that_is_assigned_elsewhere_is_unknown(check: Check, elsewh
 def test_a_field_of_a_dataclass_is_unknown(check: Check) -> None:
     source = "import torch\nimport dataclasses\n\n\n@dataclasses.dataclass\n" + CLASS.format("", ": float") + CLIP
     assert one(check({"a.py": source})).kind == "unknown"
+
+
+def test_a_value_that_exec_may_change_is_unknown(check: Check) -> None:
+    source = f"{IMPORTS}grad_clip = 1.0\n{{}}clip_grad_norm_(model.parameters(), grad_clip)\n"
+    assert check({"a.py": source.format("")}).findings == []
+    assert one(check({"a.py": source.format("exec(open('overrides.py').read())\n")})).kind == "unknown"
+
+
+# -- settings that are named like a clip
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "clip"),
+    [
+        ("config.lr = 1.0\nconfig.grad_clip_norm = 1.0\nconfig.grad_clip_norm = 2.0\n", 2, "grad_clip_norm = 1.0"),
+        ("grad_clip = 1\n", 1, "grad_clip = 1"),
+        ("class Config:\n    max_grad_norm: float = 0.5\n", 2, "max_grad_norm = 0.5"),
+        ("config = Config(lr=1.0, max_grad_l2_norm=0.25)\n", 1, "max_grad_l2_norm = 0.25"),
+        ("config = {'optimizer': {'clip_norm': 5.0}}\n", 1, "clip_norm = 5.0"),
+    ],
+)
+def test_a_setting_named_like_a_clip_is_unknown(check: Check, source: str, line: int, clip: str) -> None:
+    finding = one(check({"config.py": source}))
+    assert (finding.kind, finding.line, finding.clip) == ("unknown", line, clip)
+    assert "which code reads it is unknown" in finding.does
+
+
+@pytest.mark.parametrize("value", ["None", "False", "0.0", "args.grad_clip"])
+def test_a_setting_that_is_off_or_passed_on_is_no_finding(check: Check, value: str) -> None:
+    right = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
+    report = check({**right, "config.py": f"config.grad_clip = {value}\nvideo_clip = 1.0\n"})
+    assert (report.findings, report.counts.clips) == ([], 1)
+
+
+def test_a_setting_is_no_finding_beside_the_clip_that_reads_it(check: Check) -> None:
+    source = f"{IMPORTS}MAX_GRAD_NORM = 1.0\nclip_grad_norm_(model.parameters(), MAX_GRAD_NORM)\n"
+    assert check({"a.py": source}).findings == []

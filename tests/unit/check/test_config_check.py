@@ -265,10 +265,18 @@ def test_names_of_clips_are_found_in_files_that_are_not_read(check: Check, name:
         check({"notes.txt": "a video clip"}, WANTED, "notes.txt")
 
 
-@pytest.mark.parametrize("name", ["DS.JSON", "Train.PY", "hf.YAML", "Run.SH"])
-def test_suffixes_in_upper_case_are_read(check: Check, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "clip"),
+    [
+        ("DS.JSON", "DeepSpeed: gradient_clipping"),
+        ("Train.PY", "torch.nn.utils.clip_grad_norm_"),
+        ("hf.YAML", "max_grad_norm = 2.0"),
+        ("Run.SH", "max_grad_norm = 2.0"),
+    ],
+)
+def test_suffixes_in_upper_case_are_read(check: Check, name: str, clip: str) -> None:
     texts = {"DS.JSON": DEEPSPEED % "2.0", "Train.PY": TORCH % "2.0", "hf.YAML": "do_train: true\nmax_grad_norm: 2.0\n"}
-    assert one(check({name: texts.get(name, "python train.py --max_grad_norm 2.0\n")})).path == name
+    assert one(check({name: texts.get(name, "python train.py --max_grad_norm 2.0\n")})).clip == clip
 
 
 def test_a_clip_in_a_list_has_the_place_of_its_entry(check: Check) -> None:
@@ -294,6 +302,10 @@ def test_arguments_of_hugging_face_are_recognised_by_their_common_keys(check: Ch
     assert check({"sft.yaml": common}).findings == [], "its default is 1"
     both = one(check({"sft.yaml": f"{common}finetuning_type: lora\nmax_grad_norm: 2.0\n"}))
     assert both.clip == "LLaMA-Factory: max_grad_norm"
+    paddle = check(
+        {"sft.yaml": f"{common}tensor_parallel_degree: 2\nmax_grad_norm: 1.0\n"}, WANTED.replace("pytorch", "paddle")
+    )
+    assert paddle.findings == [], "PaddleNLP's own key decides"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ def test_every_command_of_a_script_is_checked(check: Check) -> None:
     ], "two equal clips in one file are two clips"
 
 
+def test_two_clips_in_one_line_are_two_clips(check: Check) -> None:
+    findings = check({"run.sh": "python train.py --max_grad_norm 1.0 --clip_norm 1.0\n"}).findings
+    assert [each.clip for each in findings] == ["max_grad_norm = 1.0", "clip_norm = 1.0"]
+
+
 def test_different_values_of_an_option_are_unknown(check: Check) -> None:
     findings = check({"run.sh": OTHER.format(0.5) + OTHER.format(0.7)}).findings
     assert [(each.line, each.kind) for each in findings] == [(1, "unknown"), (2, "unknown")]

@@ -318,9 +318,9 @@ class Module(SyntaxTree):
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
 
     def _may_change(self, binding: Binding) -> bool:
-        """Return whether an attribute of self is a field of a dataclass, or may have another value in other objects."""
+        """Return whether `exec` may change a name, or an attribute of self is a dataclass' field or set elsewhere."""
         if "." not in binding.text:
-            return False
+            return any(isinstance(node, cst.Call) and is_name(node.func, "exec") for node in self.nodes)
         if any(
             isinstance(bound.node, cst.AnnAssign) and self.enclosing_function(bound.node) is None
             for bound in binding.bounds

@@ -1,0 +1,67 @@
+"""Find settings in Python source that are named like a clip, in files that make no clip that is known."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from .._static_values import UnknownValueError, evaluate, is_number
+from ..config.documents import Document, format_value
+from ..config.formats import placement
+from ..config.formats.python_source import parse_tree
+from ..errors import ConfigError
+from .clip_use import ClipUse
+
+WHY = (
+    "It is named like a clip setting, and which code reads it is unknown. Compare it with the clip configuration by "
+    "hand, and ignore it with a reason in check.ignore."
+)
+
+
+def read(path: Path) -> list[ClipUse]:
+    """Return an unknown clip for the first setting that is named like a clip, such as config.grad_clip = 1.0."""
+    try:
+        tree = parse_tree(path.read_bytes().decode("utf-8", "replace"), path.name)
+    except ConfigError:
+        return []  # `source_files` reports files that name a clip and are not Python
+    for node, name, value in sorted(_settings(tree), key=lambda each: (each[0].lineno, each[0].col_offset)):
+        if placement.clip_keys(Document(path.name, "", "python", {name: value})):
+            text = f"{name} = {format_value(value)}"
+            return [ClipUse(path, node.lineno, node.col_offset + 1, text, why_unknown=WHY)]
+    return []
+
+
+def _settings(tree: ast.Module) -> Iterator[tuple[ast.expr, str, float]]:
+    """Yield (place, name, number) of each number that is assigned, or passed by keyword or in a dict."""
+    for node, name, value in _named_values(tree):
+        number = _number(value)
+        if number:
+            yield node, name, number
+
+
+def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                name = getattr(target, "attr", getattr(target, "id", ""))
+                yield target, name, value
+            case ast.Call(keywords=keywords):
+                yield from ((each.value, each.arg, each.value) for each in keywords if each.arg)
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        yield key, key.value, value
+
+
+def _number(node: ast.expr) -> float:
+    """Return the value of a number; 0 for any other expression, and for 0, which is off."""
+    try:
+        value = evaluate(node, _unknown, ast.unparse)
+    except UnknownValueError:
+        return 0
+    return value if is_number(value) else 0
+
+
+def _unknown(node: ast.expr) -> float:
+    raise UnknownValueError(node)
