@@ -16,7 +16,7 @@ from ..config.formats import Format, convert, placement
 from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
-from ..config.formats.trainers.torch.megatron import script_options
+from ..config.formats.trainers.torch.megatron import option_value, script_options
 from ..errors import ConfigError
 from .clip_use import ClipUse
 
@@ -118,7 +118,7 @@ def _overrides(text: str) -> Iterator[tuple[int, str, Any]]:
     """Yield (line, key, value) of each override of a nested key in a script, such as trainer.max_grad_norm=1.0."""
     for line, code in enumerate(text.splitlines(), 1):
         for match in OVERRIDE.finditer(code.partition("#")[0]):
-            yield line, match[1], None if match[2] in ("null", "None") else match[2]
+            yield line, match[1], None if match[2] in ("null", "None") else option_value(match[2])
 
 
 def _is_own(document: Document) -> bool:

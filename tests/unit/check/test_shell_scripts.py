@@ -45,6 +45,7 @@ def test_an_override_of_a_nested_clip_key_is_unknown(check: Check, script: str, 
     report = check({"run.sh": script, "ds.json": DEEPSPEED % "1.0"})
     assert [each.line for each in report.findings] == lines
     assert {each.kind for each in report.findings} <= {"unknown"}
+    assert not any("'" in each.clip for each in report.findings), "a value is a number, not text"
 
 
 def test_a_script_whose_command_reads_a_yaml_file_is_a_note(check: Check) -> None:

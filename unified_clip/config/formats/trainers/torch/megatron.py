@@ -78,9 +78,9 @@ def script_options(text: str) -> list[tuple[int, str, Any]]:
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):
         if match := OPTION.fullmatch(word):
-            options.append((line, match[1], _number(match[2])))
+            options.append((line, match[1], option_value(match[2])))
         elif word and options and options[-1][2] is None:
-            options[-1] = (*options[-1][:2], _number(word))
+            options[-1] = (*options[-1][:2], option_value(word))
     return options
 
 
@@ -91,6 +91,6 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
             yield line, word
 
 
-def _number(word: str | None) -> Any:
+def option_value(word: str | None) -> Any:
     """Return a word as a float if it is a number, else unchanged."""
     return float(word) if word is not None and NUMBER.fullmatch(word) else word
