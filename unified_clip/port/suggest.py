@@ -171,8 +171,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
         return [
             "import unified_clip.torch",
             *STEP,
-            "parameters = list(model.parameters())",
-            "grads = [parameter.grad for parameter in parameters]",
+            "grads = [parameter.grad for parameter in parameters]  # parameters = list(model.parameters())",
             f"grads, norm = unified_clip.torch.clip_by_global_norm(grads, {limits})",
             "for parameter, grad in zip(parameters, grads):",
             "    parameter.grad = grad",
