@@ -236,6 +236,27 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
     assert capsys.readouterr() == ("", f"unified-clip: error UC107: {message} {python}\n")
 
 
+@pytest.mark.parametrize(
+    ("settings", "to", "message"),
+    [
+        ({"rule": "norm", "threshold": 1.0}, "lightning", "the rule 'norm'. Set global_norm or value, or export to an"),
+        ({"rule": "value", "min": -1.0, "max": 2.0}, "lightning", "`min` and `max`. Set `threshold`, for bounds of"),
+        (
+            {"rule": "global_norm", "threshold": 1.0, "norm_type": 1.0},
+            "torchtitan",
+            "`norm_type = 1`. Set 2, or export",
+        ),
+        ({"rule": "value", "min": -1.0, "max": 2.0}, "maxtext", "the rule 'value'. Set global_norm, or export to ano"),
+    ],
+)
+def test_export_names_the_way_to_clip_in_python(settings: dict[str, object], to: str, message: str) -> None:
+    with pytest.raises(NotRepresentableError) as caught:
+        ClipConfig(**settings).export_to(to)
+    assert str(caught.value).startswith(f"Cannot export to {FORMATS[to].title}: it does not support {message}")
+    python = f" Or clip in Python: `clip = ClipConfig.load(FILE)`, then {FORMATS[to].instead}."
+    assert str(caught.value).endswith(python)
+
+
 def test_each_suggested_clip_is_there() -> None:
     """Of the modules and methods that messages suggest in place of an export."""
     suggested = " ".join(trainer.instead for trainer in FORMATS.values())
@@ -398,74 +419,6 @@ def test_a_file_without_a_key_of_the_format_that_is_named_is_refused_with_the_fo
         ClipConfig.import_from(tmp_path / "ds.json", "keras@3.15")
     with pytest.raises(ConfigError, match=r"looks like detectron2, not like lightning"):
         ClipConfig.import_from(tmp_path / "ds.yaml", "lightning")
-
-
-def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_with_a_note(write: Write) -> None:
-    path = write("train.json", '{"output_dir": "out", "max_grad_norm": 0.3, "eval_strategy": "steps"}')
-    note = "The file looks like hf, not like paddlenlp. If it is, pass --from hf."
-    config = ClipConfig.import_from(path, "paddlenlp")
-    assert (config.threshold, config.notes[0]) == (0.3, note)
-    assert note not in ClipConfig.import_from(path).notes
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.yaml", "trainer:\n  max_steps: 100\n  total_epochs: 15\n"),
-        ("a.yaml", "trainer:\n  _target_: training.trainer.Trainer\n  max_epochs: 3\n  accelerator: cuda\n"),
-        ("a.yaml", "global_train_batch_size: 8\ndevice_train_microbatch_size: 1\nmax_duration: 10\n"),
-        ("a.yml", "hardware: tpu\nici_fsdp_parallelism: -1\npretrained_model: sd\n"),
-        ("a.yaml", "base_config: [configs/base.yaml]\ntask_cls: training.Acoustic\n"),
-        ("a.json", '{"batch_size": 16, "adam_b1": 0.8, "dist_config": {"dist_backend": "nccl"}}'),
-        ("a.json", '{"model_type": "wavlm", "hidden_size": 768, "gradient_checkpointing": false}'),
-        ("a.yaml", "args: {train_iters: 10}\ndeepspeed: {gradient_clipping: 0.1}\n"),
-    ],
-    ids=["EasyR1", "SAM2", "OLMo", "maxdiffusion", "DiffSinger", "HiFi-GAN", "model", "SAT"],
-)
-def test_files_of_other_programs_with_a_key_of_a_trainer_are_not_taken_for_its_files(
-    name: str, text: str, write: Write
-) -> None:
-    with pytest.raises(ConfigError, match=r"cannot infer the format"):
-        ClipConfig.import_from(write(name, text))
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("train:\n  max_norm: 1.0\n", "train.max_norm (line 2)"),
-        ("training:\n  max_grad_l2_norm: 0.25\n", "training.max_grad_l2_norm (line 2)"),
-        ("clip_max_norm: 0.1\n", "clip_max_norm (line 1)"),
-        ("training:\n  gradient_max_norm: 5.0\n", "training.gradient_max_norm (line 2)"),
-        ("params:\n  config:\n    grad_norm: 1.0\n", "params.config.grad_norm (line 3)"),
-        ("optim:\n  clip: 1.0\n", "optim.clip (line 2)"),
-        ("max_grad_value: 1.0\n", "max_grad_value (line 1)"),
-        ("audio:\n  max_norm: 4.0\nloss:\n  clip: 0.2\ntraining:\n  track_grad_norm: 2\n  clip: true\n", ""),
-    ],
-    ids=["litgpt", "mmf", "detr", "deepmd", "rl_games", "lingua", "maxdiffusion", "other"],
-)
-def test_clip_keys_of_trainers_without_a_format_are_named(text: str, key: str, write: Write) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ClipConfig.import_from(write("a.yaml", text))
-    named = re.findall(r"clip configuration\. (.*) looks like its clip setting\.$", str(caught.value))
-    assert named == ([key] if key else [])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("_BASE_: base.yaml\nMODEL: {}\n", r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Add that file"),
-        ("defaults:\n- trainer: gpu\n", r"a\.yaml, line 2, defaults 1: cannot find trainer/gpu\.yaml\. Import the com"),
-        (
-            "# @package _global_\ndefaults:\n- override /trainer: gpu\nmodel: {lr: 0.1}\n",
-            r"a\.yaml, line 3, defaults 1: this entry changes a choice of another file.* with --cfg job",
-        ),
-    ],
-)
-def test_a_file_whose_format_only_a_missing_file_shows_is_refused_with_that_file(
-    text: str, message: str, write: Write
-) -> None:
-    with pytest.raises(ConfigError, match=rf"^a\.yaml: cannot infer the format\. {message}"):
-        ClipConfig.import_from(write("a.yaml", text))
 
 
 def test_the_file_to_import_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

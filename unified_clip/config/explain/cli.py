@@ -130,9 +130,10 @@ def _print_comparison(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
+    console.print(cell(comparison.verdict, style="bold"))
     _print_explanation(comparison.a)
     _print_explanation(comparison.b)
-    console = Console()
     if comparison.differences:
         table = Table("what differs")
         for explanation in (comparison.a, comparison.b):
@@ -148,7 +149,6 @@ def _print_comparison(comparison: Comparison) -> None:
         distance = cell("identical" if is_same else f"{row.distance:.2g}", style="green" if is_same else "red")
         table.add_row(cell(row.of), norms, after, distance)
     console.print(table)
-    console.print(cell(comparison.verdict, style="bold"))
 
 
 def _format_number(number: float | None) -> str:

@@ -276,16 +276,18 @@ class Format(ABC):
         if is_off(settings):
             return ""
         if settings.rule not in rules:
-            return f"it does not support the rule {settings.rule!r}. {CHOOSE.format(' or '.join(rules))}"
+            return (
+                f"it does not support the rule {settings.rule!r}. {CHOOSE.format(' or '.join(rules))}{self._in_python}"
+            )
         if settings.bounds:
             error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
-            return "" if self.has_bounds else error
+            return "" if self.has_bounds else error + self._in_python
         if not isinstance(settings.threshold, float):
             return "it does not support a schedule. Set `threshold` to a number." + self._in_python
         if settings.rule == "value":
             return ""
         if not self.norm_types and settings.norm_type not in (None, 2.0):
-            return f"it does not support `norm_type = {settings.norm_type:g}`. {CHOOSE.format(2)}"
+            return f"it does not support `norm_type = {settings.norm_type:g}`. {CHOOSE.format(2)}{self._in_python}"
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:

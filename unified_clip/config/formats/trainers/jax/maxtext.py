@@ -28,6 +28,7 @@ class MaxText(Format):
     kinds = ("yaml",)
     source = "src/maxtext/configs/base.yml, configs/types.py, configs/pyconfig.py, utils/maxtext_utils.py"
     newest = "2025.8.22"
+    instead = f"wrap MaxText's optimizer, `clip.as_optax(optimizer)`, with {KEY}: 0"
     own_keys = paths(f"{KEY} base_emb_dim base_num_decoder_layers")
     inheritance = MaxTextBases("base_config", f"Add that file, or set {KEY}.", defaults="base.yml")
     clip_keys = paths(KEY)

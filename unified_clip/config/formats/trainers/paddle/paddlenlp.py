@@ -28,6 +28,10 @@ class PaddleNLP(Format):
         FormatKey("max_grad_norm", "the global norm, Paddle's rule; 0 or less: off, but not in prompt_trainer", "1.0"),
     )
 
+    def recognises(self, document: Document) -> bool:
+        """Return whether a file has an own key and a usual one. Files of other trainers have `sharding`, too."""
+        return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
+
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = default_note(document, ["max_grad_norm"], "PaddleNLP clips at 1.0")
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, null="error", infinite="error")

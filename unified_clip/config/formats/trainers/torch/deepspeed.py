@@ -16,10 +16,8 @@ CLIPS_BY_DEFAULT = Version("0.19.3")
 SKIPS = "DeepSpeed skips steps whose norm is not finite"
 FP16 = f"With fp16, {SKIPS}."
 BF16_CHECKED = f"With bf16.check_grad_overflow, {SKIPS}."
-BF16 = (
-    f"With bf16, {SKIPS} only if bf16.check_grad_overflow is true. It is false by default, and some versions do not "
-    "have it. Otherwise, such a norm leaves gradients unchanged."
-)
+BF16 = f"With bf16, {SKIPS} only if bf16.check_grad_overflow is true. By default, it does not clip these steps."
+UNSET = f"With fp16, {SKIPS}. With bf16, it does so only if bf16.check_grad_overflow is true."
 
 
 class DeepSpeed(Format):
@@ -65,10 +63,10 @@ class DeepSpeed(Format):
 
 
 def _skips(document: Document) -> list[str]:
-    """Return notes on steps whose norm is not finite: for the precision that the file sets, or else for each one."""
+    """Return a note on steps whose norm is not finite: for the precision that the file sets, or else for each one."""
     if document.get("fp16", "enabled") is True:
         return [FP16]
     for name in ("bf16", "bfloat16"):
         if document.get(name, "enabled") is True:
             return [BF16_CHECKED if document.get(name, "check_grad_overflow") is True else BF16]
-    return [FP16, BF16]
+    return [UNSET]
