@@ -63,15 +63,23 @@ def test_files_of_other_programs_with_a_key_of_a_trainer_are_not_taken_for_its_f
         ("params:\n  config:\n    grad_norm: 1.0\n", "params.config.grad_norm (line 3)"),
         ("optim:\n  clip: 1.0\n", "optim.clip (line 2)"),
         ("max_grad_value: 1.0\n", "max_grad_value (line 1)"),
+        ("discriminator_grad_norm: 10.0\n", "discriminator_grad_norm (line 1)"),
         ("audio:\n  max_norm: 4.0\nloss:\n  clip: 0.2\ntraining:\n  track_grad_norm: 2\n  clip: true\n", ""),
     ],
-    ids=["litgpt", "mmf", "detr", "deepmd", "rl_games", "lingua", "maxdiffusion", "other"],
+    ids=["litgpt", "mmf", "detr", "deepmd", "rl_games", "lingua", "maxdiffusion", "uSFGAN", "other"],
 )
 def test_clip_keys_of_trainers_without_a_format_are_named(text: str, key: str, write: Write) -> None:
     with pytest.raises(ConfigError) as caught:
         ClipConfig.import_from(write("a.yaml", text))
     named = re.findall(r"clip configuration\. (.*) looks like its clip setting\.$", str(caught.value))
     assert named == ([key] if key else [])
+
+
+def test_gin_files_are_refused(write: Write) -> None:
+    """Those of T5X."""
+    message = r"^base\.gin: cannot infer the format\. gin files are not supported\. Write a clip configuration\.$"
+    with pytest.raises(ConfigError, match=message):
+        ClipConfig.import_from(write("base.gin", "include 'base.gin'\nglobal_norm_clip_threshold = 1.0\n"))
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def _unread_base(path: Path) -> str:
                 document = _parse(trainer, path, path.name)
                 data = trainer.inheritance.compose(document, partial(_parse, trainer)).data
             except ConfigError:
-                if path.suffix.lower() not in KINDS:
+                if path.suffix == ".py":
                     raise
                 continue
             for table in _partial_tables(data):
@@ -275,7 +275,9 @@ def _advice(path: Path) -> str:
     keys = [keys for keys, _ in placement.clip_keys(document)] if document else []
     trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds]
     with_key = [trainer for trainer in trainers if not {*trainer.clip_keys}.isdisjoint(keys)]
-    if unread := _unread_base(path):
+    if path.suffix == ".gin":
+        advice = "gin files are not supported. Write a clip configuration."
+    elif unread := _unread_base(path):
         advice = unread
     elif with_key:
         titles, names = (" or ".join(getattr(each, name) for each in with_key) for name in ("title", "name"))

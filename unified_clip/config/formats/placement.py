@@ -25,7 +25,11 @@ LOOKALIKE = re.compile(
 )
 """Matches the name of a clip key in any trainer, in lower case and without punctuation."""
 
-NUMBERS = re.compile(r".+ grad(ient)?norm|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)")
+NUMBERS = re.compile(
+    r".+ grad(ient)?norm"
+    r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
+    r"|(.* )?(generator|discriminator)gradnorm"
+)
 """Matches the last two names of the path of a clip key with a number, such as "train maxnorm". Elsewhere, these names
 have other meanings.
 """
