@@ -112,3 +112,10 @@ def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object
 )
 def test_an_interpolation_that_is_not_static_is_unknown(text: str) -> None:
     assert isinstance(resolve({"a": {"b": 1, "list": [2, 3]}, "x": text})["x"], Unknown)
+
+
+def test_an_ordered_dict_is_a_table_if_its_entries_are_pairs() -> None:
+    tag = "!!python/object/apply:collections.OrderedDict"
+    assert documents.parse(f"{tag}\n- - - b\n    - 1\n  - - a\n    - [2]\n", "yaml", "a.yml").data == {"b": 1, "a": [2]}
+    for entries in ("- - [1, 2]\n", "- - [a]\n", "- []\n- []\n", "- 1\n"):
+        assert isinstance(documents.parse(f"{tag}\n{entries}", "yaml", "a.yml").data, Unknown)

@@ -23,7 +23,10 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Tags whose value is only known at run time, whatever they tag."""
+"""Tags whose value is only known at run time, whatever they tag, but for ORDERED."""
+
+ORDERED = "python/object/apply:collections.OrderedDict"
+"""The tag of a table that is written as a list with one list of pairs."""
 
 
 class _Yaml(yaml.SafeLoader):
@@ -74,6 +77,10 @@ def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
     A tag before text computes a value, such as !include base.yaml. The value is unknown then.
     """
     tag = node.tag.removeprefix(STANDARD)
+    if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
+        pairs = loader.construct_object(node.value[0], deep=True)
+        if isinstance(pairs, list) and all(_is_pair(entry) for entry in pairs):
+            return dict(pairs)
     if isinstance(node, yaml.MappingNode) and not tag.startswith(COMPUTED):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode) and not tag.startswith(COMPUTED):
@@ -83,6 +90,10 @@ def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
         return text
     name = tag if tag == node.tag else f"!!{tag}"
     return Unknown(f"{name} {text}".strip(), "Write the value instead.")
+
+
+def _is_pair(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
 
 
 _Yaml.add_multi_constructor(None, _without_tag)  # None: all tags without a constructor

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from packaging.version import Version
 
 from .....errors import ConfigError
-from ....documents import Document
+from ....documents import Document, Key
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, paths, rejected_key
+from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key
 
 KEY = "max_grad_norm"
 DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "dqn": 10.0, "qrdqn": None}
@@ -32,16 +33,24 @@ class StableBaselines3(Format):
     off = math.inf
     keys = (
         FormatKey(f"ENVIRONMENT.{KEY}", "the global norm, PyTorch's rule; inf: off; 0: zeros", "A2C, PPO 0.5; DQN 10"),
+        imported_key(KEY, "the same, in the file that the zoo saves with a run"),
         rejected_key(f"ENVIRONMENT.{KEY}: null", "training fails, but for QR-DQN"),
         rejected_key(f"ENVIRONMENT.{KEY} of several values", "import a file with one environment"),
         rejected_key(f"no {KEY}, in a file whose name is no algorithm", "the default is the algorithm's"),
     )
 
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
+        return ((KEY,),) if _is_run(document) else self.clip_keys
+
     def recognises(self, document: Document) -> bool:
+        if _is_run(document):
+            return True
         tables = [document.get(name) for name in self._environments(document)]
         return any("policy" in table and "n_timesteps" in table for table in tables)
 
     def read(self, document: Document, version: Version | None) -> Imported:
+        if _is_run(document):
+            return self._run(document)
         environments = self._environments(document)
         if not environments:
             raise ConfigError(f"{document.name}: it has no environment. Add one, such as default.")
@@ -61,6 +70,12 @@ class StableBaselines3(Format):
             values = ", ".join(f"{name} {value}" for name, value in thresholds.items())
             raise document.wrong([], f"{KEY} differs: {values:.200}. Import a file with one of the environments.")
         return Imported(self.settings("global_norm", next(iter(thresholds.values()))), notes)
+
+    def _run(self, document: Document) -> Imported:
+        if not document.has(KEY):
+            problem = f"the file does not set {KEY}, and the default depends on the algorithm. Set {KEY}."
+            raise ConfigError(f"{document.name}: {problem}")
+        return Imported(self.settings("global_norm", self.read_threshold(document, [KEY], null="error")))
 
     def _environments(self, document: Document) -> list[str]:
         tables = document.data if isinstance(document.data, dict) else {}
@@ -82,3 +97,8 @@ class StableBaselines3(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)
         return {"default": {KEY: math.inf if threshold is None else threshold}}
+
+
+def _is_run(document: Document) -> bool:
+    """Return whether a file has the arguments of one run at its top level, as the zoo saves them."""
+    return document.shows("policy") and document.shows("n_timesteps")
