@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from .._static_values import UnknownValueError, evaluate, is_number
 from ..config.documents import Document, format_value
 from ..config.formats import placement
 from ..config.formats.python_source import parse_tree
 from ..errors import ConfigError
 from .clip_use import ClipUse
+from .trainer_files import has_number
 
 WHY = (
     "It is named like a clip setting, and which code reads it is unknown. Compare it with the clip configuration by "
@@ -26,18 +27,19 @@ def read(path: Path) -> list[ClipUse]:
     except ConfigError:
         return []  # `source_files` reports files that name a clip and are not Python
     for node, name, value in sorted(_settings(tree), key=lambda each: (each[0].lineno, each[0].col_offset)):
-        if placement.clip_keys(Document(path.name, "", "python", {name: value})):
+        keys = placement.clip_keys(Document(path.name, "", "python", {name: value}))
+        if (name,) in dict(keys):
             text = f"{name} = {format_value(value)}"
             return [ClipUse(path, node.lineno, node.col_offset + 1, text, why_unknown=WHY)]
     return []
 
 
-def _settings(tree: ast.Module) -> Iterator[tuple[ast.expr, str, float]]:
-    """Yield (place, name, number) of each number that is assigned, or passed by keyword or in a dict."""
-    for node, name, value in _named_values(tree):
-        number = _number(value)
-        if number:
-            yield node, name, number
+def _settings(tree: ast.Module) -> Iterator[tuple[ast.expr, str, object]]:
+    """Yield (place, name, value) of each number or list of them that is assigned, passed by keyword or in a dict."""
+    for node, name, code in _named_values(tree):
+        value = _value(code)
+        if has_number(value):
+            yield node, name, value
 
 
 def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
@@ -54,14 +56,11 @@ def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
                         yield key, key.value, value
 
 
-def _number(node: ast.expr) -> float:
-    """Return the value of a number; 0 for any other expression, and for 0, which is off."""
-    try:
-        value = evaluate(node, _unknown, ast.unparse)
-    except UnknownValueError:
-        return 0
-    return value if is_number(value) else 0
-
-
-def _unknown(node: ast.expr) -> float:
-    raise UnknownValueError(node)
+def _value(node: ast.expr) -> object:
+    """Return the value of a constant, or of field(default=...) in a dataclass; None for any other expression."""
+    match node:
+        case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
+            return _value(value.body if isinstance(value, ast.Lambda) else value)
+    with contextlib.suppress(ValueError):
+        return ast.literal_eval(node)
+    return None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .._static_values import is_number
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS, Document, Key, dotted, format_value
@@ -164,11 +165,18 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     if not _has_clip_word(path):
         return []
     document = convert.named(path, convert.UNIFIED_CLIP)[1]
-    keys = [(keys, value) for keys, value in placement.clip_keys(document) if not isinstance(value, dict | list)]
+    found = placement.clip_keys(document)
+    keys = [(keys, value) for keys, value in found if not isinstance(value, dict | list) or has_number(value)]
     return [
         ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=NO_FORMAT)
         for keys, value in keys[:1]
     ]
+
+
+def has_number(value: object) -> bool:
+    """Return whether a value is a number that is not 0, or a list or table with one."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(map(has_number, values)) or (is_number(value) and value != 0)
 
 
 def names_clip(path: Path) -> bool:

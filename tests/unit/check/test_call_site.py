@@ -197,6 +197,7 @@ def test_a_value_that_exec_may_change_is_unknown(check: Check) -> None:
         ("class Config:\n    max_grad_norm: float = 0.5\n", 2, "max_grad_norm = 0.5"),
         ("config = Config(lr=1.0, max_grad_l2_norm=0.25)\n", 1, "max_grad_l2_norm = 0.25"),
         ("config = {'optimizer': {'clip_norm': 5.0}}\n", 1, "clip_norm = 5.0"),
+        ("class Config:\n    grad_clip: list = field(default_factory=lambda: [5, 5])\n", 2, "grad_clip = [5, 5]"),
     ],
 )
 def test_a_setting_named_like_a_clip_is_unknown(check: Check, source: str, line: int, clip: str) -> None:
@@ -205,7 +206,7 @@ def test_a_setting_named_like_a_clip_is_unknown(check: Check, source: str, line:
     assert "which code reads it is unknown" in finding.does
 
 
-@pytest.mark.parametrize("value", ["None", "False", "0.0", "args.grad_clip"])
+@pytest.mark.parametrize("value", ["None", "False", "0.0", "args.grad_clip", "{}", "field(default=0)", "[*limits]"])
 def test_a_setting_that_is_off_or_passed_on_is_no_finding(check: Check, value: str) -> None:
     right = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
     report = check({**right, "config.py": f"config.grad_clip = {value}\nvideo_clip = 1.0\n"})
