@@ -42,9 +42,26 @@ def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_
         ("a.json", '{"model": "HiFi-GAN", "adam_b1": 0.8, "dist_config": {"dist_backend": "nccl"}}'),
         ("a.json", '{"model_type": "wavlm", "hidden_size": 768, "gradient_checkpointing": false}'),
         ("a.yaml", "args: {train_iters: 10}\ndeepspeed: {gradient_clipping: 0.1}\n"),
+        (
+            "a.yaml",
+            "output_dir: out\nper_device_train_batch_size: 1\ngradient_checkpointing: true\nwith_tracking: true\n",
+        ),
+        ("a.yaml", "output_dir: out\nper_device_train_batch_size: 1\ncheckpointing_steps: epoch\n"),
         ("a.yaml", "hardware: tpu\nsharding:\n  mesh_axes: [data]\n"),
     ],
-    ids=["EasyR1", "SAM2", "OLMo", "maxdiffusion", "DiffSinger", "HiFi-GAN", "model", "SAT", "LTX"],
+    ids=[
+        "EasyR1",
+        "SAM2",
+        "OLMo",
+        "maxdiffusion",
+        "DiffSinger",
+        "HiFi-GAN",
+        "model",
+        "SAT",
+        "Accelerate",
+        "Tulu",
+        "LTX",
+    ],
 )
 def test_files_of_other_programs_with_a_key_of_a_trainer_are_not_taken_for_its_files(
     name: str, text: str, write: Write

@@ -22,6 +22,7 @@ from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data
 from . import FORMATS, Format, placement
 from .base import OtherFamilyError, OwnFormat, parse_version
+from .trainers.huggingface.training_arguments import NO_TRAINER
 
 UNIFIED_CLIP = "unified_clip"
 
@@ -238,7 +239,8 @@ def _recognises(trainer: Format, document: Document) -> bool:
 
 
 def _has_common_keys(trainer: Format, document: Document) -> bool:
-    return trainer.name in COMMON_KEYS and all(map(document.shows, COMMON_KEYS[trainer.name]))
+    is_common = trainer.name in COMMON_KEYS and all(map(document.shows, COMMON_KEYS[trainer.name]))
+    return is_common and not any(map(document.shows, NO_TRAINER))
 
 
 def _unread_base(path: Path) -> str:
