@@ -11,15 +11,21 @@ __all__ = [
 
 
 class ClipWarning(UserWarning):
-    """A call that is allowed, but clips nothing, probably by mistake."""
+    """A call that is allowed, but clips nothing, probably by mistake. The message has the remedy."""
 
 
 class NonFiniteNormError(RuntimeError):
-    """A norm is NaN or infinite, and the caller set that this is an error. No gradient was changed."""
+    """A norm is NaN or infinite, and the caller set that this is an error. No gradient was changed.
+
+    The message names the gradients that are not finite. Skip the optimizer's step, or find the cause.
+    """
 
 
 class PartlyClippedError(RuntimeError):
-    """A framework's operation failed after the first gradient was written. Discard the gradients."""
+    """A framework's operation failed after the first gradient was written.
+
+    Discard the gradients and repeat the backward pass.
+    """
 
 
 class ConfigError(CodedError, ValueError, code="UC104"):
@@ -30,8 +36,8 @@ class ConfigError(CodedError, ValueError, code="UC104"):
 
 
 class NotRepresentableError(ConfigError, code="UC107"):
-    """A trainer's own format does not support a configuration. The message has the reason."""
+    """A trainer's own format does not support a configuration. The message has the setting and the remedy."""
 
 
 class NothingClippedError(RuntimeError):
-    """The last clip was read before the first one."""
+    """`last` was read before the first clip. Clip first, and read the object that clips."""

@@ -378,7 +378,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
         max: The upper bound, a number.
@@ -395,7 +396,7 @@ class GradientClipByValue(classes.GradientClipByValue):
         >>> import unified_clip.jax as uc
         >>> clip = uc.GradientClipByValue(max=5.0)
         >>> grads = [jnp.array([6.0, 8.0])]
-        >>> norm = clip.clip_(grads)
+        >>> clip.clip_(grads)
         >>> grads[0]
         Array([5., 5.], dtype=float32)
     """
@@ -406,7 +407,8 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
@@ -424,7 +426,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         >>> import unified_clip.jax as uc
         >>> clip = uc.GradientClipByNorm(clip_norm=5.0)
         >>> grads = [jnp.array([6.0, 8.0])]
-        >>> norm = clip.clip_(grads)
+        >>> clip.clip_(grads)
         >>> grads[0]
         Array([3., 4.], dtype=float32)
     """
@@ -435,8 +437,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and
+    Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf

@@ -368,7 +368,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
         max: The upper bound, a number.
@@ -385,7 +386,7 @@ class GradientClipByValue(classes.GradientClipByValue):
         >>> import unified_clip.numpy as uc
         >>> clip = uc.GradientClipByValue(max=5.0)
         >>> grads = [np.array([6.0, 8.0], np.float32)]
-        >>> norm = clip.clip_(grads)
+        >>> clip.clip_(grads)
         >>> grads[0]
         array([5., 5.], dtype=float32)
     """
@@ -396,7 +397,8 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
@@ -414,7 +416,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         >>> import unified_clip.numpy as uc
         >>> clip = uc.GradientClipByNorm(clip_norm=5.0)
         >>> grads = [np.array([6.0, 8.0], np.float32)]
-        >>> norm = clip.clip_(grads)
+        >>> clip.clip_(grads)
         >>> grads[0]
         array([3., 4.], dtype=float32)
     """
@@ -425,8 +427,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and
+    Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf

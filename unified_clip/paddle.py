@@ -380,7 +380,9 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerClip):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+    Pass it to an optimizer as `grad_clip=`. Or call `clip_(parameters)` before each step, or the instance with
+    (parameter, gradient) tuples to get clipped ones. Source: `paddle.nn.ClipGradByValue`,
+    `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
         max: The upper bound, a number.
@@ -410,7 +412,9 @@ class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerC
 class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerClip):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    Pass it to an optimizer as `grad_clip=`. Or call `clip_(parameters)` before each step, or the instance with
+    (parameter, gradient) tuples to get clipped ones. Source: `paddle.nn.ClipGradByNorm`,
+    `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
@@ -441,8 +445,10 @@ class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerCli
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.OptimizerClip):
     """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+    Pass it to an optimizer as `grad_clip=`. Or call `clip_(parameters)` before each step, or the instance with
+    (parameter, gradient) tuples to get clipped ones. Source: `paddle.nn.ClipGradByGlobalNorm`,
+    `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent
+    neural networks", 2013.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf

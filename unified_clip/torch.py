@@ -373,7 +373,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+    Call `clip_(parameters)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
         max: The upper bound, a number.
@@ -391,7 +392,7 @@ class GradientClipByValue(classes.GradientClipByValue):
         >>> clip = uc.GradientClipByValue(max=5.0)
         >>> weight = torch.nn.Parameter(torch.zeros(2))
         >>> weight.grad = torch.tensor([6.0, 8.0])
-        >>> norm = clip.clip_([weight])
+        >>> clip.clip_([weight])
         >>> weight.grad
         tensor([5., 5.])
     """
@@ -402,7 +403,8 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    Call `clip_(parameters)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
@@ -421,7 +423,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         >>> clip = uc.GradientClipByNorm(clip_norm=5.0)
         >>> weight = torch.nn.Parameter(torch.zeros(2))
         >>> weight.grad = torch.tensor([6.0, 8.0])
-        >>> norm = clip.clip_([weight])
+        >>> clip.clip_([weight])
         >>> weight.grad
         tensor([3., 4.])
     """
@@ -432,8 +434,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
 
-    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+    Call `clip_(parameters)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
+    ones. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and
+    Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf

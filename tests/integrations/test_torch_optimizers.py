@@ -368,7 +368,7 @@ def test_parameters_without_names_are_refused_when_patterns_are_to_choose() -> N
         ValueError, match=r"Parameter 0 of this SGD, of shape \(6, 4\), has no name\. Pass .*\(optimizer, model\)"
     ):
         weights_only("*.bias").attach_to(sgd(model))
-    with pytest.raises(ValueError, match="Parameter 2 of this SGD"):
+    with pytest.raises(ValueError, match=r"Parameter 2 of this SGD, .* is missing in `names`\. Pass the model"):
         weights_only("*.bias").attach_to(sgd(model), dict(model.hidden.named_parameters()))
     with pytest.raises(TypeError, match="names is a int"):
         weights_only("*.bias").attach_to(sgd(model), 3)

@@ -6,10 +6,13 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._command import UsageError, unwritable
 from .._display import safe
+
+if TYPE_CHECKING:
+    from .clip_config import ClipConfig
 
 
 def add_parsers(commands: Any) -> Any:
@@ -74,12 +77,23 @@ def _export(options: argparse.Namespace) -> int:
 
     config = ClipConfig.import_from(options.clip)
     text, notes = convert.write(config, options.to, nearest=options.nearest)
-    if not notes and config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
+    to_trainer = options.to.partition("@")[0] != convert.UNIFIED_CLIP
+    if not notes and config.uses_default_family and to_trainer and not _fits_every_family(config):
         default = f"the default, {DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
         notes = [f"{options.clip.name} sets no family. Exported with {default}. Set family to choose another."]
     _print_notes([*config.notes, *notes])
     print(text, end="")
     return 0
+
+
+def _fits_every_family(config: ClipConfig) -> bool:
+    """Return whether all families have the same effect, such as with a threshold of inf."""
+    from .families import family_difference
+    from .schema import FAMILIES
+
+    others = (config.model_copy(update={"family": family}) for family, rule in FAMILIES if rule == config.rule)
+    differences = (family_difference(config, other) for other in others)
+    return all(difference is not None and difference.same for difference in differences)
 
 
 def _print_notes(notes: Iterable[str]) -> None:

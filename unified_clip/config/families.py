@@ -93,6 +93,8 @@ def _largest_difference(pair: Pair) -> Decimal:
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
     """Return the smallest threshold at any step; None if it is always 0, which makes all gradients 0."""
     threshold: Any = rule.threshold
+    if isinstance(threshold, Ramp) and not threshold.start and not threshold.end:
+        return None
     if isinstance(threshold, Ramp):
         return Decimal(min(threshold.start, threshold.end)) * RAMP_ROUNDING
     if isinstance(threshold, Piecewise):

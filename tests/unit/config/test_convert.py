@@ -290,6 +290,8 @@ def test_export_prints_what_the_trainer_reads(write: Write, capsys: pytest.Captu
         ('rule = "global_norm"\nthreshold = 0.5\nfamily = "pytorch"\n', "deepspeed", False),
         ('rule = "value"\nthreshold = 0.5\n', "lightning", False),
         ('rule = "none"\n', "deepspeed", False),
+        ('rule = "global_norm"\nthreshold = inf\n', "deepspeed", False),
+        ('rule = "global_norm"\nthreshold = inf\n', "maxtext", False),
         ('rule = "global_norm"\nthreshold = 0.5\n', "unified_clip", False),  # which sets none either
     ],
 )

@@ -211,6 +211,12 @@ def test_a_schedule_has_the_difference_of_its_smallest_threshold(
     assert abs(first - second) <= (relative + 1e-15) * max(first, second)
 
 
+def test_a_schedule_that_is_always_0_has_no_difference() -> None:
+    schedule = {"schedule": "linear", "start": 0.0, "end": 0.0, "steps": 9}
+    a, b = (config(threshold=schedule, family=family) for family in FAMILIES[::2])
+    assert difference(a, b).same
+
+
 def test_an_eps_of_its_own_counts() -> None:
     assert difference(config(eps=1e-8), config()).relative == 9.9e-7
     assert difference(config(eps=1e-6, family="paddle"), config()).same
