@@ -368,9 +368,9 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Call `clip_` with parameters or gradients before each step, or call the instance with (parameter, gradient) tuples
-    to get clipped ones. For `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source:
-    `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. For
+    `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source: `paddle.nn.ClipGradByValue`,
+    `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
         max: The upper bound, a number.
@@ -398,9 +398,9 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Call `clip_` with parameters or gradients before each step, or call the instance with (parameter, gradient) tuples
-    to get clipped ones. For `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source:
-    `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. For
+    `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source: `paddle.nn.ClipGradByNorm`,
+    `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
@@ -429,8 +429,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
 
-    Call `clip_` with parameters or gradients before each step, or call the instance with (parameter, gradient) tuples
-    to get clipped ones. For `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source:
+    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. For
+    `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source:
     `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio, "On the
     difficulty of training recurrent neural networks", 2013.
 
