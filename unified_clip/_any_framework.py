@@ -368,8 +368,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. For
-    `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source: `paddle.nn.ClipGradByValue`,
+    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. Paddle's
+    optimizers take the class of `unified_clip.paddle`. Source: `paddle.nn.ClipGradByValue`,
     `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
@@ -398,8 +398,8 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. For
-    `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source: `paddle.nn.ClipGradByNorm`,
+    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. Paddle's
+    optimizers take the class of `unified_clip.paddle`. Source: `paddle.nn.ClipGradByNorm`,
     `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
@@ -429,10 +429,10 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
 
-    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. For
-    `grad_clip=` of Paddle's optimizers, use the class of `unified_clip.paddle`. Source:
-    `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio, "On the
-    difficulty of training recurrent neural networks", 2013.
+    Call `clip_` before each step, or call the instance with (parameter, gradient) tuples to get clipped ones. Paddle's
+    optimizers take the class of `unified_clip.paddle`. Source: `paddle.nn.ClipGradByGlobalNorm`,
+    `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent
+    neural networks", 2013.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
