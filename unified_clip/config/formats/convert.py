@@ -258,7 +258,10 @@ def _unread_base(path: Path) -> str:
                     raise
                 continue
             for table in _partial_tables(data):
-                return f"{table.unread} {table.unread.advice}"
+                problem = table.unread.problem
+                is_about_file = table.unread.place == path.name
+                sentence = f"{problem[:1].upper()}{problem[1:]}" if is_about_file else f"{table.unread}"
+                return f"{sentence} {table.unread.advice}"
     return ""
 
 
