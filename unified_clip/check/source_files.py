@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import re
 from collections.abc import Collection
 from functools import cache, partial
@@ -33,6 +34,8 @@ LINE = re.compile(r"^Line (\d+)")
 
 ADVICE = re.compile(r"^Port |by hand")
 """Matches sentences in a reason of `port` that advise how to port."""
+
+ONE_BOUND = "It clamps by one bound only, as code that computes a clip by hand does with the coefficient."
 
 NO_MEANING = (
     "What this clip does cannot be inferred: the function is not called here, or an argument is only known at run time."
@@ -96,11 +99,13 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         if config is None:
             reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
             return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else NO_MEANING)
+        if math.inf in (config.max, -(config.min or 0)):
+            return use(why_unknown=ONE_BOUND)
         if call is None or (site.meaning is not None and function is None):  # it is an argument of a trainer
             return use(config)
         return use(call_site.narrowed(source, call, config))
     except ConfigError as error:
-        return use(why_unknown=str(error))
+        return use(why_unknown=str(error).removeprefix(f"{path.name}, line {site.line}: "))
 
 
 def _package(name: str) -> str:

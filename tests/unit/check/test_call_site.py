@@ -104,7 +104,8 @@ def test_a_method_of_a_training_engine_is_compared(check: Check, source: str, wa
     finding = one(check({"a.py": source.format("5.0")}, wanted))
     assert [(each.about, each.found) for each in finding.differences] == [("threshold", "5")]
     assert "clip.attach_to(optimizer, model)" in finding.edit
-    assert one(check({"a.py": source.format("args.norm")}, wanted)).kind == "unknown"
+    unknown = one(check({"a.py": source.format("args.norm")}, wanted))
+    assert (unknown.kind, unknown.does[:25]) == ("unknown", "The value of args.norm is")
 
 
 def test_fabric_raises_an_error_for_a_norm_that_is_not_finite(check: Check) -> None:
@@ -184,6 +185,14 @@ def test_a_value_that_exec_may_change_is_unknown(check: Check) -> None:
     source = f"{IMPORTS}grad_clip = 1.0\n{{}}clip_grad_norm_(model.parameters(), grad_clip)\n"
     assert check({"a.py": source.format("")}).findings == []
     assert one(check({"a.py": source.format("exec(open('overrides.py').read())\n")})).kind == "unknown"
+
+
+@pytest.mark.parametrize("bound", ["max=1.0", "min=0.5"])
+def test_a_clamp_by_one_bound_is_unknown(check: Check, bound: str) -> None:
+    by_hand = f"total_norm = p.grad.norm()\ncoef = 1.0 / (total_norm + 1e-6)\ncoef = torch.clamp(coef, {bound})\n"
+    finding = one(check({"a.py": f"{IMPORTS}{by_hand}p.grad.mul_(coef)\n"}))
+    assert (finding.kind, finding.clip) == ("unknown", "torch.clamp")
+    assert "one bound only" in finding.does
 
 
 # -- settings that are named like a clip

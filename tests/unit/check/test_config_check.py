@@ -168,6 +168,26 @@ def test_trainers_arguments_that_agree_are_not_reported(check: Check) -> None:
     assert (report.findings, report.counts.clips) == ([], 4)
 
 
+@pytest.mark.parametrize(
+    ("source", "edit"),
+    [
+        (
+            LIGHTNING + "L.Trainer(gradient_clip_val=5.0)\n",
+            "pass `ClipCallback(clip)` of `unified_clip.integrations.light",
+        ),
+        (
+            HF + "TrainingArguments('out', max_grad_norm=5.0)\n",
+            "pass `ClipCallback(clip)` of `unified_clip.integrations.tr",
+        ),
+        (HF + "settings['max_grad_norm'] = 5.0\n", "Set the threshold to 1. Change it to clip as clip.toml"),
+        ("from unified_clip import ClipConfig\n\nClipConfig(rule='none')\n", "then clip.attach_to(optimizer, model)"),
+        ("import tensorflow as tf\n\ntf.clip_by_global_norm(grads, 5.0)\n", "then clip(gradients)."),
+    ],
+)
+def test_the_edit_is_for_the_framework_of_the_clip(check: Check, source: str, edit: str) -> None:
+    assert edit in one(check({"a.py": source})).edit
+
+
 def test_a_trainer_that_is_switched_off_in_source_differs(check: Check) -> None:
     source = "from transformers import TrainingArguments\n\nTrainingArguments('out', max_grad_norm=0)\n"
     assert one(check({"a.py": source})).kind == "drift"
@@ -326,6 +346,7 @@ def test_source_that_is_not_valid_and_names_a_clip_is_unknown(check: Check, text
 def test_calls_in_a_trainers_python_file_are_compared_too(check: Check) -> None:
     trainer = "optim_wrapper = dict(type='OptimWrapper', clip_grad=dict(max_norm=1.0))\n"
     assert check({"a.py": trainer}).findings == []
+    assert check({"a.py": trainer.replace("dict(max_norm=1.0)", "{'max_norm': 1.0}")}).findings == []
     finding = one(check({"a.py": trainer + TORCH % "5.0"}))
     assert (finding.line, finding.clip) == (4, "torch.nn.utils.clip_grad_norm_")
 
