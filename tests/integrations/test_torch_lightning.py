@@ -20,6 +20,7 @@ from support.trainers.torch_training import DATA, RATE, SCALE, Model, config, pl
 from unified_clip import ClipConfig
 from unified_clip.integrations import lightning_callback
 from unified_clip.integrations.lightning_callback import ClipCallback
+from unified_clip.port.rewrite import port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -128,6 +129,39 @@ class Manual(Module):
         optimizer.zero_grad()
         self.manual_backward(Model.loss(self, *batch))
         optimizer.step()
+
+
+LIMIT = "gradient_clip_val=0.05"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "algorithm", "tolerance"),
+    [
+        (LIMIT, "", 1e-6),
+        (f"{LIMIT}, gradient_clip_algorithm='norm'", "", 1e-6),
+        (f"{LIMIT}, gradient_clip_algorithm='value'", "", 0.0),
+        (f"{LIMIT}, gradient_clip_algorithm=algorithm", "value", 0.0),
+        (f"{LIMIT}, gradient_clip_algorithm=algorithm", "norm", 1e-6),
+    ],
+)
+def test_the_lines_that_port_suggests_train_as_lightnings_own_clip_does(
+    tmp_path: Path, arguments: str, algorithm: str, tolerance: float
+) -> None:
+    source = f"import lightning.pytorch as pl\ntrainer = pl.Trainer({arguments})\n"
+    (site,) = port(Path("train.py"), source.encode()).sites
+    names: dict[str, Any] = {"algorithm": algorithm, "Trainer": lambda callbacks: trainer(tmp_path, *callbacks)}
+    exec("\n".join(site.suggestion), names)
+    native = eval(f"trainer(path, {arguments})", {"trainer": trainer, "path": tmp_path, "algorithm": algorithm})
+    weights = [_trained(made) for made in (names["trainer"], native, trainer(tmp_path))]
+    assert torch.allclose(weights[0], weights[1], rtol=tolerance, atol=tolerance)
+    assert not torch.allclose(weights[0], weights[2], rtol=1e-3, atol=1e-3)
+
+
+def _trained(made: pl.Trainer) -> torch.Tensor:
+    torch.manual_seed(0)
+    module = Module()
+    made.fit(module, loader())
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
 def test_manual_optimization_is_clipped_too(tmp_path: Path) -> None:
