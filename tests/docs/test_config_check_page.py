@@ -11,6 +11,7 @@ import yaml
 
 from unified_clip import ClipConfig, cli
 from unified_clip.check import engine
+from unified_clip.config.documents import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "config-check.md").read_text(encoding="utf-8")
@@ -47,6 +48,7 @@ def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
 
 def test_the_hooks_run_commands_with_all_that_they_import() -> None:
     assert {hook["id"] for hook in HOOKS} == set(re.findall(r"- id: (\S+)", PAGE))
+    assert set(HOOKS[0]["types_or"]) == {"python", "shell", *KINDS.values()}, "a change of any file that is read"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     needed = {package for extra in ("config", "cli", "port") for package in extras[extra]}
