@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,8 +14,11 @@ from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse, round_once
 from ..._core.path import Change, DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
-from . import arithmetic, conditions, lists, operators, sharded
+from . import arithmetic, conditions, gpu, lists, operators, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
+
+if TYPE_CHECKING:
+    from .gpu.table import Table
 
 
 class TorchPrimitives(DevicePrimitives):
@@ -235,13 +238,25 @@ class TorchPath(DevicePath):
     def _is_per_tensor(self) -> bool:
         return self._backend is PER_TENSOR_PRIMITIVES
 
+    @property
+    def _in_lists(self) -> bool:
+        return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES)
+
+    @functools.cached_property
+    def _table(self) -> Table | None:
+        return gpu.table_of(self._tensors) if self._in_lists else None
+
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        in_lists = self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES)
-        if not (in_lists and operators.supports(self._tensors) and operators.may_write(self._tensors)):
+        if self._table is not None:
+            scale = functools.partial(self._table.scale_, coef, per_tensor=self._is_per_tensor)
+            return [Write(functools.partial(torch.autograd.graph.increment_version, self._tensors)), Write(scale)]
+        if not (self._in_lists and operators.supports(self._tensors) and operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
         return [Write(functools.partial(operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
     def norm(self, p: float) -> Scalar:
+        if p in (1, 2) and self._table is not None:
+            return self._table.norms(int(p), per_tensor=self._is_per_tensor)
         if operators.supports(self._tensors):
             return operators.norm(self._tensors, p, per_tensor=self._is_per_tensor)
         return self.norm_by_operations(p)

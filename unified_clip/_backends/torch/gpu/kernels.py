@@ -1,0 +1,198 @@
+"""The Triton kernels: norms of order 1 and 2, correctly rounded, and products in place.
+
+A program of a kernel reads a chunk: some elements of one tensor, at an address from a table. So the number of launches
+does not depend on the number of tensors, and sums do not depend on the grid. No program waits for another: the next
+kernel reads what all have written.
+
+Squares and magnitudes of 16-bit and float32 numbers are exact in float64, and the relative error of their float64 sum
+is bounded. If the bound leaves two float32 numbers for the norm, `add_exactly` and `decide` compare the exact sum with
+the middle between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+WINDOWS: Any = tl.constexpr(38)
+"""An exact sum is an integer in WINDOWS windows of 16 bits, in units of 2**-300: less than the smallest square of a
+float32 number. They reach beyond the sum of 2**50 squares of the largest."""
+
+COUNTS = ("tensors", "first_chunk", "end_chunk")
+"""Arguments that differ from list to list: kernels are not compiled anew for them."""
+
+INFINITY: Any = tl.constexpr(float("inf"))
+AFTER_LARGEST: Any = tl.constexpr(2.0**128)
+
+
+@triton.jit
+def _powers(values: tl.tensor, order: tl.constexpr) -> tl.tensor:
+    wide = values.to(tl.float32).to(tl.float64)
+    if order == 2:
+        return wide * wide
+    return tl.abs(wide)
+
+
+@triton.jit
+def _chunk(
+    table: tl.tensor,
+    tensors: tl.tensor,
+    chunk: tl.tensor,
+    chunk_size: tl.constexpr,
+    dtype: tl.constexpr,
+    aligned: tl.constexpr,
+) -> tl.tensor:
+    """Return the tensor of a chunk, a pointer to its first element, and its length.
+
+    `table`: the addresses of all tensors, their lengths, and for each chunk its tensor and its number in it. `aligned`:
+    whether all addresses are multiples of 16.
+    """
+    rows = table + 2 * tensors + 2 * chunk
+    tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
+    memory = tl.load(table + tensor).to(tl.pointer_type(dtype))
+    if aligned:  # here, since after the call Triton would take the length for a multiple of 16 too
+        memory = tl.multiple_of(memory, 16)
+    return tensor, memory + first, tl.minimum(tl.load(table + tensors + tensor) - first, chunk_size).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def add(
+    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
+    dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, aligned: tl.constexpr,
+) -> None:  # fmt: skip
+    """Store the float64 sum of each chunk's powers."""
+    chunk = first_chunk + tl.program_id(0).to(tl.int64)
+    _, start, length = _chunk(table, tensors, chunk, chunk_size, dtype, aligned)
+    lanes = tl.arange(0, width)
+    total = tl.zeros([width], tl.float64)
+    if length == chunk_size:  # without a mask, loads are of 16 bytes
+        for at in range(0, chunk_size, width):
+            total += _powers(tl.load(start + at + lanes), order)
+    else:
+        for at in range(0, length, width):
+            total += _powers(tl.load(start + at + lanes, mask=at + lanes < length, other=0.0), order)
+    tl.store(sums + chunk, tl.sum(total, 0))
+
+
+@triton.jit
+def round_sums(
+    groups: tl.tensor,
+    sums: tl.tensor,
+    norms: tl.tensor,
+    doubtful: tl.tensor,
+    error: tl.constexpr,
+    order: tl.constexpr,
+    width: tl.constexpr,
+) -> None:
+    """Store the norm of each group of chunks, and whether it is in doubt; then it is the lower candidate.
+
+    `groups`: the first chunk of each group, and the one after its last. `error`: a bound of the norm's relative error.
+    """
+    group = tl.program_id(0)
+    begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
+    lanes = tl.arange(0, width)
+    parts = tl.zeros([width], tl.float64)
+    for at in range(begin, end, width):
+        parts += tl.load(sums + at + lanes, mask=at + lanes < end, other=0.0)
+    n = tl.sum(parts, 0)
+    if order == 2:
+        n = tl.sqrt(n)
+    low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
+    in_doubt = (low != high) & (n < INFINITY)  # NaN is not in doubt
+    tl.store(doubtful + group, in_doubt.to(tl.int32))
+    tl.store(norms + group, tl.where(in_doubt, low, n.to(tl.float32)).to(tl.float64))
+
+
+@triton.jit
+def _window(powers: tl.tensor, window: tl.tensor) -> tl.tensor:
+    """Return the bits of exact powers that lie in a window, as float64 integers."""
+    exponent = 300 - 16 * tl.cast(window, tl.int64)
+    per_unit = ((1023 + exponent) << 52).to(tl.float64, bitcast=True)  # 2**exponent
+    return tl.floor(powers * per_unit) - tl.floor(powers * (per_unit / 65536.0)) * 65536.0
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def add_exactly(
+    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, end_chunk: tl.tensor,
+    doubtful: tl.tensor, windows: tl.tensor,
+    dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr,
+    per_tensor: tl.constexpr,
+) -> None:  # fmt: skip
+    """Add the powers of groups in doubt to their windows, as integers: no order of additions shows."""
+    lanes = tl.arange(0, width)
+    for chunk in range(first_chunk + tl.program_id(0).to(tl.int64), end_chunk, tl.num_programs(0)):
+        tensor, start, length = _chunk(table, tensors, chunk, chunk_size, dtype, False)
+        group = tensor if per_tensor else tensor * 0
+        if tl.load(doubtful + group) != 0:
+            for window in range(WINDOWS):
+                total = tl.zeros([width], tl.float64)
+                for at in range(0, length, width):
+                    values = tl.load(start + at + lanes, mask=at + lanes < length, other=0.0)
+                    total += _window(_powers(values, order), window)
+                tl.atomic_add(windows + group * WINDOWS + window, tl.sum(total, 0).to(tl.int64), sem="relaxed")
+
+
+@triton.jit
+def decide(doubtful: tl.tensor, windows: tl.tensor, norms: tl.tensor, order: tl.constexpr) -> None:
+    """Round the norms in doubt by their exact sums, and clear these."""
+    group = tl.program_id(0)
+    if tl.load(doubtful + group) == 0:
+        return
+    low = tl.load(norms + group)
+    bits = low.to(tl.float32).to(tl.int32, bitcast=True)
+    after = (bits + 1).to(tl.float32, bitcast=True)
+    high = tl.where(after == INFINITY, AFTER_LARGEST, after.to(tl.float64))
+    middle = _powers_of_middle((low + high) * 0.5, order)
+    carry = tl.zeros([], tl.int64)
+    rest = tl.zeros([], tl.int64)
+    for window in range(WINDOWS):
+        place = windows + group * WINDOWS + window
+        difference = tl.load(place) - _window(middle, window).to(tl.int64) + carry
+        tl.store(place, tl.zeros([], tl.int64))
+        carry = difference >> 16
+        rest = rest | (difference & 65535)
+    is_above = (carry > 0) | ((carry == 0) & (rest != 0))
+    is_middle = (carry == 0) & (rest == 0)
+    is_odd = (bits & 1) == 1
+    tl.store(norms + group, tl.where(is_above | (is_middle & is_odd), after.to(tl.float64), low))
+
+
+@triton.jit
+def _powers_of_middle(middle: tl.tensor, order: tl.constexpr) -> tl.tensor:
+    """Return a power of a number of 25 bits, which is exact in float64."""
+    if order == 2:
+        return middle * middle
+    return middle
+
+
+@triton.jit
+def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
+    """Round to bfloat16, ties to even. Triton's interpreter cuts bits off instead; compiled code rounds."""
+    bits = numbers.to(tl.int32, bitcast=True)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+    return tl.where(numbers == numbers, rounded, numbers).to(tl.bfloat16)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def scale(
+    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, coefs: tl.tensor,
+    dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, aligned: tl.constexpr, per_tensor: tl.constexpr,
+    by_bits: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply each chunk by its coefficient, in float32. Where that is 1, read and write nothing."""
+    chunk = first_chunk + tl.program_id(0).to(tl.int64)
+    tensor, start, length = _chunk(table, tensors, chunk, chunk_size, dtype, aligned)
+    coef = tl.load(coefs + tensor if per_tensor else coefs).to(tl.float32)
+    if coef != 1.0:
+        lanes = tl.arange(0, width)
+        if length == chunk_size:
+            for at in range(0, chunk_size, width):
+                product = tl.load(start + at + lanes).to(tl.float32) * coef
+                tl.store(start + at + lanes, _to_bfloat16_by_bits(product) if by_bits else product.to(dtype))
+        else:
+            for at in range(0, length, width):
+                mask = at + lanes < length
+                product = tl.load(start + at + lanes, mask=mask, other=0.0).to(tl.float32) * coef
+                tl.store(start + at + lanes, _to_bfloat16_by_bits(product) if by_bits else product.to(dtype), mask=mask)
