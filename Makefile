@@ -8,7 +8,7 @@ SOURCES := $(shell find unified_clip -type f -not -path '*/__pycache__/*' -not -
 FRAMEWORKS := torch jax tensorflow paddle numpy
 NIGHTLY_FRAMEWORKS := mlx
 
-.PHONY: test nightly coverage lint sanitize parity wheel-test oldest bench bench-smoke native-tables record clean \
+.PHONY: test nightly coverage lint sanitize parity wheel-test oldest bench bench-smoke native-tables record clean gpu \
 	$(FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
 
 # -- the change tier: what every change has to pass
@@ -66,8 +66,8 @@ parity-%: $(VENV)/package
 # One part that fails does not hide the others. WITHOUT: of `make parity`, not of this.
 nightly:
 	$(MAKE) --keep-going --no-print-directory WITHOUT= NIGHTLY=1 lint coverage device-jax device-tensorflow \
-		device-paddle suite-jax-x64 device-jax-x64 $(NIGHTLY_FRAMEWORKS:%=test-%) without-torch sanitize parity bench-smoke \
-		wheel-test oldest
+		device-paddle suite-jax-x64 device-jax-x64 $(NIGHTLY_FRAMEWORKS:%=test-%) without-torch interpreted-torch sanitize \
+		parity bench-smoke wheel-test oldest
 
 # All tests on all paths. NumPy has no device path, and PyTorch's covers the core's.
 coverage: export COVERAGE = 1
@@ -88,6 +88,21 @@ without-%: export UNIFIED_CLIP_NATIVE = 0
 $(PATHS): $(VENV)/package
 	@echo "== the contract: $@"
 	$(PYTEST) tests/contract --framework $(lastword $(subst -, ,$@))
+
+# The Triton kernels, run by Triton's interpreter, which supports one thread only and warns of infinities.
+interpreted-torch: export UNIFIED_CLIP_PATH = framework
+interpreted-torch: export UNIFIED_CLIP_TRITON = 1
+interpreted-torch: export TRITON_INTERPRET = 1
+interpreted-torch: $(VENV)/package
+	@echo "== the contract: $@"
+	$(PYTEST) -W ignore::RuntimeWarning:triton.runtime.interpreter \
+		--deselect tests/contract/test_config.py::test_calls_of_several_threads_are_all_counted \
+		tests/contract tests/frameworks/test_torch_gpu_kernels.py --framework torch
+
+# On a machine with a CUDA device, in an environment with a CUDA build of PyTorch: with the kernels, and without.
+gpu:
+	TRITON_INTERPRET=0 UNIFIED_CLIP_TRITON=1 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
+	UNIFIED_CLIP_TRITON=0 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
 
 # With x64, what depends on dtypes.
 NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms refusals sparse values whole
