@@ -242,8 +242,12 @@ class TorchPath(DevicePath):
     def _in_lists(self) -> bool:
         return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES)
 
-    @functools.cached_property
+    @property
     def _table(self) -> Table | None:
+        return self._eager_table if gpu.ENABLED and not torch.compiler.is_compiling() else None
+
+    @functools.cached_property  # whose lock cannot be traced
+    def _eager_table(self) -> Table | None:
         return gpu.table_of(self._tensors) if self._in_lists else None
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
