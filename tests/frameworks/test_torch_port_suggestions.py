@@ -37,7 +37,10 @@ def test_an_attached_configuration_clips_in_each_step(rule: str) -> None:
 def test_groups_are_clipped_by_a_norm_each() -> None:
     changes = [("ByNorm(1.0)", "ByGlobalNorm(1.0)"), ("optimizer.step()", "run(optimizer)")]
     (site,) = ported(with_lines(PADDLE, *changes, ("parameters=model.parameters()", "parameters=groups")))[1]
-    create, attach, *loop = site.suggestion[1:]
+    create, attach, reason, *comments = site.suggestion[1:]
+    loop = [comment.removeprefix("# ") for comment in comments]
+    assert reason.startswith("# else")
+    assert loop[0].startswith("for group in")
     for gradient in stepped(["import unified_clip", create, *loop], groups=2):
         assert gradient == pytest.approx([0.6, 0.8], rel=1e-6)
     for gradient, wanted in zip(stepped(["import unified_clip", create, attach], groups=1), SOURCES["global norm"][1],
