@@ -372,7 +372,9 @@ def test_the_error_bound_holds_for_the_longest_sums(kit: Kit) -> None:
 def start(setting: str, code: str = "") -> subprocess.CompletedProcess[str]:
     script = f"{code}\nimport unified_clip.torch\nfrom unified_clip._backends.torch import gpu\nprint(gpu.ENABLED)"
     environment = {**os.environ, "UNIFIED_CLIP_TRITON": setting}
-    return subprocess.run([sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(("setting", "printed"), [("", "False"), ("0", "False"), ("1", "True")])
