@@ -191,6 +191,12 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
     return bool(ends) and not any(a[0] == b[0] and b[1] < a[2] for a, b in itertools.pairwise(ends))
 
 
+def is_dense(tensor: Any) -> bool:
+    """Return whether a tensor's elements fill a range of memory, also in the order of channels last."""
+    layouts = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+    return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
+
+
 def is_counted(parameter: Any) -> bool:
     """Return whether a parameter can have a gradient and is not excluded by `need_clip`."""
     return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -250,17 +250,40 @@ class TorchPath(DevicePath):
     def _eager_table(self) -> Table | None:
         return gpu.table_of(self._tensors) if self._in_lists else None
 
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        if not self._fits(coef) or self._table is None:
+            return super().scale(coef)
+        return gpu.new_tensors(self._tensors, lambda table: table.products(coef, per_tensor=self._is_per_tensor))
+
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        if self._table is not None:
-            scale = functools.partial(self._table.scale_, coef, per_tensor=self._is_per_tensor)
-            return [Write(functools.partial(torch.autograd.graph.increment_version, self._tensors)), Write(scale)]
+        if self._fits(coef) and self._table is not None:
+            return self._launches(self._table.products(coef, per_tensor=self._is_per_tensor))
         if not (self._in_lists and operators.supports(self._tensors) and operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
         return [Write(functools.partial(operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        if _are_tensors(low, high) or self._table is None:
+            return super().clamp(low, high)
+        return gpu.new_tensors(self._tensors, lambda table: table.clamped(self._all_bounds(low, high)))
+
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        if _are_tensors(low, high) or self._table is None:
+            return super().prepare_clamp(low, high)
+        return self._launches(self._table.clamped(self._all_bounds(low, high)))
+
+    def _fits(self, coef: Scalar) -> bool:
+        """Return whether the kernels take a coefficient: one for all tensors, or one for each, but none per slice."""
+        return bool(coef.dim() == self._is_per_tensor)
+
+    def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
+        """Return launches as writes. Autograd's versions come first: a launch that fails may have written nothing."""
+        bump = functools.partial(torch.autograd.graph.increment_version, self._tensors)
+        return [Write(bump, lambda: None), *map(Write, launches)]
+
     def norm(self, p: float) -> Scalar:
-        if p in (1, 2) and self._table is not None:
-            return self._table.norms(int(p), per_tensor=self._is_per_tensor)
+        if p in gpu.ORDERS and self._table is not None:
+            return self._table.norms(p, per_tensor=self._is_per_tensor)
         if operators.supports(self._tensors):
             return operators.norm(self._tensors, p, per_tensor=self._is_per_tensor)
         return self.norm_by_operations(p)
@@ -277,7 +300,7 @@ class TorchPath(DevicePath):
         return [self._backend.bound(bound, tensor) for bound in bounds]  # operations round symbolic numbers
 
     def _all_bounds(self, low: Any, high: Any) -> list[list[Any]]:
-        if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
+        if _are_tensors(low, high):
             return super()._all_bounds(low, high)
         bounds: dict[Any, list[Any]] = {}  # by dtype and device
         for tensor in self._tensors:
@@ -296,6 +319,11 @@ class TorchPath(DevicePath):
             for tensor in self._tensors
         ]
         return [*change.writes(self), *zeros]
+
+
+def _are_tensors(*scalars: Any) -> bool:
+    """Return whether any of these is a tensor."""
+    return any(isinstance(scalar, torch.Tensor) for scalar in scalars)
 
 
 def _write(tensor: Tensor, value: Tensor, in_inference: bool) -> None:

@@ -1,21 +1,23 @@
-"""Norms and products of gradient lists on a GPU, by Triton kernels, if UNIFIED_CLIP_TRITON=1 is set."""
+"""Norms, products and clamped values of gradient lists on a GPU, by Triton kernels, if UNIFIED_CLIP_TRITON=1 is set."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...._compute import host
 from ...._core.types import Tensor
-from ..conditions import PLAIN, is_watched
+from ..conditions import PLAIN, is_dense, is_watched
 
 if TYPE_CHECKING:
     from .table import Table
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+ORDERS = (1, 2, math.inf)
 
 
 def _is_enabled() -> bool:
@@ -48,6 +50,18 @@ def table_of(tensors: Sequence[Tensor]) -> Table | None:
     return table.table_of(tensors) if tensors[0].is_cuda or table.INTERPRETED else None
 
 
+def new_tensors(tensors: Sequence[Tensor], launches: Callable[[Table], Sequence[Callable[[], None]]]) -> list[Tensor]:
+    """Return the results of launches in new tensors, for tensors that have a table."""
+    from . import table
+
+    results = [torch.empty_like(tensor) for tensor in tensors]
+    new = table.table_of(tensors, results)
+    assert new is not None
+    for launch in launches(new):
+        launch()
+    return results
+
+
 def _are_supported(tensors: Sequence[Any]) -> bool:
     """Return whether all tensors are plain ones on one GPU, or on the CPU, where the interpreter runs the kernels.
 
@@ -57,6 +71,7 @@ def _are_supported(tensors: Sequence[Any]) -> bool:
         return False
     device = tensors[0].device
     return all(
-        type(tensor) in PLAIN and tensor.dtype in DTYPES and tensor.device == device and tensor.is_contiguous()
+        type(tensor) in PLAIN and tensor.dtype in DTYPES and tensor.device == device
+        and (tensor.is_contiguous() or is_dense(tensor))
         for tensor in tensors
-    )
+    )  # fmt: skip

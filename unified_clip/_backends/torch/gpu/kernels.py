@@ -1,4 +1,4 @@
-"""The Triton kernels: norms of order 1 and 2, correctly rounded, and products in place.
+"""The Triton kernels: norms of order 1, 2 and inf, correctly rounded, products, and clamped values.
 
 A program of a kernel reads a chunk: some elements of one tensor, at an address from a table. So the number of launches
 does not depend on the number of tensors, and sums do not depend on the grid. No program waits for another: the next
@@ -20,19 +20,45 @@ WINDOWS: Any = tl.constexpr(38)
 """An exact sum is an integer in WINDOWS windows of 16 bits, in units of 2**-300: less than the smallest square of a
 float32 number. They reach beyond the sum of 2**50 squares of the largest."""
 
-COUNTS = ("tensors", "first_chunk", "end_chunk")
-"""Arguments that differ from list to list: kernels are not compiled anew for them."""
+STATE: Any = tl.constexpr(39)
+"""The int64 numbers of a norm: whether it is in doubt, and its windows."""
+
+INF: Any = tl.constexpr(0)
+"""The order of the norm that is the largest magnitude."""
+
+RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
+"""Arguments that differ from call to call: kernels are not compiled anew for them."""
 
 INFINITY: Any = tl.constexpr(float("inf"))
 AFTER_LARGEST: Any = tl.constexpr(2.0**128)
+MAGNITUDE: Any = tl.constexpr(2**63 - 1)
 
 
 @triton.jit
 def _powers(values: tl.tensor, order: tl.constexpr) -> tl.tensor:
+    """Return exact float64 powers of magnitudes; for INF the magnitudes, where NaN has no sign either."""
     wide = values.to(tl.float32).to(tl.float64)
     if order == 2:
         return wide * wide
+    if order == INF:
+        return (wide.to(tl.int64, bitcast=True) & MAGNITUDE).to(tl.float64, bitcast=True)
     return tl.abs(wide)
+
+
+@triton.jit
+def _joined(left: tl.tensor, right: tl.tensor, order: tl.constexpr) -> tl.tensor:
+    """Return sums; for INF the maxima by their bits, of which NaN has the largest."""
+    if order == INF:
+        larger = tl.maximum(left.to(tl.int64, bitcast=True), right.to(tl.int64, bitcast=True))
+        return larger.to(tl.float64, bitcast=True)
+    return left + right
+
+
+@triton.jit
+def _total(lanes: tl.tensor, order: tl.constexpr) -> tl.tensor:
+    if order == INF:
+        return tl.max(lanes.to(tl.int64, bitcast=True), 0).to(tl.float64, bitcast=True)
+    return tl.sum(lanes, 0)
 
 
 @triton.jit
@@ -44,36 +70,39 @@ def _chunk(
     dtype: tl.constexpr,
     aligned: tl.constexpr,
 ) -> tl.tensor:
-    """Return the tensor of a chunk, a pointer to its first element, and its length.
+    """Return the tensor of a chunk, pointers to its first element and to that of its result, and its length.
 
-    `table`: the addresses of all tensors, their lengths, and for each chunk its tensor and its number in it. `aligned`:
-    whether all addresses are multiples of 16.
+    `table`: the addresses of all tensors and of all results, the lengths, and for each chunk its tensor and its number
+    in it. `aligned`: whether all addresses are multiples of 16.
     """
-    rows = table + 2 * tensors + 2 * chunk
+    rows = table + 3 * tensors + 2 * chunk
     tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
-    memory = tl.load(table + tensor).to(tl.pointer_type(dtype))
+    source = tl.load(table + tensor).to(tl.pointer_type(dtype))
+    target = tl.load(table + tensors + tensor).to(tl.pointer_type(dtype))
     if aligned:  # here, since after the call Triton would take the length for a multiple of 16 too
-        memory = tl.multiple_of(memory, 16)
-    return tensor, memory + first, tl.minimum(tl.load(table + tensors + tensor) - first, chunk_size).to(tl.int32)
+        source, target = tl.multiple_of(source, 16), tl.multiple_of(target, 16)
+    length = tl.minimum(tl.load(table + 2 * tensors + tensor) - first, chunk_size).to(tl.int32)
+    return tensor, source + first, target + first, length
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@triton.jit(do_not_specialize=RUNTIME)
 def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, aligned: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the float64 sum of each chunk's powers."""
+    """Store the float64 sum of each chunk's powers, or the largest."""
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
-    _, start, length = _chunk(table, tensors, chunk, chunk_size, dtype, aligned)
+    _, start, _, length = _chunk(table, tensors, chunk, chunk_size, dtype, aligned)
     lanes = tl.arange(0, width)
     total = tl.zeros([width], tl.float64)
     if length == chunk_size:  # without a mask, loads are of 16 bytes
         for at in range(0, chunk_size, width):
-            total += _powers(tl.load(start + at + lanes), order)
+            total = _joined(total, _powers(tl.load(start + at + lanes), order), order)
     else:
         for at in range(0, length, width):
-            total += _powers(tl.load(start + at + lanes, mask=at + lanes < length, other=0.0), order)
-    tl.store(sums + chunk, tl.sum(total, 0))
+            values = tl.load(start + at + lanes, mask=at + lanes < length, other=0.0)
+            total = _joined(total, _powers(values, order), order)
+    tl.store(sums + chunk, _total(total, order))
 
 
 @triton.jit
@@ -81,28 +110,33 @@ def round_sums(
     groups: tl.tensor,
     sums: tl.tensor,
     norms: tl.tensor,
-    doubtful: tl.tensor,
+    states: tl.tensor,
     error: tl.constexpr,
     order: tl.constexpr,
     width: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks, and whether it is in doubt; then it is the lower candidate.
+    """Store the norm of each group of chunks, and whether it is in doubt: then the lower candidate, and empty windows.
 
     `groups`: the first chunk of each group, and the one after its last. `error`: a bound of the norm's relative error.
     """
     group = tl.program_id(0)
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
     lanes = tl.arange(0, width)
-    parts = tl.zeros([width], tl.float64)
+    total = tl.zeros([width], tl.float64)
     for at in range(begin, end, width):
-        parts += tl.load(sums + at + lanes, mask=at + lanes < end, other=0.0)
-    n = tl.sum(parts, 0)
-    if order == 2:
-        n = tl.sqrt(n)
-    low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
-    in_doubt = (low != high) & (n < INFINITY)  # NaN is not in doubt
-    tl.store(doubtful + group, in_doubt.to(tl.int32))
-    tl.store(norms + group, tl.where(in_doubt, low, n.to(tl.float32)).to(tl.float64))
+        total = _joined(total, tl.load(sums + at + lanes, mask=at + lanes < end, other=0.0), order)
+    n = _total(total, order)
+    if order == INF:
+        tl.store(norms + group, n)
+    else:
+        if order == 2:
+            n = tl.sqrt(n)
+        low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
+        in_doubt = (low != high) & (n < INFINITY)  # NaN is not in doubt
+        tl.store(norms + group, tl.where(in_doubt, low, n.to(tl.float32)).to(tl.float64))
+        places = tl.arange(0, 64)
+        state = tl.where(places == 0, in_doubt.to(tl.int64), tl.zeros([64], tl.int64))
+        tl.store(states + group * STATE + places, state, mask=places < STATE)
 
 
 @triton.jit
@@ -113,32 +147,32 @@ def _window(powers: tl.tensor, window: tl.tensor) -> tl.tensor:
     return tl.floor(powers * per_unit) - tl.floor(powers * (per_unit / 65536.0)) * 65536.0
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@triton.jit(do_not_specialize=RUNTIME)
 def add_exactly(
-    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, end_chunk: tl.tensor,
-    doubtful: tl.tensor, windows: tl.tensor,
+    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, end_chunk: tl.tensor, states: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr,
     per_tensor: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add the powers of groups in doubt to their windows, as integers: no order of additions shows."""
     lanes = tl.arange(0, width)
     for chunk in range(first_chunk + tl.program_id(0).to(tl.int64), end_chunk, tl.num_programs(0)):
-        tensor, start, length = _chunk(table, tensors, chunk, chunk_size, dtype, False)
-        group = tensor if per_tensor else tensor * 0
-        if tl.load(doubtful + group) != 0:
+        tensor, start, _, length = _chunk(table, tensors, chunk, chunk_size, dtype, False)
+        state = states + (tensor if per_tensor else tensor * 0) * STATE
+        if tl.load(state) != 0:
             for window in range(WINDOWS):
                 total = tl.zeros([width], tl.float64)
                 for at in range(0, length, width):
                     values = tl.load(start + at + lanes, mask=at + lanes < length, other=0.0)
                     total += _window(_powers(values, order), window)
-                tl.atomic_add(windows + group * WINDOWS + window, tl.sum(total, 0).to(tl.int64), sem="relaxed")
+                tl.atomic_add(state + 1 + window, tl.sum(total, 0).to(tl.int64), sem="relaxed")
 
 
 @triton.jit
-def decide(doubtful: tl.tensor, windows: tl.tensor, norms: tl.tensor, order: tl.constexpr) -> None:
-    """Round the norms in doubt by their exact sums, and clear these."""
+def decide(states: tl.tensor, norms: tl.tensor, order: tl.constexpr) -> None:
+    """Round the norms in doubt by their exact sums."""
     group = tl.program_id(0)
-    if tl.load(doubtful + group) == 0:
+    state = states + group * STATE
+    if tl.load(state) == 0:
         return
     low = tl.load(norms + group)
     bits = low.to(tl.float32).to(tl.int32, bitcast=True)
@@ -148,9 +182,7 @@ def decide(doubtful: tl.tensor, windows: tl.tensor, norms: tl.tensor, order: tl.
     carry = tl.zeros([], tl.int64)
     rest = tl.zeros([], tl.int64)
     for window in range(WINDOWS):
-        place = windows + group * WINDOWS + window
-        difference = tl.load(place) - _window(middle, window).to(tl.int64) + carry
-        tl.store(place, tl.zeros([], tl.int64))
+        difference = tl.load(state + 1 + window) - _window(middle, window).to(tl.int64) + carry
         carry = difference >> 16
         rest = rest | (difference & 65535)
     is_above = (carry > 0) | ((carry == 0) & (rest != 0))
@@ -175,24 +207,52 @@ def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
     return tl.where(numbers == numbers, rounded, numbers).to(tl.bfloat16)
 
 
-@triton.jit(do_not_specialize=COUNTS)
-def scale(
-    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, coefs: tl.tensor,
-    dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, aligned: tl.constexpr, per_tensor: tl.constexpr,
-    by_bits: tl.constexpr,
+@triton.jit
+def _changed(
+    values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
+    dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Return products or clamped values, computed in float32 and rounded once."""
+    numbers = values.to(tl.float32)
+    if clamps:
+        numbers = tl.where(numbers < low, low, tl.where(numbers > high, high, numbers))
+    else:
+        numbers = numbers * coef
+    return _to_bfloat16_by_bits(numbers) if by_bits else numbers.to(dtype)
+
+
+@triton.jit
+def _write(
+    source: tl.tensor, target: tl.tensor, length: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
+    dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply each chunk by its coefficient, in float32. Where that is 1, read and write nothing."""
+    lanes = tl.arange(0, width)
+    if length == chunk_size:
+        for at in range(0, chunk_size, width):
+            values = tl.load(source + at + lanes)
+            tl.store(target + at + lanes, _changed(values, coef, low, high, dtype, clamps, by_bits))
+    else:
+        for at in range(0, length, width):
+            mask = at + lanes < length
+            values = tl.load(source + at + lanes, mask=mask, other=0.0)
+            tl.store(target + at + lanes, _changed(values, coef, low, high, dtype, clamps, by_bits), mask=mask)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def change(
+    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, coefs: tl.tensor, low: tl.tensor, high: tl.tensor,
+    dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, aligned: tl.constexpr, in_place: tl.constexpr,
+    per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply each chunk by its coefficient, or clamp it. In place, a coefficient of 1 reads and writes nothing."""
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
-    tensor, start, length = _chunk(table, tensors, chunk, chunk_size, dtype, aligned)
-    coef = tl.load(coefs + tensor if per_tensor else coefs).to(tl.float32)
-    if coef != 1.0:
-        lanes = tl.arange(0, width)
-        if length == chunk_size:
-            for at in range(0, chunk_size, width):
-                product = tl.load(start + at + lanes).to(tl.float32) * coef
-                tl.store(start + at + lanes, _to_bfloat16_by_bits(product) if by_bits else product.to(dtype))
+    tensor, source, target, length = _chunk(table, tensors, chunk, chunk_size, dtype, aligned)
+    if clamps:
+        _write(source, target, length, low, low, high, dtype, chunk_size, width, clamps, by_bits)
+    else:
+        coef = tl.load(coefs + tensor if per_tensor else coefs).to(tl.float32)
+        if in_place:
+            if coef != 1.0:
+                _write(source, target, length, coef, low, high, dtype, chunk_size, width, clamps, by_bits)
         else:
-            for at in range(0, length, width):
-                mask = at + lanes < length
-                product = tl.load(start + at + lanes, mask=mask, other=0.0).to(tl.float32) * coef
-                tl.store(start + at + lanes, _to_bfloat16_by_bits(product) if by_bits else product.to(dtype), mask=mask)
+            _write(source, target, length, coef, low, high, dtype, chunk_size, width, clamps, by_bits)

@@ -1,14 +1,18 @@
 """The table of a gradient list on a GPU, and the launches of kernels over it.
 
 A table is made once for a list, and kept: the addresses of gradients mostly stay the same from step to step. Then a
-clip copies nothing to the GPU, and reads nothing from it.
+clip copies nothing to the GPU, and reads nothing from it. A table only depends on addresses, lengths and dtypes, and
+nothing writes it. What a call computes with is new memory of that call.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +23,7 @@ from ...._core.types import Scalar, Tensor
 from . import kernels
 
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+ORDERS = {1: 1, 2: 2, math.inf: kernels.INF.value}
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether Triton's interpreter runs the kernels, on tensors in CPU memory: for tests."""
@@ -39,12 +44,25 @@ EXACT_PROGRAMS = 264
 OPTIONS = {"enable_fp_fusion": False}
 """No result depends on it. Triton warns where it is not given."""
 
-MAX_TABLES = 16
-"""Tables that are kept: one for each list and stream."""
+MAX_TABLES, MAX_NUMBERS = 256, 2**22
+"""Tables that are kept, and the 8-byte numbers in all of them."""
+
+
+class Addresses(NamedTuple):
+    """A gradient list on one device: the addresses of gradients and results, and what is there."""
+
+    device: torch.device
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    lengths: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
 
 
 class Part(NamedTuple):
     """The chunks of one dtype."""
+
+    tensor: int
+    """The index of a tensor of this dtype."""
 
     dtype: torch.dtype
     first: int
@@ -59,93 +77,135 @@ class Part(NamedTuple):
 class Table:
     """One list of gradients in the memory of one device."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._device, self._length = tensors[0].device, len(tensors)
-        order = sorted(range(len(tensors)), key=lambda index: str(tensors[index].dtype))
-        counts = [-(-tensor.numel() // CHUNK) for tensor in tensors]
-        chunks = [(index, number) for index in order for number in range(counts[index])]
-        ends = dict(zip(order, itertools.accumulate(counts[index] for index in order), strict=True))
-        numbers = [
-            *(tensor.data_ptr() for tensor in tensors), *(tensor.numel() for tensor in tensors),
-            *itertools.chain.from_iterable(chunks),
-            0, len(chunks), *(number for i, count in enumerate(counts) for number in (ends[i] - count, ends[i])),
-        ]  # fmt: skip
-        self._parts = list(_parts([tensors[index] for index in order], [counts[index] for index in order]))
-        self._memory, self._on_host = _sent(numbers, self._device)
-        self._groups = self._memory[2 * len(tensors) + 2 * len(chunks) :]
-        self._sums = torch.empty(len(chunks), dtype=torch.float64, device=self._device)
-        self._exact_sums: dict[int, tuple[Tensor, Tensor]] = {}
+    def __init__(self, addresses: Addresses) -> None:
+        self._device, self._length = addresses.device, len(addresses.sources)
+        self._in_place = addresses.sources == addresses.targets
+        counts = [_chunks(length) for length in addresses.lengths]
+        self._chunks = sum(counts)
+        order = sorted(range(self._length), key=lambda index: str(addresses.dtypes[index]))
+        self._parts = list(_parts(addresses, counts, order))
+        numbers = _numbers(addresses, torch.tensor(counts), torch.tensor(order))
+        self.size = len(numbers)
+        self._memory = _sent(numbers, self._device)
+        self._groups = self._memory[3 * self._length + 2 * self._chunks :]
 
-    def norms(self, order: int, *, per_tensor: bool) -> Scalar:
+    def norms(self, p: float, *, per_tensor: bool) -> Scalar:
         """Return the norm over all tensors, or a vector with one per tensor: rounded to float32, as float64."""
-        count = self._length if per_tensor else 1
-        norms = torch.empty(count, dtype=torch.float64, device=self._device)
-        doubtful, windows = self._exact(count)
-        for part in self._parts:
-            kernels.add[(part.end - part.first,)](
-                self._memory, self._length, part.first, self._sums,
-                order=order, aligned=part.is_aligned, **part.options,
-            )  # fmt: skip
-        groups = self._groups[2:] if per_tensor else self._groups
-        kernels.round_sums[(count,)](
-            groups, self._sums, norms, doubtful, error=ERROR, order=order, width=SUM_LANES, **OPTIONS
-        )
+        count, order = self._length if per_tensor else 1, ORDERS[p]
+        with _on(self._device):
+            sums = torch.empty(self._chunks, dtype=torch.float64, device=self._device)
+            norms = torch.empty([count] if per_tensor else [], dtype=torch.float64, device=self._device)
+            states = torch.empty(count * kernels.STATE.value, dtype=torch.int64, device=self._device)
+            for part in self._parts:
+                kernels.add[(part.end - part.first,)](
+                    self._memory, self._length, part.first, sums, order=order, aligned=part.is_aligned, **part.options
+                )
+            groups = self._groups[2:] if per_tensor else self._groups
+            kernels.round_sums[(count,)](
+                groups, sums, norms, states, error=ERROR, order=order, width=SUM_LANES, **OPTIONS
+            )
+            if p != math.inf:
+                self._decide(norms, states, order, per_tensor)
+        return norms
+
+    def _decide(self, norms: Tensor, states: Tensor, order: int, per_tensor: bool) -> None:
+        """Round the norms in doubt, by exact sums."""
         for part in self._parts:
             kernels.add_exactly[(min(EXACT_PROGRAMS, part.end - part.first),)](
-                self._memory, self._length, part.first, part.end, doubtful, windows,
+                self._memory, self._length, part.first, part.end, states,
                 order=order, per_tensor=per_tensor, **part.options,
             )  # fmt: skip
-        kernels.decide[(count,)](doubtful, windows, norms, order=order, **OPTIONS)
-        return norms if per_tensor else norms[0]
+        kernels.decide[(norms.numel(),)](states, norms, order=order, **OPTIONS)
 
-    def scale_(self, coef: Scalar, *, per_tensor: bool) -> None:
-        """Multiply by the coefficient in place, or each tensor by its own from a vector."""
-        for part in self._parts:
-            kernels.scale[(part.end - part.first,)](
-                self._memory, self._length, part.first, coef, aligned=part.is_aligned, per_tensor=per_tensor,
+    def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
+        """Return the launches that multiply by the coefficient, or each tensor by its own from a vector."""
+        change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
+        return [functools.partial(change, part, (0.0, 0.0)) for part in self._parts]
+
+    def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
+        """Return the launches that clamp each tensor to its bounds, which are the same for each dtype."""
+        change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
+        return [functools.partial(change, part, bounds[part.tensor]) for part in self._parts]
+
+    def _change(self, coef: Scalar, part: Part, bounds: Sequence[float], *, per_tensor: bool, clamps: bool) -> None:
+        with _on(self._device):
+            kernels.change[(part.end - part.first,)](
+                self._memory, self._length, part.first, coef, *map(float, bounds), aligned=part.is_aligned,
+                in_place=self._in_place, per_tensor=per_tensor, clamps=clamps,
                 by_bits=INTERPRETED and part.dtype == torch.bfloat16, **part.options,
             )  # fmt: skip
 
-    def _exact(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return which of so many norms are in doubt, and the windows of their exact sums, which are 0."""
-        if count not in self._exact_sums:
-            doubtful = torch.empty(count, dtype=torch.int32, device=self._device)
-            windows = torch.zeros(count * kernels.WINDOWS.value, dtype=torch.int64, device=self._device)
-            self._exact_sums[count] = doubtful, windows
-        return self._exact_sums[count]
+
+def _chunks(length: int) -> int:
+    return -(-length // CHUNK)
 
 
-def _parts(tensors: Sequence[Tensor], counts: Sequence[int]) -> Iterator[Part]:
-    """Yield the parts of tensors that are sorted by dtype. `counts`: their numbers of chunks."""
+def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
+    """Yield the parts of tensors. `counts`: their numbers of chunks. `order`: their indices, sorted by dtype."""
     end = 0
-    for dtype, group in itertools.groupby(zip(tensors, counts, strict=True), key=lambda item: item[0].dtype):
+    for dtype, group in itertools.groupby(order, key=lambda index: addresses.dtypes[index]):
         same = list(group)
-        first, end = end, end + sum(count for _, count in same)
-        yield Part(dtype, first, end, all(tensor.data_ptr() % 16 == 0 for tensor, _ in same))
+        first, end = end, end + sum(counts[index] for index in same)
+        starts = (*(addresses.sources[index] for index in same), *(addresses.targets[index] for index in same))
+        yield Part(same[0], dtype, first, end, all(start % 16 == 0 for start in starts))
 
 
-def _sent(numbers: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return integers on a device, and the memory on the host that they are copied from without waiting."""
-    on_host = torch.tensor(numbers, dtype=torch.int64, pin_memory=device.type == "cuda")
-    return on_host.to(device, non_blocking=True), on_host
+def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
+    """Return the numbers of a table, which `kernels` describe, and the groups of chunks: all, then of each tensor."""
+    in_order = counts[order]
+    ends = in_order.cumsum(0)
+    numbers = torch.arange(int(counts.sum())) - (ends - in_order).repeat_interleave(in_order)
+    chunks = torch.stack([order.repeat_interleave(in_order), numbers], 1)
+    last = torch.empty_like(ends).index_copy_(0, order, ends)
+    groups = torch.stack([last - counts, last], 1)
+    lists = [torch.tensor(each) for each in (addresses.sources, addresses.targets, addresses.lengths)]
+    return torch.cat([*lists, chunks.flatten(), torch.tensor([0, len(numbers)]), groups.flatten()])
 
 
 _tables: OrderedDict[Hashable, Table] = OrderedDict()
-_captured: list[Table] = []
-"""The tables of CUDA graphs, each of which copies its table from this memory."""
+_captured: list[Tensor] = []
+"""The memory on the host of tables in CUDA graphs: each replay copies its table from there."""
 
 
-def table_of(tensors: Sequence[Tensor]) -> Table | None:
-    """Return the table of tensors on one device; None if there are too many chunks for the error bound."""
-    if sum(-(-tensor.numel() // CHUNK) for tensor in tensors) > MAX_CHUNKS:
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context in which Triton launches on a device: it takes the current one, not that of the arguments."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _sent(numbers: Tensor, device: torch.device) -> Tensor:
+    """Return integers on a device, without waiting for the copy."""
+    if device.type != "cuda":
+        return numbers
+    on_host = numbers.pin_memory()
+    if torch.cuda.is_current_stream_capturing():
+        _captured.append(on_host)
+    return on_host.to(device, non_blocking=True)
+
+
+def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
+    """Return the table of tensors on one device, and of where results go (by default to the tensors).
+
+    None if there are too many chunks for the error bound, or a tensor has no memory.
+    """
+    sources = tuple(tensor.data_ptr() for tensor in tensors)
+    targets = sources if results is None else tuple(tensor.data_ptr() for tensor in results)
+    lengths = tuple(tensor.numel() for tensor in tensors)
+    if sum(map(_chunks, lengths)) > MAX_CHUNKS or not all(sources):
         return None
-    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        _captured.append(Table(tensors))
-        return _captured[-1]
-    stream = torch.cuda.current_stream(tensors[0].device).cuda_stream if tensors[0].is_cuda else 0
-    key = (stream, tensors[0].device, *((tensor.data_ptr(), tensor.numel(), tensor.dtype) for tensor in tensors))
-    table = _tables.pop(key, None) or Table(tensors)
+    addresses = Addresses(tensors[0].device, sources, targets, lengths, tuple(tensor.dtype for tensor in tensors))
+    with _on(addresses.device):
+        if addresses.device.type != "cuda":
+            return _kept(0, addresses)
+        if torch.cuda.is_current_stream_capturing():
+            return Table(addresses)  # the graph may outlive any other
+        return _kept(torch.cuda.current_stream(addresses.device).cuda_stream, addresses)
+
+
+def _kept(stream: int, addresses: Addresses) -> Table:
+    """Return the table of a list for launches on a stream: its memory is filled, and used again, in that order."""
+    key = (stream, addresses)
+    table = _tables.pop(key, None) or Table(addresses)
     _tables[key] = table  # the last one used
-    while len(_tables) > MAX_TABLES:
+    while len(_tables) > MAX_TABLES or (len(_tables) > 1 and sum(t.size for t in list(_tables.values())) > MAX_NUMBERS):
         _tables.popitem(last=False)
     return table

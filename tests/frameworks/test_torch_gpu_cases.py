@@ -1,0 +1,164 @@
+"""Random and adversarial lists for the Triton kernels, in Triton's interpreter, against exact arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import reference
+from support.kits import Kit
+from support.tiers import nightly
+
+import unified_clip.torch as uc
+from unified_clip._backends.torch import gpu
+
+pytest.importorskip("triton")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
+    pytest.mark.filterwarnings("ignore:.*fp_fusion.*:UserWarning"),
+]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+EXPONENTS = {"float32": (-140, 120), "bfloat16": (-100, 120), "float16": (-20, 14)}
+"""The exponents of random numbers."""
+
+LENGTHS = (1, 2, 3, 16, 63, 64, 65, 127, 128, 129, 300)
+"""Around the lanes (64) and the chunks (128) that the fixture sets."""
+
+
+@pytest.fixture
+def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module of tables, with kernels that the interpreter runs over short chunks."""
+    if not kit.exact:
+        pytest.skip("about the kernels, which are compared with exact arithmetic")
+    from unified_clip._backends.torch.gpu import table
+
+    monkeypatch.setattr(gpu, "ENABLED", True)
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    for name, value in (("CHUNK", 128), ("LANES", 64), ("SUM_LANES", 2)):
+        monkeypatch.setattr(table, name, value)
+    table._tables.clear()
+    yield table
+    table._tables.clear()
+
+
+def numbers(random: np.random.Generator, dtype: str) -> np.ndarray:
+    """The values of one tensor, of a random kind."""
+    length = int(random.choice(LENGTHS))
+    scale = 2.0 ** random.uniform(*EXPONENTS[dtype])
+    kind = random.integers(9)
+    values = random.normal(0, scale, length)
+    if kind == 0:  # equal numbers, for which sums are exact: ties
+        values = np.full(length, scale)
+    elif kind == 1:  # one large number and small ones: halfway between two float32 numbers, or nearly
+        values = np.full(length, scale * 2.0**-12)
+        values[0] = scale
+    elif kind == 2:  # legs of triangles whose hypotenuse needs 25 bits
+        legs = np.array([(3, 4), (5, 12), (8, 15)])[random.integers(3)]
+        hypotenuse = int(math.hypot(*legs))
+        values = np.zeros(length)
+        values[: min(2, length)] = (legs * ((2**25 - 1) // hypotenuse | 1) * 2.0**-20)[:length]
+    elif kind == 3:
+        values *= 2.0 ** random.uniform(-60, 0, length)
+    elif kind == 4:
+        values = np.zeros(length) * -1
+    elif kind == 5:
+        values[random.integers(length)] = random.choice([math.nan, math.inf, -math.inf])
+    elif kind == 6:  # the largest numbers
+        values = np.full(length, float(reference.LARGEST[dtype]))
+    elif kind == 7:
+        values = np.full(length, {"float32": 2.0**-149, "bfloat16": 2.0**-126, "float16": 2.0**-24}[dtype])
+    if dtype == "bfloat16":  # Triton's interpreter reads subnormal ones wrongly
+        values = np.where(np.abs(values) < 2.0**-126, 0.0, values)
+    return reference.array(values, dtype)
+
+
+def tensor(random: np.random.Generator, array: np.ndarray) -> torch.Tensor:
+    """A tensor of these values that starts anywhere in its memory."""
+    bits = torch.from_numpy(array.view({2: np.int16, 4: np.int32}[array.itemsize]))
+    start = int(random.integers(4))
+    memory = torch.zeros(len(array) + start, dtype=DTYPES[array.dtype.name])
+    memory[start:].view(bits.dtype).copy_(bits)
+    return memory[start:]
+
+
+def same(got: torch.Tensor, expected: np.ndarray) -> bool:
+    """Whether a tensor has these bits; of NaN only that it is NaN."""
+    kind = {2: np.int16, 4: np.int32}[expected.itemsize]
+    result = got.view({2: torch.int16, 4: torch.int32}[got.element_size()]).numpy()
+    is_nan = np.isnan(expected.astype(np.float64))
+    return bool(got.isnan().numpy().tolist() == is_nan.tolist() and ((result == expected.view(kind)) | is_nan).all())
+
+
+def parameters(tensors: list[torch.Tensor]) -> list[torch.nn.Parameter]:
+    held = [torch.nn.Parameter(torch.zeros_like(each)) for each in tensors]
+    for parameter, each in zip(held, tensors, strict=True):
+        parameter.grad = each
+    return held
+
+
+def check(random: np.random.Generator, operation: str) -> None:
+    """Compare one call on one random list with exact arithmetic."""
+    dtypes = random.choice(list(DTYPES), 1 if random.random() < 0.7 else 3).tolist()
+    arrays = [numbers(random, str(random.choice(dtypes))) for _ in range(random.integers(1, 5))]
+    tensors = [tensor(random, array) for array in arrays]
+    p: Any = {"norm of order 1": 1, "norm of order inf": math.inf}.get(operation, 2)
+    norm = reference.norm(arrays, p)
+    threshold = float(np.float32(random.choice([0.3, 0.999, 1.0, 2.0, 0.0]) * (norm if math.isfinite(norm) else 1.0)))
+    threshold = threshold if math.isfinite(threshold) else 1.0
+    got: list[torch.Tensor] = tensors
+    expected: list[np.ndarray] = arrays
+    if operation.startswith("norm"):
+        assert same(uc.get_total_norm(tensors, p).reshape(1), np.array([norm], np.float32))
+    elif "values" in operation:
+        low, high = sorted(float(np.float32(random.normal(0, 1))) for _ in range(2))
+        expected = [reference.clamped(array, low, high) for array in arrays]
+        if "new" in operation:
+            got = [uc.clip_by_value(each, low, high) for each in tensors]
+        else:
+            uc.GradientClipByValue(high, low).clip_(parameters(tensors))
+    elif "per tensor" in operation:
+        coefs = [reference.coefficient(reference.norm([array]), threshold) for array in arrays]
+        expected = [reference.scaled(array, coef) for array, coef in zip(arrays, coefs, strict=True)]
+        uc.GradientClipByNorm(threshold).clip_(parameters(tensors))
+    else:
+        eps, gives_nan = (0.0, True) if "new" in operation else (1e-6, False)
+        coef = reference.coefficient(norm, threshold, eps, infinite_gives_nan=gives_nan)
+        expected = [reference.scaled(array, coef) for array in arrays]
+        if "new" in operation:
+            got = uc.clip_by_global_norm(tensors, threshold)[0]
+        else:
+            uc.clip_grad_norm_(parameters(tensors), threshold)
+    assert all(same(one, other) for one, other in zip(got, expected, strict=True))
+
+
+OPERATIONS = (
+    "norm of order 1", "norm of order 2", "norm of order inf", "products", "new products", "products per tensor",
+    "values", "new values",
+)  # fmt: skip
+SEEDS = [0, *nightly(*range(1, 13))]
+
+
+@pytest.mark.parametrize("error", [2.0**-40, 2.0**-25.5], ids=["few in doubt", "many in doubt"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_lists(
+    table: ModuleType, seed: int, operation: str, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "ERROR", error)
+    random = np.random.default_rng([seed, OPERATIONS.index(operation), round(-math.log2(error))])
+    for _ in range(CASES if seed else 2):
+        check(random, operation)
+    assert table._tables
+
+
+CASES = 27
+"""The cases of each test of the nightly tier: 13 seeds, 8 operations and 2 error bounds give more than 5,000."""
+
+
+def test_the_nightly_tier_has_5000_cases() -> None:
+    assert (len(SEEDS) - 1) * len(OPERATIONS) * 2 * CASES >= 5000

@@ -1,0 +1,307 @@
+"""The tables of gradient lists for the Triton kernels: which are kept, on which stream, and what a failure leaves."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.kits import Kit
+
+import unified_clip.torch as uc
+from unified_clip import PartlyClippedError
+from unified_clip._backends.torch import gpu
+from unified_clip._backends.torch.gpu import ENABLED  # noqa: F401 - before Triton, which the kit sets up
+
+pytest.importorskip("triton")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
+    pytest.mark.filterwarnings("ignore:.*fp_fusion.*:UserWarning"),
+]
+TIE = [2.0**24, *[2.0**12] * 6, 3.0]
+"""Its norm lies between two float32 numbers, so that exact sums decide."""
+
+
+@pytest.fixture
+def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module of tables, with kernels that the interpreter runs."""
+    if not kit.exact:
+        pytest.skip("about the kernels, which are compared with the host path")
+    from unified_clip._backends.torch.gpu import table
+
+    monkeypatch.setattr(gpu, "ENABLED", True)
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    table._tables.clear()
+    yield table
+    table._tables.clear()
+
+
+def before(table: ModuleType, name: str, action: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call a function before each launch of a kernel."""
+    kernel = getattr(table.kernels, name)
+
+    class Launched:
+        def __getitem__(self, grid: Any) -> Callable[..., None]:
+            def launch(*args: Any, **kwargs: Any) -> None:
+                action()
+                kernel[grid](*args, **kwargs)
+
+            return launch
+
+    monkeypatch.setattr(table.kernels, name, Launched())
+
+
+def failing(times: int) -> Callable[[], None]:
+    """Return a function that fails so many times from now on, and then does nothing."""
+    left = iter(range(times))
+
+    def fail() -> None:
+        if next(left, None) is not None:
+            raise RuntimeError("no memory")
+
+    return fail
+
+
+def parameters(*gradients: torch.Tensor) -> list[torch.nn.Parameter]:
+    held = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(held, gradients, strict=True):
+        parameter.grad = gradient
+    return held
+
+
+# -- calls at once, and calls that fail
+
+
+def test_calls_between_the_launches_of_another_change_nothing(
+    table: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of another thread on the same list."""
+    tensors, norms = [torch.tensor(TIE)], []
+
+    def measure_too() -> None:
+        if not norms:
+            norms.append(None)
+            norms.append(float(table.table_of(tensors).norms(2, per_tensor=False)))
+
+    before(table, "decide", measure_too, monkeypatch)
+    norms.append(float(table.table_of(tensors).norms(2, per_tensor=False)))
+    assert norms == [None, 2.0**24 + 4, 2.0**24 + 4]
+
+
+@pytest.mark.parametrize("kernel", ["round_sums", "add_exactly", "decide"])
+def test_a_call_after_one_that_failed_is_right(table: ModuleType, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [torch.tensor([2.0**24, 2.0**12, 2.0**12, 1.0])]  # a tie that is rounded down
+    before(table, kernel, failing(1), monkeypatch)
+    with pytest.raises(RuntimeError, match="no memory"):
+        table.table_of(tensors).norms(2, per_tensor=False)
+    assert float(table.table_of(tensors).norms(2, per_tensor=False)) == 2.0**24
+
+
+def test_a_first_launch_that_fails_has_written_nothing(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = parameters(torch.ones(3))
+    before(table, "change", failing(1), monkeypatch)
+    with pytest.raises(RuntimeError, match="no memory") as failure:
+        uc.clip_grad_norm_(held, 0.5)
+    assert not isinstance(failure.value, PartlyClippedError)
+    assert held[0].grad.tolist() == [1.0] * 3
+
+
+def test_a_second_launch_that_fails_leaves_a_list_partly_clipped(
+    table: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = parameters(torch.ones(3), torch.ones(3, dtype=torch.float16))
+    calls = iter([lambda: None, failing(1)])
+    before(table, "change", lambda: next(calls)(), monkeypatch)
+    with pytest.raises(PartlyClippedError, match="no memory"):
+        uc.clip_grad_norm_(held, 0.5)
+
+
+def test_threads_keep_tables_at_once(table: ModuleType) -> None:
+    lists = [[torch.ones(3)] for _ in range(40)]
+    failures: list[BaseException] = []
+
+    def keep() -> None:
+        try:
+            for _ in range(20):
+                for tensors in lists:
+                    table.table_of(tensors)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=keep) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# -- which tables are kept
+
+
+def test_a_table_keeps_no_gradient_alive(table: ModuleType) -> None:
+    tensor = torch.ones(3)
+    alive = weakref.ref(tensor)
+    table.table_of([tensor]).norms(2, per_tensor=False)
+    assert table._tables
+    del tensor
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_gradient_in_the_memory_of_a_freed_one_is_read(table: ModuleType) -> None:
+    """The table stays valid: it has the address, and nothing of what was there."""
+    memory = torch.empty(4)
+    for value in (1.0, 2.0):
+        memory.fill_(value)
+        assert float(table.table_of([memory[:]]).norms(2, per_tensor=False)) == 2 * value
+    assert len(table._tables) == 1
+
+
+def test_the_tables_that_are_kept_are_limited(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [[torch.ones(3)] for _ in range(9)]
+    size = table.table_of(tensors[0]).size
+    monkeypatch.setattr(table, "MAX_NUMBERS", 3 * size)
+    for each in tensors:
+        table.table_of(each)
+    assert len(table._tables) == 3
+    monkeypatch.setattr(table, "MAX_NUMBERS", 0)
+    last = table.table_of(tensors[0])
+    assert list(table._tables.values()) == [last], "a table that is in use"
+
+
+def test_the_numbers_of_a_table(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "CHUNK", 10)
+    dtypes = (torch.float32, torch.bfloat16, torch.float32)
+    addresses = table.Addresses(torch.device("cpu"), (16, 32, 40), (48, 64, 80), (25, 10, 1), dtypes)
+    made = table.Table(addresses)
+    assert made._memory.tolist() == [
+        *(16, 32, 40, 48, 64, 80, 25, 10, 1),
+        *(1, 0, 0, 0, 0, 1, 0, 2, 2, 0),
+        *(0, 5, 1, 4, 0, 1, 4, 5),
+    ]  # fmt: skip
+    assert made._parts == [
+        table.Part(1, torch.bfloat16, 0, 1, True),
+        table.Part(0, torch.float32, 1, 5, False),
+    ]
+
+
+# -- which tensors
+
+
+def test_a_tensor_without_memory_takes_operations(table: ModuleType) -> None:
+    assert table.table_of([torch._efficientzerotensor(3)]) is None
+    assert float(uc.get_total_norm([torch._efficientzerotensor(3), torch.ones(4)])) == 2.0
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.channels_last_3d])
+def test_channels_may_be_the_last_axis(table: ModuleType, layout: torch.memory_format) -> None:
+    shape = (2, 3, 4, 5) if layout == torch.channels_last else (2, 3, 4, 5, 2)
+    values = torch.arange(240.0)[: torch.Size(shape).numel()].view(shape)
+    gradient = values.to(memory_format=layout)
+    coef = torch.tensor(0.5, dtype=torch.float64)
+    clipped = uc.clip_by_global_norm([gradient], float(values.norm()) / 2)[0][0]
+    assert len(table._tables) == 2, "for the norm, and for new tensors"
+    assert clipped.is_contiguous(memory_format=layout)
+    torch.testing.assert_close(clipped, values * coef, rtol=1e-6, atol=0)
+    uc.clip_grad_value_(parameters(gradient), 7.0)
+    assert torch.equal(gradient, values.clamp(max=7.0))
+
+
+def test_a_coefficient_per_slice_takes_operations(table: ModuleType) -> None:
+    values = torch.arange(12.0).view(3, 4)
+    clipped = uc.clip_by_norm(values, 1.0, axes=[1])
+    torch.testing.assert_close(clipped.norm(dim=1), torch.ones(3))
+    assert not table._tables
+
+
+# -- devices, streams and CUDA graphs
+
+
+class Gpu:
+    """A GPU that is not there: tensors in CPU memory whose device is the second GPU, while the first is current."""
+
+    def __init__(self, table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current, self.stream, self.capturing, self.sent = 0, 7, False, 0
+        self.launches: list[int] = []
+        self.device = torch.device("cuda", 1)
+        cuda = SimpleNamespace(
+            device=self.use,
+            current_stream=lambda device: SimpleNamespace(cuda_stream=self.stream),
+            is_current_stream_capturing=lambda: self.capturing,
+        )
+        fake = {"cuda": cuda, "empty": lambda *shape, device, **kwargs: torch.empty(*shape, **kwargs)}
+        monkeypatch.setattr(
+            table, "torch", SimpleNamespace(**{name: getattr(torch, name) for name in dir(torch)} | fake)
+        )
+        monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+        move = torch.Tensor.to
+
+        def to(tensor: torch.Tensor, device: Any, **kwargs: Any) -> torch.Tensor:
+            return self.send(tensor) if device == self.device else move(tensor, device, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, "to", to)
+        for name in ("add", "round_sums", "add_exactly", "decide", "change"):
+            before(table, name, lambda: self.launches.append(self.current), monkeypatch)
+
+    @contextmanager
+    def use(self, device: Any) -> Iterator[None]:
+        outside, self.current = self.current, device.index
+        yield
+        self.current = outside
+
+    def send(self, tensor: torch.Tensor) -> torch.Tensor:
+        assert self.current == 1
+        self.sent += 1
+        return tensor.clone()
+
+    def tensor(self, tensor: torch.Tensor) -> Any:
+        names = ("data_ptr", "numel", "dtype")
+        return SimpleNamespace(device=self.device, memory=tensor, **{name: getattr(tensor, name) for name in names})
+
+
+@pytest.fixture
+def second_gpu(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    return Gpu(table, monkeypatch)
+
+
+def test_kernels_are_launched_on_the_device_of_the_gradients(table: ModuleType, second_gpu: Gpu) -> None:
+    """Triton launches on the current device."""
+    memory = torch.tensor([3.0, 4.0])
+    made = table.table_of([second_gpu.tensor(memory)])
+    assert float(made.norms(2, per_tensor=False)) == 5.0
+    for launch in made.products(torch.tensor(0.5, dtype=torch.float64), per_tensor=False):
+        launch()
+    assert memory.tolist() == [1.5, 2.0]
+    assert second_gpu.launches == [1] * 5
+    assert second_gpu.current == 0
+
+
+def test_a_table_is_sent_once_for_each_stream(table: ModuleType, second_gpu: Gpu) -> None:
+    """A stream that does not wait for another could read a table before it is there."""
+    tensors = [second_gpu.tensor(torch.ones(3))]
+    first = table.table_of(tensors)
+    assert table.table_of(tensors) is first
+    assert second_gpu.sent == 1
+    second_gpu.stream = 8
+    assert table.table_of(tensors) is not first
+    assert second_gpu.sent == 2
+
+
+def test_each_capture_has_a_table_whose_host_memory_is_kept(table: ModuleType, second_gpu: Gpu) -> None:
+    tensors = [second_gpu.tensor(torch.ones(3))]
+    eager = table.table_of(tensors)
+    kept = len(table._captured)
+    second_gpu.capturing = True
+    captured = [table.table_of(tensors) for _ in range(2)]
+    assert len({id(each) for each in (eager, *captured)}) == 3
+    assert len(table._captured) == kept + 2
+    second_gpu.capturing = False
+    assert table.table_of(tensors) is eager
+    del table._captured[kept:]
