@@ -70,7 +70,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
 """The options of `unified-clip parity` that `unified-clip parity init` rejects. Their default is None or False."""
 
 WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
-"""Options that `--case` rejects."""
+"""Options that need the results of all cases, so `--case` rejects them."""
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:

@@ -26,14 +26,14 @@ AT_ONCE = 2
 """How many workers run in parallel."""
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""The slowest modes. One worker runs the modes of each tuple. These workers start before the others."""
+"""The slowest modes. Each tuple has a worker of its own, which starts before the other workers."""
 
 LAST = ((STATIC,),)
 """The static mode has its own worker, which starts last."""
 
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
-"""Each tuple has the modes that one worker runs. Every mode is in exactly one tuple: a new mode is in OTHERS."""
+"""Each tuple has the modes that one worker runs. Every mode is in exactly one tuple: by default in OTHERS."""
 
 Progress = Callable[[str, int], Any]
 """A function that is called with a framework and the number of its new results."""
@@ -110,12 +110,11 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
     """Return (framework, work items) for each worker, in the order in which the workers start.
 
-    RuntimeError: a mode of a framework is not in exactly one tuple of TOGETHER, so its cases would not run, or run
-    twice.
+    RuntimeError: TOGETHER does not have each mode exactly once. The cases of such a mode would not run, or run twice.
     """
     for mode in sorted({mode for framework in suite.frameworks.values() for mode in framework.modes}):
         if (count := sum(mode in group for group in TOGETHER)) != 1:
-            raise RuntimeError(f"{count} groups of TOGETHER in parity/engine.py have the mode {mode!r}. Keep it in one")
+            raise RuntimeError(f"{count} groups of TOGETHER in parity/engine.py have the mode {mode!r}. Put it in one")
     items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
     jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
     return [(name, job) for name, job in jobs if job]
@@ -126,8 +125,8 @@ def _judge_natives(
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
-    Return (verdict, problem) for each deviation, by framework and case. Also return the entries of the list, except
-    those of frameworks with a failed result, such as a crash. These might look stale.
+    Return (verdict, problem) for each deviation, by framework and case. Also return the entries of the list. Entries of
+    a framework with a failed result, such as a crash, are left out: without that result, they could look stale.
     """
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)

@@ -86,4 +86,4 @@ class CallOutcome(ClipTensors):
     """For a clip class: whether it returned each gradient as the same object."""
 
     seconds: float = 0.0
-    """The duration of the call. Cases that share a graph have the same duration, that of the graph."""
+    """The duration of the call. If cases share a graph, each has the duration of the whole graph."""

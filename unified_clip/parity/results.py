@@ -1,4 +1,4 @@
-"""The models of the report of `unified-clip parity`. parity.json is a `ParityReport`, and every view shows one.
+"""The models of the report of `unified-clip parity`. parity.json is a `ParityReport`, which every view shows.
 
 Later versions may add keys, each with a default: `--baseline` reads the reports of earlier releases. If a key is
 removed or changes its meaning, SCHEMA gets a new number.
@@ -44,7 +44,7 @@ class Number(ReportModel):
 
 
 class WorstElement(ReportModel):
-    """The element that is furthest from the exact one, at the first stage that differs."""
+    """The element that is furthest from the exact result, at the first stage that differs."""
 
     stage: Stage
     """The first stage of the call at which the result differs."""
@@ -107,7 +107,7 @@ class Result(ReportModel):
     verdict: VerdictKind | NativeVerdict
     detail: str
     details: WorstElement | None
-    """The element that is furthest from the exact one. null if nothing differs, or there are no numbers to compare."""
+    """The element that is furthest from the exact result. null if nothing differs, or no numbers can be compared."""
 
     reproduce: str | None
     """The command that runs the case again. null if the result is equal or close, or the framework is missing."""
@@ -125,13 +125,13 @@ class UnifiedClipResult(Result):
     """The verdict on unified_clip in one mode."""
 
     ulps: Real
-    """The largest distance of a number from the exact one, in ULP."""
+    """The largest distance of a number from the exact number, in ULP."""
 
     cause: str
     """The cause of a difference in a word or two. Empty if it is not known."""
 
     stages: dict[Stage, Real]
-    """The distance at each stage: in ULP, for coefficients relative."""
+    """The distance at each stage, in ULP. For coefficients: the relative distance."""
 
     sha256: dict[Stage, str] | None
     """The SHA-256 of the tensors at each stage. null if there is no result."""
@@ -153,7 +153,7 @@ class NativeResult(Result):
     """The largest difference of an element, relative to the largest element."""
 
     cause: str
-    """The cause of the difference. Empty if no cause was found, or the list of known differences has the difference."""
+    """The cause of the difference. Empty if no cause was found, or if the difference is a known one."""
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
@@ -265,7 +265,7 @@ class Change(ReportModel):
     """The framework; for the kind "version" the package. Empty if the change is about all frameworks."""
 
     what: str
-    """What has changed: the result in a mode, that of the framework's function, or a known difference."""
+    """What has changed: the result in a mode, the result of the framework's function, or a known difference."""
 
     case: str
     before: str

@@ -285,7 +285,7 @@ def tensor(text: str) -> str:
         ),
         (
             cases_of(NORM, "dtypes = ['float16']").replace("[1.0]", "[1.0, 2.0], dtype = 'complex64'"),
-            "'a' has gradients that are not real",
+            "dtypes cannot convert 'a': not all gradients are real floats",
         ),
         ("a = " + "[" * 100_000, "cases.toml: lists or tables are nested too deep"),
         (cases_of("1"), "calls 1: it is 1. Give a table"),
@@ -424,8 +424,8 @@ KNOWN = """
     ("change", "message"),
     [
         (('kind = "value"', 'kind = "odd"'), "known.toml, line 5, known 1, kind: it is 'odd'. Give 'value', 'touched'"),
-        (("size = 0.1", ""), "known.toml, line 5, known 1, kind: kind = 'value' needs a size. Add it"),
-        (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' has no size. Remove it"),
+        (("size = 0.1", ""), "known.toml, line 5, known 1, kind: kind = 'value' needs a size. Add size"),
+        (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' takes no size. Remove size"),
         (
             ('framework = "numpy"', 'framework = "caffe"'),
             "suite.toml: the entry of 'f' in known.toml names the framework 'caffe'. Correct the name",

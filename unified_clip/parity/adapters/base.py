@@ -18,7 +18,7 @@ from ..suite.public_calls import Call
 
 
 class Returned(NamedTuple):
-    """What a framework's function returned. None for a part that it does not return."""
+    """What a framework's function returned: the norm and the tensors. None if it returns no norm, or no tensors."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -27,8 +27,8 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    Each module of this package has a subclass `Framework`. The subclass must define `sgd`, and overrides the methods
-    that its framework needs to do in another way.
+    Each module of this package has a subclass `Framework`. The subclass must define `sgd`. It overrides the other
+    methods where the default does not fit its framework.
     """
 
     packages: Sequence[str] = ()
@@ -119,7 +119,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Clip by the total norm of order `p`. `norm`: a norm to use instead of the measured norm; None: measure it."""
+        """Clip by the total norm of order `p`. `norm`: use this norm instead of measuring it."""
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
@@ -130,7 +130,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Clip each group of parameters by the clip that was set for it, as by Paddle's `set_gradient_clip`."""
+        """Clip each group of parameters by the clip of this group, which Paddle's `set_gradient_clip` sets."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:

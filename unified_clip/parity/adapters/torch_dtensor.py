@@ -16,10 +16,10 @@ from ...tensors.types import Dense, Gradient
 from .torch import Framework
 
 PATIENCE = timedelta(minutes=1)
-"""A rank waits for another one this long at most."""
+"""The longest time that a rank waits for another rank."""
 
 PLAIN_EVERY = 4
-"""Every fourth gradient of a list is a plain tensor; the others are DTensors."""
+"""Every fourth gradient of a list is a plain tensor. The other gradients are DTensors."""
 
 
 class Sharded(Framework):
@@ -44,9 +44,8 @@ class Sharded(Framework):
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """Return the gradients as DTensors in several layouts.
 
-        Sparse gradients, and every fourth gradient, stay plain tensors.
-
-        The number of elements of the list decides which layout is first.
+        Sparse gradients, and every fourth gradient, stay plain tensors. The layouts alternate. The total number of
+        elements decides which layout is first.
         """
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
         tensors = super().make_all(gradients)

@@ -13,7 +13,7 @@ from .oracle import Expected
 def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
     """Return why the outcome of a call differs from the exact result, such as another eps or norm.
 
-    None: nothing differs, the call raises an error, or no cause that unified_clip knows explains the numbers.
+    None: nothing differs, the call raises an error, or no known cause explains the numbers.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
     raises = outcome.raised or case.options.raises

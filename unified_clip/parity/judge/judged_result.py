@@ -46,7 +46,7 @@ class JudgedResult:
     """The tensors of the result. None if the list of gradients is long (see `oracle.is_long`)."""
 
     details: Mapping[str, WorstElement] = field(default_factory=dict)
-    """For a long result: by mode, the element that is furthest from the exact one."""
+    """For a long result: by mode, the element that is furthest from the exact result."""
 
 
 class ExpectedResults:
@@ -103,7 +103,7 @@ def judge_result(
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
-    """Return, for each mode that differs, the element that is furthest from the exact one.
+    """Return, for each mode that differs, the element that is furthest from the exact result.
 
     judged: The results of the case on one framework, by mode.
     """
@@ -122,7 +122,7 @@ def report_result(
 ) -> UnifiedClipResult | NativeResult | None:
     """Return a judged result as a model of the report. None if the framework has no function for this case.
 
-    details: The element that is furthest from the exact one.
+    details: The element that is furthest from the exact result.
     command: The shell command that runs the case again.
     judgement: For a framework's function: its verdict, and why it fails the run ('' if it does not).
     """

@@ -114,7 +114,7 @@ def is_long(case: Case) -> bool:
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
     """Return the exact norm, rounded once.
 
-    extreme: -1 or 1 returns the smallest or largest norm that the contract allows on the device path.
+    extreme: 0 for the exact norm; -1 or 1 for the smallest or largest norm that the contract allows on the device path.
     """
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)

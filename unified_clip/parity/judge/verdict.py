@@ -1,9 +1,10 @@
 """Decide whether the result of a call agrees with the exact one.
 
-On the host path, on one rank or several, a result is `equal` (the same bits) or `different`; in graphs whose norm the
-compiled kernels compute, too. On the device path, and for a `norm_type` other than 1, 2 and inf, it may also be
-`close`: the norm is within the contract's bound, and every element follows exactly from that norm. In a case with
-`subnormal = true`, a framework that replaces subnormal numbers by 0 may be `flushed`.
+A result is `equal` if it has the same bits as the exact result, else `different`. Two exceptions:
+
+- `close`: on the device path, and for a `norm_type` other than 1, 2 and inf. The norm is within the contract's bound,
+  and every element follows exactly from that norm. Graphs whose norm the compiled kernels compute must be `equal`.
+- `flushed`: in a case with `subnormal = true`, if the framework replaces subnormal numbers by 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
-"""The error that the contract allows for a norm on the device path: in float32 in ULP, in float64 relative."""
+"""The error that the contract allows for a norm on the device path: in ULP for float32, relative for float64."""
 
 VerdictKind = Literal[
     "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
@@ -56,7 +57,7 @@ AGREEING = ("equal", "close", "flushed")
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """The stages of a call, which are compared one by one: the returned norm, the clip coefficient of each tensor, the
-clipped tensors, and the parameters after a step with these."""
+clipped tensors, and the parameters after an SGD step with the clipped tensors."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,13 @@ class Verdict:
 
     kind: VerdictKind
     ulps: float = 0.0
-    """The largest distance of a number from the exact one, in ULP. inf if there are no numbers to compare."""
+    """The largest distance of a number from the exact number, in ULP. inf if there are no numbers to compare."""
 
     detail: str = ""
     """What differs, or why there is no result, in words."""
 
     stages: Mapping[Stage, float] = field(default_factory=dict)
-    """The largest distance at each stage of the call: in ULP, for the stage "coefficient" relative."""
+    """The largest distance at each stage of the call, in ULP. For the stage "coefficient": the relative distance."""
 
     cause: str = ""
     """The cause of a difference in a word or two, such as "another eps". '' if `diagnose` found none."""
@@ -125,7 +126,7 @@ def compare_with_exact(
 
 
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
-    """Return the largest distance from the exact result at each stage of the call: in ULP, for "coefficient" relative.
+    """Return the largest distance from the exact result at each stage of the call, as `Verdict.stages` has it.
 
     Both results must have the same shapes and dtypes.
     """
@@ -147,7 +148,8 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
     """Return the clip coefficient of each gradient.
 
-    It is the largest finite element after the clip, divided by the same element before the clip. 1 if there is none.
+    To measure it, find the largest finite element before the clip, and divide its value after the clip by its value
+    before the clip. If all elements are 0 or not finite, the coefficient is 1.
     """
     pairs = zip(map(densify, case.gradients), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -165,7 +167,7 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if a clip class returned a copy of a gradient that it need not scale; '' if it did not."""
+    """Return an error if a clip class returned a copy of a gradient whose coefficient is 1, else ''."""
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
@@ -176,7 +178,7 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error about a missing or unexpected exception or warning, or another type of container; else ''."""
+    """Return an error about a missing or unexpected exception or warning, or a wrong type of container, else ''."""
     expected = case.options.raises
     if expected and not outcome.raised:
         return f"raised nothing, but should raise {expected}"
@@ -258,9 +260,9 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether every element of `result` equals the same element of one of the candidates.
+    """Return whether every element of `result` equals the element at the same place in one of the `candidates`.
 
-    Sums of a sparse gradient's rows may be rounded differently.
+    `candidates`: correctly clipped gradients. The sum of a sparse gradient's rows may be rounded differently.
     """
     if result is None or gradient is None:
         return result is None

@@ -1,4 +1,4 @@
-"""Find the element of a result that is furthest from the exact one, at the first stage that differs.
+"""Find the element of a result that is furthest from the exact result, at the first stage that differs.
 
 Tensors are compared one at a time, because all may not fit into memory.
 """
@@ -27,10 +27,10 @@ Tensors = Sequence[Dense | None]
 def find(
     case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
 ) -> dict[str, WorstElement]:
-    """Return, for each of these modes, the element that is furthest from the exact one. Modes without a difference, or
-    without numbers to compare, are left out.
+    """Return, by mode, the element that is furthest from the exact result, with the values that unified_clip and the
+    framework's function have there.
 
-    Each element has the numbers of both unified_clip and the framework's function at its place.
+    Modes without a difference, or without numbers to compare, are left out.
     outcomes: The outcomes of the case on one framework, by mode.
     """
     native = outcomes.get(NATIVE)
@@ -44,7 +44,7 @@ def find(
 
 
 class _Place(NamedTuple):
-    """The place of the element of one tensor that is furthest from the exact one."""
+    """The place of the element of one tensor that is furthest from the exact result."""
 
     tensor: int
     element: int

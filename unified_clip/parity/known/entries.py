@@ -90,7 +90,7 @@ class KnownDifference(schema.Table):
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if ("size" in self.model_fields_set) != (self.kind in SIZED):
-            remedy = "needs a size. Add it" if self.kind in SIZED else "has no size. Remove it"
+            remedy = "needs a size. Add size" if self.kind in SIZED else "takes no size. Remove size"
             raise ValueError(f"kind = {self.kind!r} {remedy}")
         return self
 
@@ -99,12 +99,12 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """Return the package in `versions` if `installed` lacks it, so that nobody can check its version; else ''."""
+        """Return the package that `versions` names if `installed` does not have its version, else ''."""
         required = self._required
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the entry is about the installed versions. True if `unreported` finds an unknown version."""
+        """Return whether `versions` covers the installed version of its package. True if that version is unknown."""
         required = self._required
         if required is None or self.unreported(installed):
             return True

@@ -11,7 +11,7 @@ from ..results import KnownDifferenceResult
 from .entries import KINDS, SIZED, KnownDifference, NativeDeviation
 
 Place = tuple[str, str]
-"""(framework, case name)"""
+"""The key of a result of a framework's function: (framework, case name)."""
 
 
 def match_deviations(

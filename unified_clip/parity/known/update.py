@@ -25,7 +25,7 @@ class Changes(NamedTuple):
 def write(path: Path, report: ParityReport) -> Changes:
     """Update the list in a file for the differences in a report: drop stale entries, and add missing ones.
 
-    Correct entries and comments stay. A stale entry that still covers a difference stays, too: it gets the new size,
+    Correct entries and comments stay. A stale entry that still covers a difference also stays, but gets the new size,
     and loses the patterns that match no case.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()

@@ -33,7 +33,7 @@ KINDS = {
 ADVICE = "Make one with this version: unified-clip parity --out DIRECTORY"
 
 Key = tuple[str, str, str]
-"""(framework, what, case): the first three fields of a `results.Change`, which say what has changed."""
+"""(framework, what, case): the first three fields of a `results.Change`, which identify what has changed."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
 
 
 def is_about(change: Change, key: Key) -> bool:
-    """Return whether a change is about this framework and case, and about the result or known difference in `key`."""
+    """Return whether a change has the framework and case of this key, and a `what` that starts with the key's."""
     framework, what, case = key
     return (change.framework, change.case) == (framework, case) and change.what.startswith(what)
 

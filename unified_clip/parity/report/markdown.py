@@ -14,8 +14,7 @@ from . import baseline
 NOTHING = "-"
 
 MOST = 1_000_000
-"""The largest size of the Markdown, in bytes. GitHub rejects a summary above 1024 KiB, in which a job may write more.
-"""
+"""The largest size of the Markdown, in bytes. GitHub rejects a job summary above 1024 KiB. The job may add to it."""
 
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. Otherwise the verdict, and the largest distance in "
@@ -73,7 +72,7 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 
 def native_rows(report: ParityReport) -> list[list[str]]:
-    """Return the rows of the frameworks' own functions; [] if no framework of the run has one, as NumPy."""
+    """Return the rows of the frameworks' own functions; [] if no framework of the run has functions, as NumPy."""
     return rows(report, native) if report.summary.natives else []
 
 
@@ -134,7 +133,7 @@ def size(value: float | None) -> str:
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
     """Return the report as Markdown of at most `most` bytes.
 
-    Tables are cut to fit, and a line says how many rows are missing.
+    Tables are cut to fit, and a line has the number of missing rows.
     """
     report = report.safe()
     header = ["case", *report.frameworks]

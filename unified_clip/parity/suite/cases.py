@@ -172,7 +172,7 @@ def _cases(
             if dtype:
                 if not {gradient.dtype for gradient in gradients if gradient is not None} <= REAL:
                     raise SuiteError(
-                        f"{place}: {name!r} has gradients that are not real, which dtypes cannot convert. Remove dtypes"
+                        f"{place}: dtypes cannot convert {name!r}: not all gradients are real floats. Remove dtypes"
                     )
                 gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:

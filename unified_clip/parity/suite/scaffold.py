@@ -20,7 +20,7 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""By framework, NumPy first: the package whose presence shows that the framework is installed."""
+"""By framework: the package whose presence shows that the framework is installed."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
 """The functions in the written suite: three functions with the rules of PyTorch, TensorFlow and Paddle, and a function

@@ -135,7 +135,7 @@ class CaseOptions(Table):
     """Whether the call must emit a ClipWarning."""
 
     update: bool = False
-    """Whether to compare the parameters after an SGD step with the clipped gradients, too. float32 and float64 only."""
+    """Whether to also compare the parameters after an SGD step with the clipped gradients. float32 and float64 only."""
 
     subnormal: bool = False
     """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""

@@ -37,7 +37,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         yield sharded
     statuses = [process.wait() for process in others]
     if any(statuses):
-        raise SystemExit("a rank other than 0 ended with an error. Its traceback is above")
+        raise SystemExit("a rank other than 0 ended with an error. Its traceback is above. Correct its cause")
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
