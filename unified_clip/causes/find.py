@@ -103,7 +103,7 @@ def beyond_range(call: Observation) -> Cause | None:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Return a cause if results or the norm have an unexpected NaN, or lack an expected one; else None."""
+    """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN; else None."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf

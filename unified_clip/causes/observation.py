@@ -21,7 +21,7 @@ NEAR = 1e-6
 """A returned norm that differs from the correct one by at most this, relatively, may be that norm, rounded."""
 
 CLEARLY = 8
-"""A cause fits only if the correct call does not fit, even with this factor times the allowed error."""
+"""A cause fits only if the correct call does not, even if its allowed error is multiplied by this factor."""
 
 
 class Cause(NamedTuple):
@@ -186,7 +186,7 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The correct total norm: the returned one if it is near the measured one, else the measured one."""
+        """The correct total norm: the returned norm if it is near the measured norm, else the measured norm."""
         if self.passed_norm is not None:
             return self.passed_norm
         measured = self.norm_over(self.counted)

@@ -96,7 +96,7 @@ class Scaling:
     """Whether all elements are 0, but were not before the call."""
 
     distance: float
-    """The largest difference from the expected result, divided by the largest element of that."""
+    """The largest difference from the expected result, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
         """Return whether this coefficient explains the clipped gradient, up to a relative error of `slack`."""

@@ -26,11 +26,11 @@ class Item(NamedTuple):
     get: Callable[[], Gradient]
 
     shape: Sequence[int] = ()
-    """For a sparse tensor, the shape of the dense one."""
+    """The shape. For a sparse tensor, the shape of the equal dense tensor."""
 
     @property
     def size(self) -> int:
-        """The size of the tensor in bytes. For a sparse tensor, the size as a dense one."""
+        """The size of the tensor in bytes. For a sparse tensor, the size of the equal dense tensor."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 

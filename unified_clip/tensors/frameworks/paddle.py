@@ -19,7 +19,7 @@ class Converter(TensorConverter):
     def sparse(self, tensor: Sparse) -> Any:
         """Return SelectedRows with these rows.
 
-        Only the backward pass of an embedding creates SelectedRows, so this method runs one.
+        Only the backward pass of an embedding creates SelectedRows, so this method runs a backward pass.
         """
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
