@@ -86,7 +86,7 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The parameter that is clipped."""
+        """The name of the parameter that takes the tensors to clip."""
         return self.tensor or self.parameters[0]
 
     @property
@@ -114,7 +114,7 @@ def positional_parameters(replacement: str) -> tuple[str, ...]:
 
 
 NO_FUNCTION = ClipFunction("", "", "")
-"""The function of a clip that is not a function or class of the catalog, such as `Adam(clipnorm=1.0)`."""
+"""Stands for the function of a clip that has none in the catalog, such as `Adam(clipnorm=1.0)`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,7 +125,7 @@ def _port(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile], target: Target) -> None:
-    """Write the rewritten files, and comments above flagged clips, as the options say."""
+    """Write the rewritten files for `--write`, and comments above flagged clips for `--mark`."""
     from . import marks, source_files
 
     if options.mark:

@@ -1,6 +1,4 @@
-"""What `find` knows of a clip in source code: the clip itself, the arguments of its call, and the imports of
-its file.
-"""
+"""A clip as `find` returns it: the nodes of its source code, the arguments of its call, and the imports of its file."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call, by the names of the function's parameters.
 
-    renamed: `ClipFunction.renamed`. Some of its keywords are not parameters, but other names of a parameter.
+    renamed: Names that a call may use instead of a parameter's name, with that name (see `ClipFunction.renamed`).
     """
 
     def __init__(
@@ -64,7 +62,7 @@ class FoundClip:
     """The call of the function. None if the code only names the function, as in a type annotation."""
 
     why_not: str = ""
-    """Why the clip cannot be ported, if `find` already knows it; else ''."""
+    """Why the clip cannot be ported, if `find` has found a reason; else ''."""
 
     tensor: cst.BaseExpression | None = None
     """For a method such as `p.grad.clamp_`: the expression of the tensor."""

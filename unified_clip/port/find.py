@@ -52,7 +52,7 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
 
 
 def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield the clips that one node of the syntax tree shows."""
+    """Yield the clips at one node of the syntax tree, without those at the nodes inside it."""
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):
@@ -109,7 +109,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a function that clips only if the call passes one argument (`ClipFunction.needs`)."""
+    """Yield a clip for a function that clips only if the call passes the argument `ClipFunction.needs`."""
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -125,7 +125,7 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
 def _is_read(module: Module, node: Target) -> bool:
     """Return whether a node reads the value of a name.
 
-    Parts of longer names, keywords of arguments, and targets of assignments are no reads.
+    Parts of longer names, keywords of arguments, and targets of assignments do not count.
     """
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):

@@ -24,7 +24,7 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
     """Return a file with a mark above each flagged clip.
 
-    rewritten: Whether to keep the rewritten clips of the port, too.
+    rewritten: Whether the returned file also has the rewritten clips.
     """
     before = file.before or file.path.read_bytes()  # a file without clips comes without its content
     content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)
@@ -50,14 +50,14 @@ def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
 
 
 def _starts(tree: ast.Module, line: int) -> Iterator[int]:
-    """Yield the first line of each statement around a line, the innermost first."""
+    """Yield the first line of each statement that contains a line, the innermost statement first."""
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     around = [node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)]
     yield from sorted({node.lineno for node in around}, reverse=True)
 
 
 def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
-    """Return source with a comment above a line, with its indentation and its line break."""
+    """Return source with a comment above a line. The comment gets the indentation and the line break of the line."""
     lines = content.splitlines(keepends=True)
     code = lines[line - 1]
     indent, end = code[: len(code) - len(code.lstrip())].decode("ascii", "ignore"), "\r\n" if b"\r\n" in code else "\n"

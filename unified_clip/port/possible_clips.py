@@ -98,8 +98,8 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether a call of getattr may return one of these clips. How its result is called decides: with a
-    gradient, or with arguments that a clip takes.
+    """Return whether a call of getattr may return one of these clips: the code calls the result with a gradient, or
+    with arguments that a clip takes.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)
@@ -121,7 +121,7 @@ def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:
-    """Return whether a call has at least one argument, and only arguments that the clip has, too."""
+    """Return whether a call has at least one argument, and only arguments that this clip takes."""
     names = {*function.parameters, *function.renamed}
     is_short = not function.parameters or len(call.args) <= len(names)
     return bool(call.args) and keywords_of(call).keys() <= names and is_short

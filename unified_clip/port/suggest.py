@@ -140,7 +140,7 @@ def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
 
 
 def _is_by_group(module: Module, clip: FoundClip, optimizer: cst.Call | None) -> bool:
-    """Return whether Paddle may clip the optimizer's parameters in groups, each by one norm."""
+    """Return whether Paddle may clip each group of the optimizer's parameters by its own norm."""
     argument = keywords_of(optimizer).get("parameters") if optimizer is not None else None
     return clip.function.rule == "global_norm" and (argument is None or may_have_groups(module, argument.value))
 
@@ -196,7 +196,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
     """Return (a comment if the clip may not clip gradients, the code that selects its parameters) for a clip of optax.
 
-    A transformation clips gradients if no other one stands before it in optax.chain.
+    A transformation clips gradients if no other transformation stands before it in optax.chain.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""

@@ -41,7 +41,7 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
     """Return the threshold or the (upper, lower) bounds of a clip function. A limit is None if it is not passed, or
-    if None is passed. For a function that clamps any tensor, such a bound is infinite.
+    if None is passed. A function that clamps any tensor has an infinite bound instead of None.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):

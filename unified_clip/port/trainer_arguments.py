@@ -99,8 +99,9 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
 
 
 def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
-    """Return the code of each value of the argument that chooses a trainer's rule. A value in a dict or set on an
-    object counts if the clip is one, too.
+    """Return the code of each value of the argument that chooses a trainer's rule.
+
+    If the clip is a call, read the call's arguments. Otherwise, read the file's dict entries and assigned attributes.
     """
     if clip.call is not None:
         passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]

@@ -342,7 +342,7 @@ def test_another_method_of_the_optimizer_that_clips_is_heeded(method: str) -> No
 
 def test_a_check_warns_code_that_reads_gradients_after_the_step() -> None:
     for source in (PADDLE, KERAS):
-        assert any("gets clipped ones" in check for check in ported(source)[1][0].checks)
+        assert any("gradients are clipped" in check for check in ported(source)[1][0].checks)
 
 
 def test_a_check_explains_a_limit_of_none() -> None:

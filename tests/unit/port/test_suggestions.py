@@ -15,7 +15,7 @@ from unified_clip.port.clip_site import Target
 def test_a_limit_of_keras_that_is_off_in_some_versions_has_no_lines(value: str, target: Target) -> None:
     (site,) = ported(f"from tensorflow import keras\nkeras.optimizers.Adam(clipvalue={value})\n", target)[1]
     assert (site.verdict, site.meaning, site.suggestion) == ("flagged", None, [])
-    assert "a limit of 0 or less switches clipping off" in site.reason
+    assert "A limit of 0 or less switches clipping off" in site.reason
 
 
 @pytest.mark.parametrize(

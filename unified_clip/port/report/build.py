@@ -146,7 +146,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning, and add the meaning to the table if it is new. None returns None."""
+        """Return the number of a meaning, and add the meaning to the table if it is new. Return None for None."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -182,8 +182,9 @@ class _Tables:
         return comparison.number, f"The threshold was {limits[0]}, and is {limits[1]}. {comparison.summary}"
 
     def _known(self, function: str) -> list[int]:
-        """Return the numbers of the known differences of a measured function, and add new ones to the table;
-        [] for ''.
+        """Return the numbers of the known differences of a measured function, and add new differences to the table.
+
+        Return [] if the name of the function is ''.
         """
         numbers = []
         for entry in differences.known_differences(function) if function else ():

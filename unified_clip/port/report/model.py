@@ -140,8 +140,7 @@ class ReportedClip(ReportModel):
     """The full name of the replacement; empty if there is none."""
 
     meaning: int | None
-    """The number of the entry in `meanings` that says what the clip does; null if no clip configuration does
-    the same."""
+    """The number of the entry in `meanings` for the clip; null if no clip configuration does the same."""
 
     becomes_meaning: int | None
     """The number of the entry in `meanings` for the replacement; null if there is none."""

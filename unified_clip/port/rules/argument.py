@@ -21,8 +21,8 @@ VERSIONS_DIFFER = (
 )
 
 OFF_IN_KERAS = (
-    "From Keras 2.11, and up to 2.3.1, a limit of 0 or less switches clipping off. In between, tf.keras makes all "
-    "gradients 0, or rejects the limit. Remove this argument."
+    "A limit of 0 or less switches clipping off in Keras up to 2.3.1 and from 2.11. In the versions between them, "
+    "tf.keras makes all gradients 0, or rejects the limit. Remove this argument."
 )
 
 
@@ -53,7 +53,7 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=lambda clip: not clip.kind and not is_need_clip(clip), target="drop-in")
 def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
-    file.flag(clip, "The optimizer clips by itself. Attach a clip configuration instead.")
+    file.flag(clip, "This argument makes the optimizer clip. Attach a clip configuration instead.")
 
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")

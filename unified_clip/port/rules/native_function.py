@@ -17,7 +17,7 @@ from .registry import RuleOrder, register
 
 TORCH = "torch.nn.utils"
 WITHOUT = "Port it without --native, or by hand."
-NO_FUNCTION = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
+ONLY_IN_PLACE = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
 
 WriteClip = Callable[[str, str], list[str]]
 """A function that returns the lines that clip. Its arguments: the names of the clip and of the parameters."""
@@ -35,7 +35,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
         file.edits.needs_import("torch")
         file.rewrite(clip, name, family="pytorch")
     else:
-        file.flag(clip, NO_FUNCTION)
+        file.flag(clip, ONLY_IN_PLACE)
 
 
 def torch_function(rule: str) -> str:
@@ -60,13 +60,13 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
     if call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
-        raise UnsureError(NO_FUNCTION)
+        raise UnsureError(ONLY_IN_PLACE)
     target, gradients = statement.targets[0].target, source.targets[0].target
     limit = module.code(_limit(module, clip))
     before, name, norm = _parts(module, statement.value, target, call)
     is_simple = len(statement.targets) + len(source.targets) == 2 and module.has_own_line(statement)
     if not is_simple or not before == name == module.code(gradients):
-        raise UnsureError(NO_FUNCTION)
+        raise UnsureError(ONLY_IN_PLACE)
     binding = module.binding(gradients)
     if {bound.node for bound in binding.bounds} != {statement, source}:
         raise UnsureError(f"The gradients are changed before or after the clip. {WITHOUT}")
@@ -82,7 +82,7 @@ def _parts(
 ) -> tuple[str, str, str]:
     """Return (the list that is clipped, the name of the result, "norm = " if the norm is assigned or '').
 
-    UnsureError: the statement changes the gradients in another way, too.
+    UnsureError: the statement also changes the gradients in another way.
     """
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
@@ -93,11 +93,11 @@ def _parts(
             if isinstance(element, cst.IfExp):  # for gradients that are None
                 branches = [branch for branch in (element.body, element.orelse) if module.code(branch) != "None"]
                 if len(branches) == 2 or not module.code(element.test).endswith((" is None", " is not None")):
-                    raise UnsureError(NO_FUNCTION)
+                    raise UnsureError(ONLY_IN_PLACE)
                 element = branches[0] if branches else element
             if element is call and module.code(loop.target) == argument:
                 return module.code(loop.iter), module.code(target), ""
-    raise UnsureError(NO_FUNCTION)
+    raise UnsureError(ONLY_IN_PLACE)
 
 
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
@@ -105,7 +105,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None or others:
-        raise UnsureError(NO_FUNCTION)
+        raise UnsureError(ONLY_IN_PLACE)
     numbers = [module.number(limit) for limit in limits if limit is not None]
     if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
         raise UnsureError(f"PyTorch's clip_grad_value_ takes one bound, for both signs. {WITHOUT}")

@@ -23,7 +23,7 @@ from .registry import RuleOrder, register
 
 NEED_CLIP = "Paddle excludes parameters with need_clip=False: set need_clip = False on PyTorch's parameters, too."
 EXCLUDE = "Paddle excludes parameters with need_clip=False: do not pass those to PyTorch's function."
-IN_PLACE = "Code that reads or accumulates gradients after the step gets clipped ones. Paddle may clip copies."
+IN_PLACE = "After the step, gradients are clipped: check code that reads or accumulates them. Paddle may clip copies."
 NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
 """Methods that can add parameters to a model."""
 
@@ -36,7 +36,7 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
         for clip in created:
-            file.flag(clip, "PyTorch's functions clip parameters with need_clip=False, too.")
+            file.flag(clip, f"PyTorch's functions also clip parameters with need_clip=False. {native_function.WITHOUT}")
         return
     if created:
         _rewrite_steps(file, created)

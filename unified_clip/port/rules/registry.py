@@ -30,10 +30,10 @@ class RuleOrder(IntEnum):
     """The order in which rules are applied. Two rules of the same order never match the same clip."""
 
     OFF = 0
-    """Leave trainer settings that switch clipping off."""
+    """Leave trainer settings unchanged that switch clipping off."""
 
     JUDGE = 1
-    """Leave or flag a clip, which its own arguments decide."""
+    """Leave a clip unchanged, or flag it, for a reason in its own arguments."""
 
     STEPS = 2
     """Rewrite clips together with their training steps. Such a rule gets all its clips of a file in one call."""
@@ -51,7 +51,7 @@ clips.
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: a test for the clips that it is for, and the function that decides about these clips."""
+    """A rule: a test whether it applies to a clip, and the function that decides about the clip."""
 
     order: RuleOrder
     matches: Matches

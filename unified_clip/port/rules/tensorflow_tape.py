@@ -30,7 +30,7 @@ HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_we
 
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
-IN_PLACE = "Code that reads the gradients after the step gets clipped ones. TensorFlow does not change them."
+IN_PLACE = "After the step, gradients are clipped: check code that reads them. TensorFlow does not change them."
 OFF_WHEN_RUN = (
     "Keras 3 does not clip with a limit of 0 or None, but unified_clip does: check that the limit is neither."
 )
@@ -87,7 +87,7 @@ class TapeRewrite:
     def _with_several_lists(self) -> set[StepRange | None]:
         """Return the steps whose optimizer updates other variables in another step.
 
-        PyTorch's optimizer would update the variables of all these steps in each step.
+        They cannot be rewritten: PyTorch's optimizer updates all its parameters in each step.
         """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():

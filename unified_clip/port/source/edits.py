@@ -176,7 +176,7 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket. It has the comments behind the last element that stays."""
+    """Return the white space before a closing bracket, with the comments behind the last element that stays."""
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
         last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
         if isinstance(end, cst.ParenthesizedWhitespace):

@@ -51,8 +51,8 @@ class Gradients:
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression has a name that is typical of gradients, such as `grads`, or is an element of
-        something with such a name.
+        """Return whether an expression, or the container of which it is an element, has a name that is typical of
+        gradients, such as `grads`.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):

@@ -101,8 +101,8 @@ class Module(SyntaxTree):
         return names or {""}
 
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
-        """Return whether the file has a function or class of its own under this name, and not only for a failed import
-        or under a condition.
+        """Return whether the file defines a function or class with this name at its top level. A definition inside an
+        `if` or a `try` does not count: it may only replace a failed import.
         """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]

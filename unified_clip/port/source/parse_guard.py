@@ -15,10 +15,10 @@ MAX_CHAIN = 1000
 """Source with more conditions, operators, calls or strings in a row than this is rejected."""
 
 MAX_DEPTH = 200
-"""Source with more nested brackets is rejected, as by Python."""
+"""Source with more nested brackets is rejected. Python rejects it, too."""
 
 MAX_TEXT = 100
-"""A longer string is not the name of an attribute."""
+"""Strings up to this length may be names of attributes. Longer strings are skipped."""
 
 TOO_DEEP = "The code is nested too deep to be read. Port it by hand."
 
@@ -36,7 +36,7 @@ TOKENS = re.compile(
 
 
 class UnreadableError(Exception):
-    """The error for a file that cannot be parsed as Python. The message says why."""
+    """The error for a file that cannot be parsed as Python. The message has the reason."""
 
 
 def identifiers(content: bytes) -> set[str] | None:
@@ -72,7 +72,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _python_problem(content: bytes) -> tuple[int, str] | None:
-    """Return the line of Python's own syntax error, and its message. None without one. ValueError: NUL bytes."""
+    """Return the line and message of Python's own syntax error; None if there is no error. ValueError: NUL bytes."""
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(content)

@@ -82,11 +82,11 @@ class SyntaxTree:
             node = parent
 
     def enclosing(self, node: cst.CSTNode, *kinds: type[Node]) -> Node | None:
-        """Return the nearest node of these types that contains a node; None without one."""
+        """Return the nearest node of these types that contains a node; None if there is none."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, kinds)), None)
 
     def enclosing_function(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
-        """Return the nearest function or lambda that contains a node; None without one."""
+        """Return the nearest function or lambda that contains a node; None if there is none."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, cst.FunctionDef | cst.Lambda)), None)
 
     def call_of(self, node: cst.CSTNode | None) -> cst.Call | None:

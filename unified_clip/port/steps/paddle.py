@@ -99,8 +99,8 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources that can be rewritten: with all their clips, and all other clips of the same
-        optimizers.
+        """Return the sources that can be rewritten. That holds if no clip in the source has a reason in `why_not`, and
+        all other sources of its optimizers can be rewritten, too.
         """
         kept = {argument for source in sources for argument in source.uses}
         complete = []
@@ -171,7 +171,7 @@ class PaddleOptimizers:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether an attribute is only set inside an `if`. Otherwise, a base class may have set it."""
+        """Return whether an attribute is only set inside an `if`. Without that `if`, a base class may set it."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -341,7 +341,7 @@ def is_static(module: Module) -> bool:
 def _uses_default_program(module: Module) -> bool:
     """Return whether the file uses a default program.
 
-    Setting random_seed of the program does not count: dynamic code does so, too.
+    Setting random_seed of the program does not count, because dynamic code also sets it.
     """
     calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
     parents = [module.parents[call] for call in calls]
