@@ -26,7 +26,7 @@ MAX_ALIASES = 3
 
 
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
-    """Return what a call clips, where `config` has its rule: for `model.encoder.parameters()`, only `encoder.*`.
+    """Return `config`, restricted to the parameters that a call clips: `encoder.*` for `model.encoder.parameters()`.
 
     ConfigError: it is unknown which parameters the call clips.
     """
@@ -61,13 +61,13 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
             over = ast.unparse(loop.iter)
             if targets & names and PARAMETERS.search(over):
-                raise ConfigError(f"It is in a loop over {over}: each iteration clips by a norm of its own.")
+                raise ConfigError(f"It is in a loop over {over}: each iteration clips by its own norm.")
 
 
 def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
-    """Return a pattern of the names of the parameters in an expression; '' for those of a whole model.
+    """Return a pattern of the names of the parameters in an expression; '' for all parameters of a model.
 
-    ConfigError: the expression selects some of them.
+    ConfigError: it is unknown which parameters the expression selects.
     """
     match tensors:
         case ast.Name(id=name) if depth < MAX_ALIASES and (values := source.bound.get(name)):
@@ -85,7 +85,7 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
                 _check_condition(condition)
             return _pattern(source, loop.iter, depth)
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
-            raise ConfigError("It clips one parameter group. Whether the optimizer has others cannot be read here.")
+            raise ConfigError("It clips one parameter group. It is unknown whether the optimizer has other groups.")
     return ""
 
 

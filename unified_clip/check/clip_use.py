@@ -34,7 +34,7 @@ class ClipUse:
     """For a trainer's configuration: whether the file has no clip key."""
 
     set_elsewhere: str = ""
-    """For a file without a clip of its own: where the clip is set; '' for others."""
+    """For a file without a clip of its own: where the clip is set; '' for other files."""
 
     format: str = ""
     """For a trainer's configuration: the name of its format."""
@@ -45,7 +45,7 @@ class ClipUse:
 
 @dataclass
 class Found:
-    """What was found in files."""
+    """The clips that were found in files, and notes on other files."""
 
     uses: list[ClipUse] = field(default_factory=list)
     trainers: int = 0

@@ -90,7 +90,7 @@ def check(
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
-    """Return the files to check, without the clip configuration. ConfigError: a path has none."""
+    """Return the files to check, without the clip configuration. ConfigError: a path has no file to check."""
     found: dict[Path, Path] = {}
     for path in paths:
         if path.is_file():
@@ -136,7 +136,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _leave_out_bases(found: Found) -> None:
-    """Leave out files that others inherit from and that set no clip by themselves, and clips that several inherit."""
+    """Remove base files that set no clip by themselves, and repetitions of a clip that several files inherit."""
     found.bases = {base.resolve() for use in found.uses for base in use.bases}
     kept: dict[tuple[str, int, str], ClipUse] = {}
     for use in found.uses:
@@ -188,7 +188,7 @@ def _unused(
 ) -> Iterator[Finding]:
     """Yield a finding for each rule of the table `check` without effect.
 
-    A rule whose files were not checked counts only if all files below the clip configuration were.
+    A rule is skipped if none of its files was checked, unless all files below the clip configuration were checked.
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):
@@ -210,7 +210,7 @@ def _unused_rule(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str
 
 
 def _advice(glob: str, root: Path) -> str:
-    """Return the edit for a pattern without effect. A directory is no pattern of the files in it."""
+    """Return the edit for a pattern without effect. If it names a directory, the edit adds `/**`."""
     if (root / glob).is_dir():
         return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the rule.'
     return "Remove the rule, or correct its path."

@@ -1,4 +1,4 @@
-"""Compare a clip with the configuration, and say what to write instead."""
+"""Compare a clip with the configuration, and suggest what to write instead."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ATTACH = {
 class Judge:
     """Compares clips with one clip configuration.
 
-    nearest: Whether to accept clips that differ by their family or eps only. `notes` says by how much.
+    nearest: Whether to accept clips that differ by their family or eps only. `notes` then has the difference.
     """
 
     def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool = False) -> None:
@@ -49,7 +49,7 @@ class Judge:
         self._comparisons: dict[str, compare.Comparison] = {}
 
     def finding(self, use: ClipUse) -> Finding | None:
-        """Return what is wrong with a clip; None if it does what the configuration says."""
+        """Return what is wrong with a clip; None if it clips as the configuration does."""
         if use.config is None:
             return self._finding(use, "unknown", use.why_unknown, self._remedy(use))
         family = family_difference(use.config, self.wanted)
@@ -81,7 +81,7 @@ class Judge:
         return self._comparisons[key]
 
     def _edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return what to write in the place of a clip that differs."""
+        """Return the advice for a clip that differs: what to write instead."""
         if use.format in FORMATS:
             try:
                 return convert.write(self.wanted, use.format)[0].rstrip()

@@ -1,4 +1,4 @@
-"""Find settings in Python source that are named like a clip, in files that make no clip that is known."""
+"""Find settings that are named like a clip, in Python files without a known clip."""
 
 from __future__ import annotations
 

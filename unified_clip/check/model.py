@@ -48,7 +48,7 @@ class Finding(ReportModel):
     """What it does, in sentences. For an unknown clip, why this is unknown."""
 
     wanted: str
-    """What the configuration says, in sentences."""
+    """What the configuration does, in sentences."""
 
     differences: list[Difference]
     """The settings that differ; empty if they are unknown."""
@@ -68,7 +68,7 @@ class Finding(ReportModel):
 
 
 class Counts(ReportModel):
-    """What was read."""
+    """The numbers of files and clips that were read."""
 
     files: int
     """Files below the paths with a suffix of configurations or Python source."""

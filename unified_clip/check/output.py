@@ -50,7 +50,7 @@ def as_text(report: CheckReport) -> str:
 
 
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of what a finding says, for people."""
+    """Yield (name, text) for each field of a finding that is printed."""
     if finding.kind != "drift":
         yield "why", finding.does
     has_rule = any(difference.about == "rule" for difference in finding.differences)

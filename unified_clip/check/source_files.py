@@ -35,7 +35,7 @@ LINE = re.compile(r"^Line (\d+)")
 ADVICE = re.compile(r"^Port |by hand")
 """Matches sentences in a reason of `port` that advise how to port."""
 
-ONE_BOUND = "It clamps by one bound only, as code that computes a clip by hand does with the coefficient."
+ONE_BOUND = "It clamps by one bound only. Code that clips by hand may limit its coefficient in this way."
 
 NO_MEANING = (
     "What this clip does cannot be inferred: the function is not called here, or an argument is only known at run time."
@@ -43,9 +43,9 @@ NO_MEANING = (
 
 
 def read(paths: list[Path], advance: Any = lambda count: None, configurations: Collection[Path] = ()) -> list[ClipUse]:
-    """Return the clips in these Python files. A file that has a clip's name and is not valid Python is unknown.
+    """Return the clips in these Python files. A file that names a clip, but is not valid Python, is an unknown clip.
 
-    configurations: Those that are trainers' configurations, too. Only calls of functions that clip are read there.
+    configurations: The files that are trainers' configurations. Only calls of functions that clip are read there.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance)
     uses: list[ClipUse | None] = []

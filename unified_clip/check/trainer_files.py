@@ -123,7 +123,7 @@ def _overrides(text: str) -> Iterator[tuple[int, str, Any]]:
 
 
 def _is_own(document: Document) -> bool:
-    """Return whether a file with the key `rule` is a clip configuration: other tools have such a key, too."""
+    """Return whether a file with the key `rule` is a clip configuration. Files of other tools may have that key."""
     return document.get("rule") in ("none", "value", "norm", "global_norm") or document.has("threshold")
 
 
@@ -174,7 +174,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is a number that is not 0, or a list or table with one."""
+    """Return whether a value is a number that is not 0, or a list or table that contains such a number."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return any(map(has_number, values)) or (is_number(value) and value != 0)
 
@@ -195,12 +195,12 @@ def _has_clip_word(path: Path) -> bool:
 
 
 def may_be_configuration(path: Path) -> bool:
-    """Return whether a file may be a trainer's configuration. Of Python files, those such as mmengine's are."""
+    """Return whether a file may be a trainer's configuration. Some Python files are, such as those of mmengine."""
     return path.suffix.lower() != PYTHON or PYTHON_CONFIGURATION.search(_text(path)) is not None
 
 
 def _shows_own_key(trainer: Format, path: Path) -> bool:
-    """Return whether a file has a key that shows its format. Code whose effect is unknown may set every key."""
+    """Return whether a file has a key that shows its format, or names other files, which may have such a key."""
     keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
     return not trainer.own_keys or any(key in _text(path) for key in keys)
 

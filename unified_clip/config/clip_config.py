@@ -191,7 +191,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             grads: Gradients of any framework.
-            step: The step for a schedule: a whole number, or a tensor of one. None: count calls.
+            step: The step for a schedule: a whole number, or a tensor with one element. None: count calls.
         """
         return self._clipper(grads, step=step)
 

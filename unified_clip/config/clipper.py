@@ -53,7 +53,7 @@ class Step(NamedTuple):
     """The step: a whole number, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether the clipper counted it. False: the caller passed `step=`."""
+    """Whether the clipper counted the step. False: the caller passed `step=`."""
 
     @property
     def is_known(self) -> bool:

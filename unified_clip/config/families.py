@@ -1,4 +1,4 @@
-"""Compare configurations that are equal but for `family` and `eps`: how much their results differ."""
+"""Compare two configurations that are equal except for `family` and `eps`: how much their results differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UP = Context(prec=2, rounding=ROUND_CEILING)
 EXACT = Context(prec=1000)
 
 RAMP_ROUNDING = Decimal(1 - 2**-23)
-"""Ramps round their thresholds to float32."""
+"""A ramp rounds its threshold to float32. Rounding makes it smaller by this factor at most."""
 
 SAME = "Both have the same effect."
 INFINITE = (
@@ -28,7 +28,7 @@ INFINITE = (
 
 @dataclass(frozen=True)
 class FamilyDifference:
-    """How much the results of two configurations differ that are equal but for `family` and `eps`."""
+    """How much the results differ of two configurations that are equal except for `family` and `eps`."""
 
     relative: float
     """The largest relative difference of two coefficients, for any norm, before rounding. 0 if they are the same."""
@@ -76,7 +76,7 @@ def _differs_otherwise(pair: Pair) -> bool:
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the difference of two eps, exactly, of the numbers as they are written."""
+    """Return the exact difference of the decimal numbers that both eps are written as."""
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
@@ -117,5 +117,7 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Return the float of a number, which is not 0 unless the number is: 0 would mean that nothing differs."""
+    """Return a number as a float. A number that is too small for a float becomes the smallest float above 0, because 0
+    would mean that nothing differs.
+    """
     return max(float(number), math.ulp(0)) if number else 0.0

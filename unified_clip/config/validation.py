@@ -68,7 +68,7 @@ def settings_data(document: Document) -> dict[str, Any]:
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
     """Return an exception about the first error in a document, with its place and what to write there.
 
-    An unknown key comes first, because a misspelt key also causes an error about a missing one.
+    An unknown key comes first, because a misspelt key also causes an error about a missing key.
     """
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value may have several types, report the error of the type that fits best: the deepest error.

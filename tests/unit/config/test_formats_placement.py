@@ -43,7 +43,7 @@ MISPLACED = [
         3,
         "Move it to max_grad_norm.",
     ),
-    ("detectron2", "a.yaml", "SOLVER:\n  CLIP_GRADIENTS:\n    ENABLE: true\n", 3, "The keys are ENABLED,"),
+    ("detectron2", "a.yaml", "SOLVER:\n  CLIP_GRADIENTS:\n    ENABLE: true\n", 3, "Use one of ENABLED,"),
     ("hf", "a.yaml", "training:\n  max_grad_norm: 0.3\n", 2, "max_grad_norm"),
     ("paddlenlp", "a.json", '{"trainer":\n{"max_grad_norm": 0.3}}', 2, "max_grad_norm"),
     ("maxtext", "a.yml", "optimizer:\n  gradient_clipping_threshold: 0.3\n", 2, "gradient_clipping_threshold"),

@@ -33,7 +33,7 @@ class Document:
     """toml, yaml, json, or another kind of file that a trainer's format reads, such as python."""
 
     data: Any
-    """The values. In a merged document, those of all files. An `Unknown` stands for a value that files do not show."""
+    """The values of the file; in a merged document, of all files. An `Unknown` stands for a value that is not shown."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
     """The line of each path of keys. Only for other kinds than toml, yaml and json."""
@@ -54,7 +54,7 @@ class Document:
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
         """Return the file that sets a key, and the path of the key there.
 
-        For a key that no file sets, return those of the nearest table around it.
+        For a key that no file sets, return the file and the path of the nearest table around the key.
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
@@ -107,7 +107,9 @@ class Document:
                 value = value[key]
                 continue
             if not isinstance(value, dict):
-                raise self.wrong(keys[:index], f"it is {format_value(value)}. Give keys with values, such as {key}.")
+                raise self.wrong(
+                    keys[:index], f"{format_value(value)} is not a table. Give keys with values, such as {key}."
+                )
             if key not in value:
                 _check_complete(value, keys)
                 return default
@@ -117,7 +119,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a path of keys, even if to null. ConfigError: a file that was not read may."""
+        """Return whether the file sets a path of keys, even to null. ConfigError: an unread file may set it."""
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):

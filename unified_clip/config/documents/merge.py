@@ -1,4 +1,4 @@
-"""Merge the data of a file onto that of its base files."""
+"""Merge the data of a file onto the data of its base files."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from .unknown import Unknown
 from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError
 
 ALIAS_ALLOWANCE = 100_000
-"""YAML data in which each alias is replaced by its value may have ten times the characters of the file, plus this many.
-The limit stops files that would fill the memory."""
+"""After each alias is replaced by its value, YAML data may have ten times the characters of the file, plus this number.
+Larger data could fill the memory, and is rejected."""
 
 STANDARD = "tag:yaml.org,2002:"
 INT, FLOAT = f"{STANDARD}int", f"{STANDARD}float"
@@ -23,7 +23,7 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Tags whose value is only known at run time, whatever they tag, but for ORDERED."""
+"""The beginnings of tags whose value is only known at run time. ORDERED is an exception."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
 """The tag of a table that is written as a list with one list of pairs."""

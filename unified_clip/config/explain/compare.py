@@ -183,7 +183,7 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest difference of two elements, divided by the largest element. inf if NaN or infinite ones
+    """Return the largest difference of two elements, divided by the largest element. inf if NaN or infinite elements
     differ.
     """
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):

@@ -93,7 +93,7 @@ class Format(ABC):
     """Why the meaning of the keys depends on the trainer's version. '' if it does not."""
 
     extends: ClassVar[str] = ""
-    """The name of the format whose keys this trainer has too. A file that both recognise is in this format."""
+    """The name of another format, whose keys this trainer also has. A file that both recognise is in this format."""
 
     instead: ClassVar[str] = ""
     """An imperative phrase: how to clip in this trainer by a `ClipConfig` that is named `clip`. Error messages suggest

@@ -99,7 +99,7 @@ class Source:
                         self.imports.setdefault(name, full)
 
     def wrong(self, node: ast.AST, message: str, code: str = "") -> ConfigError:
-        """Return an error about a node, with the file and the line. `code` is that of Document.wrong."""
+        """Return an error about a node, with the file and the line. `code`: as for `Document.wrong`."""
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:

@@ -1,1 +1,1 @@
-"""How trainers combine a file with its base files and with others that it names: one class per way."""
+"""Combine a configuration file with its base files and with other files that it names, as trainers do."""

@@ -16,16 +16,16 @@ ADVICE = "Import the whole configuration, as your program prints it."
 
 
 class OneFile(Inheritance):
-    """No inheritance."""
+    """The way of trainers that read one file, without base files."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return document
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """Return a document whose other keys are unknown if it names base files in a way that the trainer does not have.
+    """Mark the missing keys of a document as unknown if it names base files under a key that the trainer does not read.
 
-    Then another program combines the files, and passes the result to the trainer.
+    In this case, another program merges the files for the trainer, and the base files may set any key.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []

@@ -20,26 +20,27 @@ MOST_FILES = 200
 
 
 class Inheritance(ABC):
-    """A trainer's way to combine a configuration file with others."""
+    """A trainer's way to combine a configuration file with the files that it names."""
 
     keys: Sequence[str] = ()
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether a file names others."""
+        """Return whether a file names other files."""
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
-        """Return a file merged with the files that it names, as the trainer does. ConfigError: it cannot be done.
+        """Return a file merged with the files that it names, as the trainer merges them.
 
-        A file that cannot be read is no error: keys that it may set are unknown, and `Document.get` rejects them.
+        ConfigError: the trainer would reject the files. A file that cannot be read is no error: the keys that it may
+        set are unknown, and `Document.get` rejects them.
         """
 
 
 @dataclass
 class Files:
-    """The files that one configuration names, directly or through others."""
+    """The files that a configuration names, directly or in files that it names."""
 
     main: Document
     parse: Parse

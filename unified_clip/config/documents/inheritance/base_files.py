@@ -18,7 +18,7 @@ PLAIN = MergeRules()
 
 @dataclass(frozen=True)
 class BaseFiles(Inheritance):
-    """Base files under one key. The file's own keys are merged onto theirs, and later bases onto earlier ones."""
+    """Base files that one key names. Each is merged onto the earlier base files, and the file itself onto all."""
 
     key: str
     advice: str
@@ -64,7 +64,7 @@ class BaseFiles(Inheritance):
         return lower
 
     def combine(self, document: Document, bases: Any) -> Any:
-        """Return the file's data merged onto those of its base files."""
+        """Return the file's data merged onto the data of its base files."""
         own = {key: value for key, value in document.data.items() if key != self.key}
         return self._merge(document, (), bases, own)
 
@@ -105,5 +105,6 @@ class BaseFiles(Inheritance):
             return self.rules.merge(lower, upper)
         except MergeError as error:
             raise document.wrong(
-                keys or error.keys, "it is a table, but not so in the base file: training fails. Make them the same."
+                keys or error.keys,
+                "this is a table, and the base file has another value: training fails. Give both the same type.",
             ) from None

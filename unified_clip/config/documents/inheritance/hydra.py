@@ -87,7 +87,7 @@ class _Composition:
         return replace(document, data=data, layers=tuple(layers))
 
     def _unread(self, main: _Node) -> UnreadFile | None:
-        """Return what stands for the rest of the configuration if the file is only part of one."""
+        """Return a placeholder for the other files, if the file is only part of a configuration."""
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
@@ -174,7 +174,7 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the folder with the groups: the nearest one around a file that has the groups of its absolute entries."""
+    """Return the folder that contains the groups of absolute entries: `folder`, or the nearest such folder above it."""
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
     return next((each for each in folders if any((each / group).is_dir() for group in groups)), folder)

@@ -24,7 +24,7 @@ class Default:
     """The group, without a leading slash. For the path of a file: its folder, which may be ''."""
 
     names: tuple[str, ...]
-    """The files. () for null: none."""
+    """The names of the files. null in the list gives ()."""
 
     package: str | None
     """The package after @. None: the group's."""
@@ -41,7 +41,7 @@ class Default:
 
     @property
     def relative_package(self) -> str:
-        """The package below that of the file with the list."""
+        """The entry's package, relative to the package of the file with the list."""
         return self.group.replace("/", ".") if self.package is None else self.package
 
     @property

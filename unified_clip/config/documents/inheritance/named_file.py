@@ -13,12 +13,14 @@ from ..unknown import Unknown
 from .base import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""A path is relative to the folder in which the program runs. So many folders around the file are tried."""
+"""The path of a named file is relative to the folder in which the program runs, which is unknown. This many folders are
+tried: that of the configuration, and those above it.
+"""
 
 
 @dataclass(frozen=True)
 class NamedFile(Inheritance):
-    """One file, whose keys take the place of its path."""
+    """A configuration that contains the path of another file. The keys of that file replace the path."""
 
     at: tuple[str, ...]
     """The path of keys whose value is the path of the file."""
@@ -48,15 +50,15 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Return the path of the file. It is relative to the folder in which the program runs, which is unknown.
+        """Return the path of the file: in the document's folder, or else in the nearest folder above that has it.
 
-        The nearest folder around the document that has it counts. ConfigError: several have it, with other contents.
+        ConfigError: several folders have the file, with different contents.
         """
         folder = (document.path or Path(document.name)).resolve().parent
         folders = [folder, *folder.parents][:MOST_FOLDERS]
         paths = list(dict.fromkeys((each / text).resolve() for each in folders if (each / text).is_file()))
         if not paths:
-            problem = f"cannot find {text} in the folder of {document.name} or around it."
+            problem = f"cannot find {text} in the folder of {document.name} or in one above it."
             return Unknown(text, self.advice, problem)
         others = [path for path in paths if path.read_bytes() != paths[0].read_bytes()]
         if others:

@@ -20,7 +20,7 @@ TRAINING_ARGUMENTS = words("""
 """Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
 
 NO_TRAINER = ("checkpointing_steps", "with_tracking")
-"""Arguments of scripts that call Accelerate instead of Trainer. They share others, but not the default of the clip."""
+"""Arguments of scripts that call Accelerate instead of Trainer. These scripts have another default of max_grad_norm."""
 
 NULL_FAILS = Version("5.0.0.dev0")
 """From this version on, training fails with null. In earlier versions, null switches clipping off."""
@@ -72,7 +72,7 @@ class HuggingFace(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has an own key and a usual one. Models' files have `gradient_checkpointing`, too."""
+        """Return whether a file has a key of its own and a usual key. Files of models have `gradient_checkpointing`."""
         if any(document.shows(key) for key in NO_TRAINER):
             return False
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)

@@ -29,7 +29,7 @@ class PaddleNLP(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has an own key and a usual one. Files of other trainers have `sharding`, too."""
+        """Return whether a file has a key of its own and a usual key. Files of other trainers have `sharding`."""
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -32,7 +32,7 @@ AMP = Version("1.4.2")
 
 OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."
 PRETRAINED = ("freeze_wav2vec2", "freeze_hubert", "freeze_wavlm")
-"""Keys of models that are trained from others."""
+"""Keys that show that training starts from a pretrained model."""
 
 
 class PaddleSpeech(Format):

@@ -18,7 +18,7 @@ DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "d
 """The default threshold of each algorithm that clips, by the name of its file. None: it clips nothing by default."""
 
 WITHOUT = ("ars", "crossq", "ddpg", "her", "sac", "td3", "tqc", "trpo")
-"""The algorithms that have no such key."""
+"""The algorithms that do not have the key."""
 
 
 class StableBaselines3(Format):

@@ -45,7 +45,7 @@ class ModelGarden(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for keys in self.foreign_keys:
             if document.get(*keys) is not None:
-                raise document.wrong(keys, "it clips the gradient of each example, which is not supported.")
+                raise document.wrong(keys, "it clips the gradient of each example, which is not supported. Keep it.")
         name = document.get(*ROOT, "type")
         if not isinstance(name, str):
             raise document.wrong([*ROOT, "type"], "no optimizer is chosen, so the clip keys are unknown. Set type.")

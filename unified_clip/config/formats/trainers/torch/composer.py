@@ -16,7 +16,7 @@ ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
 """Where a file has the configuration: at the top level, or below `parameters` in a file that starts a run."""
 
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
-"""Keys of a file of Composer. OLMo has them, too, but no `train_loader`."""
+"""A file of Composer has one of these keys, and `train_loader`. Files of OLMo have the keys without `train_loader`."""
 
 AGC = "adaptive clipping (AGC) is not supported. Use Composer's algorithm."
 FSDP_VALUE = (
@@ -78,7 +78,7 @@ class Composer(Format):
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
 
     def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
-        """Return the path of the algorithm. `algorithms` is a table, or a list of tables. None: it is not there."""
+        """Return the path of the algorithm. `algorithms` is a table, or a list of tables. None: the file lacks it."""
         algorithms = document.get(*root, "algorithms")
         if isinstance(algorithms, list):
             tables = [[*root, "algorithms", i] for i, table in enumerate(algorithms) if isinstance(table, dict)]

@@ -79,7 +79,7 @@ class Detectron2(Format):
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:
             names = ", ".join(DEFAULTS)
-            raise document.wrong([*TABLE, unknown[0]], f"detectron2 has no such key. The keys are {names}.", "UC105")
+            raise document.wrong([*TABLE, unknown[0]], f"detectron2 has no such key. Use one of {names}.", "UC105")
         enabled = self._value(document, "ENABLED", notes)
         if isinstance(enabled, str):
             with contextlib.suppress(SyntaxError, ValueError):
