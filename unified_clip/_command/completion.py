@@ -57,7 +57,7 @@ def run(
 
 
 def _describe(action: argparse.Action, formats: Sequence[str]) -> None:
-    """Add to an option or argument what shtab completes: files, or the names of formats."""
+    """Set how shtab completes an option or argument: with files, or with the names of formats."""
     import shtab
 
     if action.type is Path or action.dest in ("old", "new", "gradients"):

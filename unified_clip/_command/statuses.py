@@ -69,7 +69,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REFUSED: "the command or the file is invalid, or the format does not support a setting",
     },
     "config check": {
-        SUCCESS: "every clip does what the configuration says",
+        SUCCESS: "every clip clips as the configuration does",
         DIFFERENT: "a clip differs, what it does is unknown, or a rule of the table `check` has no effect",
         REFUSED: "the command or the configuration is invalid, or no file has a clip",
     },

@@ -13,7 +13,7 @@ from ..tensors.arithmetic import Float64s
 from ..tensors.types import Dense
 
 Arrangement = Sequence[float]
-"""Two fingerprints: that of the weight, and that of its transpose."""
+"""Two fingerprints: of the weight, and of its transpose."""
 
 SLICE = 1 << 20
 """The number of elements that are converted to float64 at once, so that large embeddings are not copied whole."""

@@ -88,7 +88,7 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def unique_name(name: str, taken: Container[str]) -> str:
-    """Return a name that is not taken: this one, or with a number."""
+    """Return this name, with a number appended if it is taken."""
     if name not in taken:
         return name
     return next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)

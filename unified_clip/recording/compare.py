@@ -18,7 +18,7 @@ from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
 
 PHASES = len(NUMBERS) + 2
-"""The parts of a comparison for its progress: each stage, the differences to report, and their causes."""
+"""The number of parts that the progress bar counts: each stage, the differences to report, and their causes."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def compare(
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each.
 
-    These are the first divergence of all, the first that is too large for rounding, the first that is too large even
-    for rounding that has grown, and the first of each setting, such as the threshold.
+    Report the first divergence of all, the first that is too large for rounding, and the first that is too large even
+    for rounding that has grown. Also report the first divergence of each setting, such as the threshold.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""The modules of the frameworks' own optimizers. A class outside them counts as the user's own: it matches every class
-whose name its own name contains.
+"""The modules of the frameworks' own optimizers. A class outside them counts as the user's own. If its name contains
+the name of another class, both match: MyAdam matches Adam.
 """
 
 SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "amsgrad", "maximize")

@@ -37,7 +37,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Return a run without steps if only its first ones are recorded, as those before `torch.compile` is done."""
+    """Return a run without its steps if only the first were recorded, such as those before `torch.compile` ended."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -91,7 +91,7 @@ def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDi
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
-    """Return a difference if the learning rates of one run are those of the other run one step later."""
+    """Return a difference if the learning rates of one run equal the rates of the other run one step later."""
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
     differing = [n for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x and y and not _same_setting(x, y)]
@@ -161,7 +161,7 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
 def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
     """Return whether two optimizers have the same class.
 
-    A class of the user also counts as the framework's class whose name its own name contains, such as MyAdam.
+    A class of the user also counts as a framework's class if its name contains that name: MyAdam counts as Adam.
     """
     (short, long), names = sorted((_kind(left), _kind(right)), key=len), (left.optimizer, right.optimizer)
     is_own = not all(name.startswith(LIBRARIES) for name in names)

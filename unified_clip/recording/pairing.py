@@ -166,7 +166,7 @@ def _tensor_count(line: RecordedCall) -> int:
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of gradients that a call clips per tensor, or globally where the other run clips by value."""
+    """Return the number of gradients that a call clips per tensor, or by total norm if `other` clips by value."""
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
@@ -177,8 +177,8 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Return how many of these calls, from the first on, can be merged: each clips one other gradient, with the same
-    settings.
+    """Return how many of these calls, from the first on, can be merged: each clips a single gradient, always another
+    one, and all have the same settings.
     """
     names: set[str] = set()
     for count, line in enumerate(lines):

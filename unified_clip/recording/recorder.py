@@ -42,7 +42,8 @@ def record(
         gradients_every: Store the gradients before clipping every N steps, as safetensors files beside `path`.
         names: Names of the parameters: a list by position, a dict of name to parameter, or a model with
             `named_parameters()`. A list of gradients, one for each parameter in order, takes their names. None: the
-            keys of dicts, the names in pairs, Paddle's and TensorFlow's parameter names, else positions.
+            keys of dicts, the names in (name, gradient) tuples, Paddle's and TensorFlow's parameter names, else the
+            positions.
         natives: Record the frameworks' own functions too.
 
     Returns:
@@ -187,7 +188,7 @@ class Recording:
     # -- calls
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        """Return the names that the user passed for these parameters; None for the others."""
+        """Return the names that the user passed for these parameters; None for other parameters."""
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:

@@ -21,7 +21,7 @@ class RunError(CodedError, code="UC501"):
 
 
 OPTIMIZER, LOGGED = '"optimizer": ', '"logged": '
-"""Parts of lines about a step of an optimizer, and about logged numbers."""
+"""Text that marks a line about a step of an optimizer, and a line with logged numbers."""
 
 PASS = "Pass a file that unified_clip.record wrote."
 AGAIN = "Record the run again."
@@ -80,7 +80,7 @@ class RecordedCall(Table):
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """How many elements were NaN, and infinite; None if that is unknown."""
+    """`nan` and `inf` are the numbers of NaN and of infinite elements; None if they are unknown."""
 
     seconds: Real | None = None
     """Duration of the call on the host, without recording; None inside a graph."""
@@ -168,7 +168,7 @@ class OptimizerStep(Table):
     """
 
     backward_calls: int | None = None
-    """The backward passes since the previous step."""
+    """The number of backward passes since the previous step."""
 
     cleared: bool | None = None
     """Whether all gradients were None or zero at the first of these backward passes; None if that is unknown."""
@@ -177,7 +177,7 @@ class OptimizerStep(Table):
     """How many gradients changed after the last backward pass without a recorded clip; None if that is unknown."""
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The clip calls since the previous step, if a graph reports them in any order."""
+    """The number of clip calls since the previous step, if a graph reports calls in any order."""
 
     losses: tuple[Real, ...] = ()
     """The losses of these backward passes, without loss scale."""
@@ -223,7 +223,7 @@ class RecordedRun(Table):
     path: Path
     header: Header
     lines: list[RecordedCall]
-    """The calls. If several processes were recorded, those of the first one."""
+    """The calls. If several processes were recorded, only the calls of the first process."""
 
     torn: bool
     """Whether an incomplete last line was left out: the run ended while it was written."""

@@ -11,7 +11,9 @@ from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other initial weights"}
-"""The kinds of causes for which reports say where to look, and what was ruled out."""
+"""The kinds of causes that are not in the clip. For these, reports advise where to look, and list the causes that were
+ruled out.
+"""
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:

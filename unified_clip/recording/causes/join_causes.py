@@ -79,7 +79,7 @@ def _accumulated(
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether the ratio of two norms is that of the numbers of backward passes."""
+    """Return whether the ratio of two norms equals the ratio of the numbers of backward passes."""
     numbers = (passes.a, passes.b, scaled.a, scaled.b)
     if not all(isinstance(each, int | float) and each for each in numbers):
         return False

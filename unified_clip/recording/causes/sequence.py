@@ -16,7 +16,7 @@ from ..rounding import PRODUCT, is_near
 from ..runs import RecordedCall, RecordedRun
 
 DESCENT = 0.1
-"""How much the multiples in `_is_descent` may differ, relatively. The multiples are inexact, because they are
+"""The relative difference up to which the multiples in `_is_descent` count as equal. They are inexact, because they are
 differences of squared float32 norms.
 """
 
@@ -102,7 +102,7 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms of one run are those of the other run one or two calls later."""
+    """Return a cause if the norms of one run equal the norms of the other run one or two calls later."""
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -153,9 +153,9 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
 
 
 def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[RecordedCall]:
-    """Return the calls of a run from the divergence on, up to the next step with gradients of its own.
+    """Return the calls of a run from the divergence on, up to the next step that has a backward pass.
 
-    If a run has no steps of optimizers, return all these calls.
+    If a run has no steps of optimizers, return all calls from the divergence on.
     """
     rest = run.lines[point.index :]
     if not (rest and point.a.optimizer_steps and point.b.optimizer_steps):

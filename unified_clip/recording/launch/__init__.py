@@ -1,1 +1,1 @@
-"""`unified-clip record`: run a command, and record every process of it."""
+"""`unified-clip record`: run a command, and record each of its processes."""

@@ -1,4 +1,4 @@
-"""Run a command with recording switched on in every Python process of it."""
+"""Run a command, and record each of its Python processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     except OSError as error:
         shutil.rmtree(parts)
         file.unlink()
-        refuse(UsageError(f"{command[0]} cannot be started: {error.strerror}.", "UC504"))
+        refuse(UsageError(f"{command[0]} cannot be started: {error.strerror}. Correct the command after --.", "UC504"))
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     merged = merge.merge(parts, file, header(norms=norms))
     shutil.rmtree(parts)

@@ -27,7 +27,7 @@ PLAIN_INTERVAL = 30.0
 """Seconds between two lines if stderr is not a terminal."""
 
 RECENT = 100
-"""The view has the share of clipped calls among all calls, and among this many recent calls."""
+"""The view shows the share of clipped calls among all calls, and among this many recent calls."""
 
 MOST_ROWS = 8
 """At most this many processes are shown."""

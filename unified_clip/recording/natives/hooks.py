@@ -26,7 +26,7 @@ Home = tuple[Any, str]
 
 
 class Hook(NamedTuple):
-    """A replaced function: where it is found, the function, and its replacement."""
+    """A replaced function: the modules or classes that have it, the function, and its replacement."""
 
     homes: Sequence[Home]
     function: Any

@@ -85,12 +85,12 @@ class StepWatcher:
             self._cleared, self._is_cleared = self._is_cleared(), None
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
-        """The next gradients contain a loss scale, which `loss_scale` returns."""
+        """Note that the next gradients contain the loss scale that `loss_scale` returns."""
         for recording in DISPATCHER.natives:
             recording.loss_scale = lambda: plain(loss_scale())
 
     def scaling_ends(self) -> None:
-        """The loss scale has been divided out."""
+        """Note that gradients contain no loss scale any more."""
         for recording in DISPATCHER.natives:
             recording.loss_scale = None
 
@@ -128,7 +128,7 @@ def record_step(
 
 
 def of_groups(values: Sequence[Any]) -> Any:
-    """Return a setting of several parameter groups: one value if all groups have the same, else a list."""
+    """Return a setting of several parameter groups: one value if it is equal in all groups, else a list."""
     return values[0] if all(value == values[0] for value in values) else list(values)
 
 

@@ -90,7 +90,7 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Non
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:
-    """Return the variables among the sources of gradients. A name that several have gets the position."""
+    """Return the variables among the sources of gradients. If several have the same name, append the position to it."""
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
     return [

@@ -19,8 +19,8 @@ from .torch_gradients import GradientVersions
 from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`; `clip_grads_with_norm_` is a copy of
-that.
+"""PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`. The public function
+`clip_grads_with_norm_` has the same code as `_clip_grads_with_norm_`.
 """
 
 

@@ -1,7 +1,7 @@
 """Read the norm that PyTorch's `clip_grad_norm_` computes for sharded gradients, such as those of FSDP2.
 
 Each rank computes the norm of its shards. A collective combines these norms before the function clips.
-While a recording is open, the parts are combined just before the clip, which then needs no collective. So the number
+While a recording is open, the norms are combined just before the clip, which then needs no collective. So the number
 and order of collectives are the same on ranks that record and on ranks that do not.
 """
 
@@ -20,7 +20,9 @@ class ShardedNorm:
         self._thread = threading.local()
 
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `clip_grad_norm_` so that it clips by a norm that each rank has, and returns the norm of parts."""
+        """Return a wrapper of `clip_grad_norm_`. It clips by the combined norm, but returns the norm of the shards, as
+        PyTorch's function does.
+        """
 
         @functools.wraps(function)
         def clip(*args: Any, **kwargs: Any) -> Any:

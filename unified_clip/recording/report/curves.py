@@ -62,7 +62,7 @@ def number_points(numbers: Iterable[tuple[int, float]]) -> list[Point]:
 
 
 def learning_rates(steps: Sequence[OptimizerStep]) -> list[Point]:
-    """Return the curve of the learning rates. A step has several if its parameter groups have different ones."""
+    """Return the curve of the learning rates. A step has several rates if they differ between its parameter groups."""
     rates = [(step.step, step.settings.get("lr")) for step in steps]
     listed = ((step, rate if isinstance(rate, tuple) else [rate]) for step, rate in rates if rate is not None)
     return number_points((step, float(rate)) for step, of_groups in listed for rate in of_groups)
@@ -75,7 +75,7 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group the items of (step, item) by step. If there are many steps, group those of neighbouring steps."""
+    """Group the items of (step, item) by step. If there are many steps, neighbouring steps share a group."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

@@ -76,7 +76,7 @@ class Agreement(ReportModel):
 
 
 class Run(ReportModel):
-    """What a recording has."""
+    """Facts about a recording, and its curves."""
 
     file: str
     about: str

@@ -169,7 +169,7 @@ def losses(comparison: RecordingComparison) -> list[str]:
 
 
 def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
-    """Return (step, value) of each logged number, by name. Unless it was logged, "loss" is that of backward passes."""
+    """Return (step, value) of each logged number, by name. The default of "loss" is the losses of backward passes."""
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
         for name, value in line.logged.items():
@@ -207,7 +207,7 @@ def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence if only thresholds differ, no coefficient does, and later numbers differ all the same."""
+    """Return a sentence if thresholds differ but no coefficient does, and later numbers differ nevertheless."""
     by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
     later = {stage: step for stage, step in by_stage.items() if step is not None}
     only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}
