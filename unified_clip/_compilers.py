@@ -1,4 +1,4 @@
-"""Register `entry.run` with compilers of Python code, once a program imports one."""
+"""Register `entry.run` with a compiler of Python code, such as `torch.compile`, when a program imports it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from types import ModuleType
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.compiled"}
-"""From a compiler's module to our module whose `register` makes `entry.run` known to it."""
+"""By module of a compiler, the module of unified_clip whose function `register` registers `entry.run`."""
 
 
 class CompilerImport:
-    """An import hook that registers with a compiler after the import of its module.
+    """An import hook that registers `entry.run` with a compiler after the import of the compiler's module.
 
-    Importing `torch._dynamo` takes about a second, which only programs that compile should pay.
+    Importing `torch._dynamo` takes about a second, so that only programs that compile should import it.
     """
 
     def __init__(self, compiler: str) -> None:
@@ -43,7 +43,7 @@ class CompilerImport:
 
 
 def watch() -> None:
-    """Register with each compiler now if it is imported, else when it is."""
+    """Register `entry.run` with each compiler: now if its module is imported, else when a program imports it."""
     for compiler in COMPILERS:
         if compiler in sys.modules:
             _register(compiler)

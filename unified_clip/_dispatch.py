@@ -1,4 +1,4 @@
-"""Find the framework of an argument by the types of its tensors. This imports no framework on its own."""
+"""Find the framework of an argument by the types of its tensors. Only the framework of the argument is imported."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""From the package that defines a tensor's type, or one of its bases, to the adapter; a new framework is a line."""
+"""By package that defines a type of tensors, or one of its base classes: the name of the backend. To add a framework,
+add a line.
+"""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return the backend of the first tensor in `argument`, and the argument. Without tensors it is NumPy's.
+    """Return (backend of the first tensor in `argument`, the argument). Iterators that were read are replaced.
 
-    NumPy arrays count only if there is nothing else: every framework accepts them.
+    NumPy arrays are skipped, because every framework accepts them. Without other tensors, the backend is NumPy's.
     """
     if isinstance(argument, Iterator):
         argument = _Peeked(argument)
@@ -39,11 +41,11 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
 
 
 DISPATCHED = Resolver(resolve)
-"""The top level passes it in place of a backend."""
+"""The functions of `unified_clip` itself pass this in place of a backend."""
 
 
 class _Peeked(Iterator[Any]):
-    """An iterator whose items are also in a list. Looking into the original would use it up."""
+    """An iterator whose items are also in a list, because looking at an iterator's items uses it up."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self.items = list(source)
@@ -68,7 +70,7 @@ def _backend(name: str) -> Backend:
 
 
 def backend_named(name: str) -> Backend:
-    """Return the backend of a framework, which this imports."""
+    """Import a framework, and return its backend."""
     names = sorted(set(ADAPTERS.values()))
     if name not in names:
         raise ValueError(f"there is no framework {name!r}. Use one of {', '.join(names)}")
@@ -76,7 +78,7 @@ def backend_named(name: str) -> Backend:
 
 
 def adapter_of(kind: type) -> str | None:
-    """The adapter for tensors of a type; None for what is no tensor."""
+    """Return the name of the backend for tensors of a type; None if the type is not one of tensors."""
     if kind not in _known:
         packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _known[kind] = next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
@@ -87,7 +89,7 @@ containers.framework_of = adapter_of
 
 
 def _peeked(value: Any) -> Any:
-    """The value with every iterator in it replaced by one that can be looked into; itself where it holds none."""
+    """Return a value with each iterator in it replaced by a `_Peeked`; the value itself if it contains no iterator."""
     if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):
@@ -104,7 +106,7 @@ def _peeked(value: Any) -> Any:
 
 
 def _adapters_in(value: Any) -> Iterator[str]:
-    """The adapters of the tensors in a container, found without touching the tensors themselves."""
+    """Yield the name of the backend of each tensor in a container. The tensors themselves are not read."""
     adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter

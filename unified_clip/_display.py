@@ -1,4 +1,4 @@
-"""Text that came from files, made safe to print: names of tensors and cases, paths, messages of workers.
+"""Make text from files safe to print: names of tensors and cases, paths, and messages of workers.
 
 A name may hold an escape sequence for the terminal, a line break that begins a log command of a CI system, a character
 that turns the text around it, or an invisible one, with which two names look alike. Each output calls `safe` once, on
@@ -28,7 +28,7 @@ UNSAFE = re.compile(
 
 
 LAYOUT = "\n\t"
-"""Control characters that code needs."""
+"""The control characters that source code keeps: line breaks and tabs."""
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
@@ -36,7 +36,7 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
 
     In dicts, lists and tuples each text is escaped.
 
-    keep: control characters to leave as they are, line breaks for example.
+    keep: control characters that stay unchanged, such as line breaks.
     code: keys of dicts whose values are source code, which keeps its line breaks and tabs.
 
     Example:
@@ -53,7 +53,7 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return text for a table or a line on the terminal, in which rich finds no markup and no emoji."""
+    """Return text for a table or a line on the terminal. rich prints it as it is, without markup or emoji."""
     from rich.text import Text
 
     return Text(safe(text), style)
@@ -65,14 +65,14 @@ def complain(message: str) -> None:
 
 
 def print_error(message: str, code: str) -> None:
-    """Print an error with its code on standard error; on a terminal also how to read about the code."""
+    """Print an error with its code on standard error. On a terminal, also print the command that explains the code."""
     _print(f"unified-clip: {paint(f'error {code}:', BOLD_RED)} {safe(message)}")
     if sys.stderr is not None and sys.stderr.isatty():
         _print(paint(f"Explanation: unified-clip help {code}", DIM))
 
 
 def _print(text: str) -> None:
-    """Print a line on standard error; nowhere if the shell closed it, as in `2>&-`."""
+    """Print a line on standard error. Do nothing if standard error is closed, as by `2>&-`."""
     if sys.stderr is not None:
         print(text, file=sys.stderr)
 
@@ -84,7 +84,7 @@ BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     """Return text in a style if a stream is a terminal with colours, else the text. `stream`: default standard error.
 
-    Environment variables that rich also reads decide: NO_COLOR, FORCE_COLOR and TERM.
+    The environment variables NO_COLOR, FORCE_COLOR and TERM have the same effect as in rich.
     """
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 

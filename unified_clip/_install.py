@@ -50,7 +50,7 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """Return what pip installs from for a record of PEP 610: a commit of a repository, or an archive."""
+    """Return the address in a record of PEP 610 from which pip installed: of a commit, or of an archive."""
     address = str(source["url"])
     if version_control := source.get("vcs_info"):
         address = f"{version_control['vcs']}+{address}@{version_control['commit_id']}"

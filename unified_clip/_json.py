@@ -1,4 +1,4 @@
-"""Numbers that JSON has no way to write."""
+"""Write NaN and infinities as strings, because JSON has no such numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """NaN and infinities, in dicts, lists and tuples too, as the strings "nan", "inf" and "-inf"."""
+    """Return a value with NaN and infinities, also inside dicts and lists, as the strings "nan", "inf" and "-inf"."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

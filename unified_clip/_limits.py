@@ -57,7 +57,7 @@ def read_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
     if not 1 <= number < 2**63:
-        raise ValueError(f"{text!r} is no amount of memory. Write a number and one of {', '.join(UNITS)}, as in 8 GiB")
+        raise ValueError(f"{text!r} is no amount of memory: write a number and one of {', '.join(UNITS)}, as in 8 GiB")
     return int(number)
 
 
@@ -156,7 +156,7 @@ def _setting(variable: str, parse: Callable[[str], Number], default: Number) -> 
     try:
         return parse(text)
     except ValueError as error:
-        raise LimitError(f"{variable}: {error}") from None
+        raise LimitError(f"{variable}: {error}. Correct or unset the variable") from None
 
 
 def _positive(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Tables in Markdown, for reports and for the documentation."""
+"""Write tables in Markdown, for reports and for the documentation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def rows(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """Its lines; none where there is nothing to show."""
+    """Return the lines of a table; [] if it has no rows."""
     return [f"| {' | '.join(map(inline, line))} |" for line in [header, ["---"] * len(header), *lines]] if lines else []
 
 
 def inline(text: str) -> str:
-    """One line, in which nothing ends a table's cell or begins HTML."""
+    """Return a text on one line, with the characters escaped that would end a table's cell or begin HTML."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""What long work shows on a terminal's standard error, and nowhere else."""
+"""Show the progress of long work on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function of (name of a bar, how far it moves)."""
+"""A function that moves a progress bar. Its arguments: the name of the bar, and by how much it moves."""
 
 
 def unseen(name: str, count: int) -> None:
-    """Move no bar."""
+    """Do nothing, in place of moving a progress bar."""
 
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Show a text while work of unknown length is done."""
+    """Show a text while the `with` block runs, for work of unknown length."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -28,7 +28,10 @@ def busy(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(totals: Mapping[str, int]) -> Iterator[Advance]:
-    """A bar for each of what is counted on a terminal's standard error, and nothing elsewhere."""
+    """Show progress bars while the `with` block runs, and yield the function that moves them.
+
+    totals: By name of a bar, the number at which it is complete.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

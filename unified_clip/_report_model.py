@@ -1,4 +1,4 @@
-"""The base of models that are reports: they are written as JSON, read again, and published as JSON Schema."""
+"""The base class of the models of reports, which are written as JSON, read again, and published as JSON Schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Real = Annotated[
     PlainSerializer(_json.plain, return_type=float | str, when_used="json"),  # pydantic 2.10 cannot infer the type
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}),
 ]
-"""A number. JSON has no infinities and no NaN: there it is a string."""
+"""A number. In JSON, infinities and NaN are strings."""
 
 
 class ReportModel(BaseModel):

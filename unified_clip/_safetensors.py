@@ -1,4 +1,4 @@
-"""Safetensors files, written here: the library's writer takes NumPy's dtypes, which do not include bfloat16."""
+"""Write safetensors files. The library `safetensors` cannot write bfloat16 from NumPy, which has no such dtype."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
-"""From a real dtype's name to its name in safetensors files."""
+"""By name of a real dtype, its code in safetensors files."""
 
 
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write dtypes' names and NumPy arrays (bfloat16 as its bits). The same tensors give the same bytes."""
+    """Write tensors to a file: (name of the dtype, NumPy array) by name. The same tensors give the same bytes.
+
+    The array of a bfloat16 tensor has its bits.
+    """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     blocks = []
     end = 0
@@ -29,7 +32,7 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
 def write_at_once(
     path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """The same, so that the file is there whole or not at all."""
+    """Write tensors as `write` does, but never leave an incomplete file."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         write(new, tensors, metadata)

@@ -20,20 +20,21 @@ except ImportError:  # on Windows
 PREFIX = "unified_clip_"
 
 LOCK = ".lock"
-"""A file in each directory. The process and its workers hold a lock on it, which ends with them."""
+"""A file in each directory. The process and its workers hold a lock on this file until they end."""
 
 
 class Scratch:
     """A temporary directory, removed by `remove` or at the end of a `with` block.
 
-    After SIGKILL neither runs. The first directory that a later process of the same user makes removes what was left.
+    After SIGKILL neither happens. When a later process of the same user makes its first directory, it removes the
+    directories that are left.
     """
 
     def __init__(self, purpose: str) -> None:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """A descriptor for workers, which then hold the lock too; None if the file system has no locks."""
+        """The file descriptor of the lock. Workers inherit it, and hold the lock too. None: there are no locks here."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +65,7 @@ _remove_abandoned_once = cache(remove_abandoned)
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    """Remove a directory, unless its lock is held or missing: without one nobody knows whether it is in use."""
+    """Remove a directory, unless a process holds its lock. OSError: a process does, or the directory has no lock."""
     assert fcntl is not None
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -75,7 +76,7 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _create_lock(path: Path) -> int | None:
-    """Create and hold the lock of a directory. It gets its name once it is held: nobody finds it without."""
+    """Create and hold the lock of a directory. Rename its file to LOCK last, so that no process sees it unlocked."""
     if fcntl is None:
         return None
     descriptor, name = tempfile.mkstemp(dir=path)

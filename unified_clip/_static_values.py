@@ -23,7 +23,7 @@ Target = ast.Name | ast.Attribute
 
 
 class UnknownValueError(Exception):
-    """The value of an expression is only known at run time."""
+    """The error for an expression whose value is only known at run time."""
 
     def __init__(self, node: ast.expr) -> None:
         super().__init__(ast.unparse(node))

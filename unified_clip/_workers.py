@@ -79,7 +79,7 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr; of a report of faulthandler the first ones, which have the innermost call."""
+        """The last lines of stderr. Of a report of faulthandler, its first lines, which have the innermost call."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
         return "its last lines: " + " | ".join(lines) if lines else "it wrote nothing to stderr"
@@ -188,14 +188,14 @@ def prepare() -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """Exit when the parent has ended: nobody else would end a worker that hangs."""
+    """Exit when the parent process has ended, because no other process would end a worker that hangs."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)
 
 
 def _search_path(python: str, scratch: Scratch | None) -> str:
-    """Return the directory in which a worker finds this package, whatever the working directory has.
+    """Return the directory from which a worker imports this package, instead of a package in the working directory.
 
     Another interpreter must not find the other packages beside it, so it gets a copy in a directory of its own.
     """

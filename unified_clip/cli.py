@@ -103,14 +103,15 @@ class OutputError(CodedError, code="UC205"):
 
 
 def _flush() -> None:
-    """Write buffered output now: Python writes it at exit, where no error can be handled."""
+    """Write buffered output now. At its exit, Python would write it, too, but could not handle an error."""
     try:
         if sys.stdout is not None:  # None where the shell closed it
             sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+        message = f"standard output cannot be written: {error.strerror}. Redirect it to another file."
+        raise OutputError(message) from None
 
 
 def _end_unread() -> int:
@@ -120,7 +121,7 @@ def _end_unread() -> int:
 
 
 def _discard_unread() -> None:
-    """Connect the streams that cannot be written to the null device: Python flushes them when it exits."""
+    """Redirect streams that cannot be written to the null device, because Python flushes all streams when it exits."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: those that are installed)"
-INTERPRETERS = "the Python that has a framework, where it is not this one, as paddle=PATH"
+INTERPRETERS = "the Python interpreter of a framework, if it is not the one that runs pytest, as paddle=PATH"
 MISSING = "what clip_parity does about a framework that is not installed: fail (default) or skip"
 
 
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """`unified_clip.testing.assert_clip_parity`, with the frameworks and interpreters that this run's options name."""
+    """Return `unified_clip.testing.assert_clip_parity` with the frameworks and interpreters of this run's options."""
     from unified_clip.testing import assert_clip_parity
 
     named = pytestconfig.getoption("--clip-frameworks")
@@ -41,7 +41,10 @@ def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
-    """By framework. What the command line names is relative to where pytest was started, and wins."""
+    """Return the interpreters by framework. An interpreter on the command line replaces one in the configuration file.
+
+    Paths on the command line are relative to the directory in which pytest was started.
+    """
     places = [
         (config.rootpath, config.getini("clip_interpreters")),
         (config.invocation_params.dir, config.getoption("--clip-interpreter") or []),
@@ -51,6 +54,6 @@ def _interpreters(config: pytest.Config) -> dict[str, Path]:
         for entry in entries:
             framework, equals, path = (part.strip() for part in entry.partition("="))
             if not (framework and equals and path):
-                raise pytest.UsageError(f"{entry!r} names no interpreter for a framework; write it as paddle=PATH")
+                raise pytest.UsageError(f"{entry!r} is not a framework and an interpreter. Write it as paddle=PATH")
             found[framework] = start / Path(path).expanduser()
     return found

@@ -19,10 +19,10 @@ MIN_NORMS = 20
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A threshold, and the norms behind it."""
+    """A suggested threshold, and the norms from which it was computed."""
 
     threshold: float
-    """In the unit of the gradients, with three significant digits."""
+    """The threshold in the unit of the gradients, with three significant digits."""
 
     percentile: float
     clipped: float
@@ -32,7 +32,7 @@ class Suggestion:
     """The finite norms, in the order of the steps."""
 
     not_finite: int
-    """The number of other norms."""
+    """The number of norms that are NaN or infinite."""
 
     def __str__(self) -> str:
         left_out = f"; {self.not_finite} that were NaN or infinite left out" if self.not_finite else ""
@@ -151,7 +151,7 @@ def _recorded(path: Path) -> Iterator[float]:
             if line.get("norm") is not None:
                 by_step.setdefault(line["step"], []).extend(_flat(line["norm"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a recording of unified_clip.record: {error}") from None
+        raise ValueError(f"{path} is not a recording of unified_clip.record: {error}. Pass such a recording") from None
     if not lines:
         raise ValueError(f"{path}: {NO_CALLS}")
     if not by_step:

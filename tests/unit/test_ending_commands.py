@@ -92,7 +92,8 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     command = " ".join([*COMMAND, "compare run.jsonl run.jsonl --json > /dev/full"])
     ended = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False, env=BUFFERED)
     assert ended.returncode == _command.REFUSED
-    assert ended.stderr == "unified-clip: error UC205: standard output cannot be written: No space left on device\n"
+    message = "standard output cannot be written: No space left on device. Redirect it to another file."
+    assert ended.stderr == f"unified-clip: error UC205: {message}\n"
 
 
 @pytest.mark.parametrize("arguments", ["compare slow.yaml run.jsonl", "explain slow.yaml --from lightning"])

@@ -21,7 +21,7 @@ from .pairs import FRAMEWORKS, THREADS
 
 
 class OptionsError(CodedError, code="UC203"):
-    """An option has an invalid value. The message says which, and what to pass."""
+    """The error for an option with an invalid value. The message has the option, and what to pass."""
 
 
 @dataclass(frozen=True)

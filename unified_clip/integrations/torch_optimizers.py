@@ -84,7 +84,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self.detach()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before `step(*args, **kwargs)`. If it has a closure, replace that by one that clips what it computes.
+        """Clip before `step(*args, **kwargs)`. Replace a closure by one that also clips the gradients.
 
         If the `step` of a subclass calls that of its base class, both call the hooks, but only the outer call clips. It
         is recognized by its stack frame: a flag would stay set after an error.

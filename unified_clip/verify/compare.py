@@ -32,7 +32,7 @@ class StepComparison:
     step: int
     old: Sequence[RecordedCall]
     new: Sequence[RecordedCall]
-    """The recorded clip calls of the old and of the new training step."""
+    """`old` and `new` are the recorded clip calls of the old and of the new training step."""
 
     norm: Distance | None
     """The distance of both total norms. Here and below, None means that there is nothing to compare on one side."""
@@ -48,7 +48,7 @@ class StepComparison:
     """Whether both steps clip by the same rules and thresholds, in the same number of calls."""
 
     losses: tuple[float | None, float | None] = (None, None)
-    """The loss of the old and of the new training step; None if it yields none."""
+    """The losses that the old and the new training step yield. None for a training step that yields no loss."""
 
     @property
     def has_clip(self) -> bool:
@@ -287,7 +287,7 @@ def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_u
 def _uncleared_gradients(
     clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if the gradients of a training step still include those of its previous step; else None."""
+    """Return a cause if the gradients of a step still include the gradients of the previous step; else None."""
     step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
     side = pairing.uncleared_side(step, recordings)
     if side is None:

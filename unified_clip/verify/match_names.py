@@ -1,6 +1,6 @@
 """Find the names of the gradients of a clip call among the parameters that a training step yields.
 
-A recording often knows the position of a gradient only, not its name. The training step yields its parameters and
+A recording often has the position of a gradient only, not its name. The training step yields its parameters and
 gradients by name. A recorded gradient gets the name of the yielded gradient, or of the weight, that has the same norm.
 """
 
@@ -21,8 +21,8 @@ from ..tensors.types import Dense, encode
 from .run import ScriptRun
 
 CLOSE = 1e-4
-"""How far the norms of two equal gradients may differ, relatively. One is computed as the norm before times the
-coefficient."""
+"""The relative difference up to which two norms count as equal. One of them is computed: the norm before the clip times
+the coefficient."""
 
 Parameters = Mapping[str, Dense]
 

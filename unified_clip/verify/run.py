@@ -63,7 +63,7 @@ class StepOutput:
     gradients: Mapping[str, Dense] | None
     unclipped: Mapping[str, Dense] | None
     resynced: Mapping[str, Dense] | None = None
-    """The parameters after the weights of the old step were copied into them; None if they were not."""
+    """The parameters after the weights of the old step were copied into them; None without --resync."""
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:

@@ -91,7 +91,7 @@ class StepPairing:
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the pairs of updates: how a step changed each parameter.
 
-        If one side yields only at the end, the updates are those of all steps together.
+        If one side yields only at the end, an update is the change by all steps together.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
@@ -138,7 +138,7 @@ class StepPairing:
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters after a step; `at_the_next`: with which the next step begins."""
+        """Return the parameters after a step. `at_the_next`: return those with which the next step begins."""
         output = self._runs[side].output_at(step, self._steps)
         if output is None:
             return {}
@@ -181,9 +181,9 @@ def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
-    scale: The ULP at this number is the unit, because the rounding error of a sum depends on its largest term. For a
-        larger difference than rounding, the unit is the ULP at the largest number of both tensors. Otherwise, small
-        updates would count as the same.
+    scale: The number whose ULP is the unit: the rounding error of a sum depends on its largest term. If the difference
+        is too large for rounding, the unit is the ULP of the largest number in both tensors. With the ULP of `scale`,
+        different small updates would count as equal.
     ulp_scale: One ULP of the parameter's dtype, in ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
