@@ -42,8 +42,7 @@ def record(
         gradients_every: Store the gradients before clipping every N steps, as safetensors files beside `path`.
         names: Names of the parameters: a list by position, a dict of name to parameter, or a model with
             `named_parameters()`. A list of gradients, one for each parameter in order, takes their names. None: the
-            keys of dicts, the names in (name, gradient) tuples, Paddle's and TensorFlow's parameter names, else the
-            positions.
+            keys of dicts, names in (name, gradient) tuples, Paddle's and TensorFlow's parameter names, else positions.
         natives: Record the frameworks' own functions too.
 
     Returns:
