@@ -10,6 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ._distributed.ranks import KeptByIdentity, Ranks
+
 __all__ = ["megatron_ownership", "mesh_ownership", "stage_ownership"]
 
 Elsewhere = Iterable[Any] | Callable[[Any], bool]
@@ -103,32 +108,42 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError(f"The mesh lacks the distinct dimensions {unknown}. Its dimensions are {list(names)}")
         self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
-        self._places = {int(root.mesh[tuple(at)]): tuple(at) for at in (root.mesh >= 0).nonzero().tolist()}
-        self.mesh_ranks = frozenset(self._places)
+        ranks = np.asarray(root.mesh)
+        self._shape, self.mesh_ranks = ranks.shape, Ranks(ranks)
+        self._counts: KeptByIdentity[bool] = KeptByIdentity()
         rank = root.get_rank()
-        if rank not in self._places:
-            raise ValueError(f"Rank {rank} is not on the mesh, which has the ranks {sorted(self._places)}")
-        self._here = self._places[rank]
+        if rank not in self.mesh_ranks:
+            raise ValueError(f"Rank {rank} is not on the mesh, which has the ranks {sorted(self.mesh_ranks)}")
+        self._here = self._coordinates([rank])
+        self._counts_plain = self._is_first(np.array([rank]))
 
     def __call__(self, parameter: Any) -> bool:
         own = getattr(parameter, "device_mesh", None)
-        ranks = [self.mesh.get_rank()] if own is None else own.mesh.flatten().tolist()
-        if not set(ranks) <= set(self._places):
+        counts = self._counts_plain if own is None else self._counts.get(own, self._counts_on)
+        return parameter not in self._elsewhere and counts
+
+    def _counts_on(self, own: Any) -> bool:
+        return self._is_first(np.asarray(own.mesh).reshape(-1))
+
+    def _is_first(self, ranks: npt.NDArray[Any]) -> bool:
+        """Return whether this rank counts parameters on these ranks."""
+        if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
-                f"A parameter is on the ranks {ranks}, and the mesh has {sorted(self._places)}. Pass the mesh of all "
-                "ranks that have the model"
+                f"A parameter is on the ranks {ranks.tolist()}, and the mesh has {sorted(self.mesh_ranks)}. Pass the "
+                "mesh of all ranks that have the model"
             )
-        places = [self._places[rank] for rank in ranks]
-        along = [at for at in range(len(self._here)) if len({place[at] for place in places}) > 1]
-        if len(places) < math.prod(self.mesh.mesh.shape[at] for at in along):
+        along = [at for at, places in enumerate(self._coordinates(ranks)) if places.min() < places.max()]
+        if len(ranks) < math.prod(self._shape[at] for at in along):
             raise ValueError(
-                f"A parameter is on the ranks {ranks}, which are only some ranks along "
+                f"A parameter is on the ranks {ranks.tolist()}, which are only some ranks along "
                 f"{' and '.join(self._names[at] for at in along)}. Cannot infer what the other ranks have. Give the "
                 "mesh a dimension for it"
             )
-        if parameter in self._elsewhere:
-            return False
-        return not any(self._here[at] for at in range(len(self._here)) if at not in (*along, *self._distinct))
+        return not any(at.any() for dim, at in enumerate(self._here) if dim not in (*along, *self._distinct))
+
+    def _coordinates(self, ranks: Any) -> tuple[npt.NDArray[np.intp], ...]:
+        """Return the places of ranks along each dimension of the mesh."""
+        return np.unravel_index(self.mesh_ranks.places(ranks), self._shape)
 
 
 def megatron_ownership(

@@ -15,6 +15,7 @@ from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from .consensus import Call, Consensus, Group, Sum, send_rejection
 from .differences import ELEMENTS
+from .ranks import Ranks
 
 
 class NormGroup(NamedTuple):
@@ -34,14 +35,14 @@ class NormGroup(NamedTuple):
 class ProcessGroup(ABC):
     """A `Group` by its global ranks. A subclass has the framework's all-reduce."""
 
-    def __init__(self, key: Any, ranks: Sequence[int], here: int) -> None:
+    def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
         """`here`: the global rank of this process."""
         if here not in ranks:
             raise ValueError(
-                f"rank {here} is not in process_group, which has the ranks {list(ranks)}. Pass a group with this rank, "
-                "or call on the other ranks only"
+                f"rank {here} is not in process_group, which has the ranks {ranks}. Pass a group with this rank, or "
+                "call on the other ranks only"
             )
-        self.key, self.ranks, self.rank, self.size = key, list(ranks), ranks.index(here), len(ranks)
+        self.key, self.ranks, self.rank, self.size = key, ranks, int(ranks.places(here)), len(ranks)
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self.all_reduce(numbers, "SUM")
@@ -58,7 +59,7 @@ class SingleProcess(ProcessGroup):
     """A group of one process."""
 
     def __init__(self) -> None:
-        super().__init__(self, [0], here=0)
+        super().__init__(self, Ranks([0]), here=0)
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         return list(numbers)

@@ -15,6 +15,7 @@ from .._core.types import Leaf, Tensor
 from .consensus import Group, undeclared
 from .differences import REMEDY
 from .norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
+from .ranks import Ranks
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
@@ -72,7 +73,7 @@ class DistributedGradients(LocalShards):
         self._gradients = [leaf.tensor for leaf in gradients]
         self._groups: dict[Any, ProcessGroup] = {}
         self._assumed_copies: list[int] = []
-        self._checked_meshes: set[frozenset[int]] = set()
+        self._checked_meshes: dict[int, Ranks] = {}
 
     # -- from the framework
 
@@ -81,8 +82,8 @@ class DistributedGradients(LocalShards):
         """Return whether a tensor has a mesh and placements; if not, it is plain."""
 
     @abstractmethod
-    def ranks(self, tensor: Any) -> frozenset[int]:
-        """Return the ranks of a tensor's mesh."""
+    def ranks(self, tensor: Any) -> Ranks:
+        """Return the ranks of a tensor's mesh: one object for one mesh."""
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
@@ -209,7 +210,7 @@ class DistributedGradients(LocalShards):
     def _group(self) -> ProcessGroup:
         group, mesh_name = self._find_group(), self.terminology.mesh
         mesh = getattr(self._spec.ownership, "mesh_ranks", None)
-        if mesh is not None and mesh != set(group.ranks):
+        if mesh is not None and not mesh.is_same_set(group.ranks):
             raise ValueError(
                 f"ownership is for a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over the "
                 f"ranks {group.ranks}. Pass the {mesh_name} and the process_group of all ranks that have the model"
@@ -245,21 +246,23 @@ class DistributedGradients(LocalShards):
         """Return whether this rank counts its local tensor of a gradient."""
         gradient = self._gradients[index]
         if not self.is_sharded(gradient):
-            return self._is_owner(index, group, frozenset([group.ranks[group.rank]]))
+            return self._is_owner(index, group, group.ranks[group.rank : group.rank + 1])
         ranks = self.ranks(gradient)
         self._check_within(self._leaves[index], ranks, group)
         is_owner = len(ranks) == group.size or self._is_owner(index, group, ranks)  # it may raise, so it comes first
         return is_owner and self.is_first(gradient)
 
-    def _check_within(self, leaf: Leaf, ranks: frozenset[int], group: ProcessGroup) -> None:
-        if ranks not in self._checked_meshes and not ranks <= set(group.ranks):
+    def _check_within(self, leaf: Leaf, ranks: Ranks, group: ProcessGroup) -> None:
+        if id(ranks) in self._checked_meshes:
+            return
+        if not ranks <= group.ranks:
             raise ValueError(
                 f"the gradient at {leaf.place} is on a {self.terminology.mesh} with the ranks {sorted(ranks)}, but "
                 f"process_group has the ranks {group.ranks}. Pass a group of all ranks that have the model"
             )
-        self._checked_meshes.add(ranks)
+        self._checked_meshes[id(ranks)] = ranks
 
-    def _is_owner(self, index: int, group: ProcessGroup, ranks: frozenset[int]) -> bool:
+    def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
         """Return whether the elements on `ranks`, which are only some of the group, are counted."""
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])
@@ -277,5 +280,5 @@ class DistributedGradients(LocalShards):
     @functools.cached_property
     def _has_full_mesh(self) -> bool:
         """Return whether a tensor is on a mesh of all ranks. Plain tensors beside it are assumed to be copies."""
-        all_ranks = frozenset(self._group.ranks)
-        return any(self.is_sharded(tensor) and self.ranks(tensor) == all_ranks for tensor in self._tensors())
+        meshes = {id(ranks): ranks for ranks in map(self.ranks, filter(self.is_sharded, self._tensors()))}
+        return any(map(self._group.ranks.is_same_set, meshes.values()))

@@ -15,17 +15,14 @@ from unified_clip import ownership
 from unified_clip.ownership import megatron_ownership, mesh_ownership, stage_ownership
 
 
-class Ranks(np.ndarray):
-    """An array that is asked as PyTorch's tensors are."""
-
-    def nonzero(self) -> Any:
-        return np.argwhere(np.asarray(self))
-
-
-def mesh(ranks: Any, names: Iterable[str] | None, here: int) -> Any:
+class Mesh:
     """A device mesh as this process sees it."""
-    array = np.asarray(ranks).view(Ranks)
-    return SimpleNamespace(mesh=array, mesh_dim_names=names and tuple(names), get_rank=lambda: here)
+
+    def __init__(self, ranks: Any, names: Iterable[str] | None = None, here: int = 0) -> None:
+        self.mesh, self.mesh_dim_names, self.get_rank = np.asarray(ranks), names and tuple(names), lambda: here
+
+
+mesh: Any = Mesh
 
 
 WHOLE = np.arange(8).reshape(2, 2, 2)
@@ -37,7 +34,7 @@ def who_counts(part: Any, distinct: Any = ()) -> list[int]:
     found = []
     for here in range(8):
         at = tuple(np.argwhere(here == WHOLE)[0])
-        own = None if part is None else SimpleNamespace(mesh=np.asarray(part(at)))
+        own = None if part is None else Mesh(part(at))
         counts = mesh_ownership(mesh(WHOLE, NAMES, here), distinct)
         found += [here] if counts(SimpleNamespace(device_mesh=own)) else []
     return found
@@ -75,7 +72,7 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
     ):
         mesh_ownership(mesh([0, 1], ["dp"], 0), distinct=("pp",))
     with pytest.raises(ValueError, match=r"A parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):
-        mesh_ownership(mesh([0, 1], ["dp"], 0))(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([1, 2]))))
+        mesh_ownership(mesh([0, 1], ["dp"], 0))(SimpleNamespace(device_mesh=Mesh([1, 2])))
     with pytest.raises(ValueError, match=r"Rank 5 is not on the mesh, which has the ranks \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 5))
 
@@ -93,7 +90,7 @@ def test_a_part_of_a_dimension_does_not_tell_what_the_others_there_have(ranks: l
     counts = mesh_ownership(mesh(WHOLE, NAMES, 0), distinct=("pp",))
     message = f"{re.escape(str(ranks))}, which are only some ranks along {names}. Cannot infer what the other"
     with pytest.raises(ValueError, match=message):
-        counts(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array(ranks))))
+        counts(SimpleNamespace(device_mesh=Mesh(ranks)))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
 from ..._distributed.placements import declared_owner, ownership_unknown
+from ..._distributed.ranks import Ranks
 from . import mesh_axes
 
 
@@ -120,7 +121,7 @@ class JaxGroup(ProcessGroup):
     """Processes of `jax.distributed`, this one among them."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
-        super().__init__(self, ranks, here=jax.process_index())
+        super().__init__(self, Ranks(ranks), here=jax.process_index())
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         return _all_reduce(tuple(self.ranks), numbers, jnp.sum if op == "SUM" else jnp.max)

@@ -14,6 +14,7 @@ from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
 from ..._distributed.norm import NormGroup, ProcessGroup
 from ..._distributed.placements import DistributedGradients, Terminology
+from ..._distributed.ranks import Ranks
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -68,7 +69,7 @@ class PaddleGroup(ProcessGroup):
     def __init__(self, group: Any) -> None:
         if group is None and paddle.distributed.is_initialized():
             group = paddle.distributed.get_group(0)
-        super().__init__(group, [0] if group is None else group.ranks, here=paddle.distributed.get_rank())
+        super().__init__(group, Ranks([0] if group is None else group.ranks), here=paddle.distributed.get_rank())
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:
@@ -91,6 +92,7 @@ class PaddleShards(DistributedGradients):
         self._rank = paddle.distributed.get_rank()
         self.values = [self._local(gradient) for gradient in self._gradients]
         self._first: dict[bool, bool] = {}
+        self._ranks: dict[tuple[int, ...], Ranks] = {}
 
     @property
     def parameters(self) -> int | None:
@@ -146,8 +148,9 @@ class PaddleShards(DistributedGradients):
     def is_sharded(self, tensor: Any) -> bool:
         return is_dist(tensor)
 
-    def ranks(self, tensor: Any) -> frozenset[int]:
-        return frozenset(tensor.process_mesh.process_ids)
+    def ranks(self, tensor: Any) -> Ranks:
+        ids = tuple(tensor.process_mesh.process_ids)  # each access makes a mesh
+        return self._ranks.setdefault(ids, Ranks(ids))
 
     def is_first(self, tensor: Any) -> bool:
         return self._ranks_along(tensor, lambda placement: not placement.is_shard())[:1] == [self._rank]
@@ -269,7 +272,7 @@ class PaddleShards(DistributedGradients):
             self._first[is_shard] = self._ranks_with_copies(group, is_shard)[0] == self._rank
         return self._first[is_shard] and getattr(parameter, "is_firstly_shared", True) is not False
 
-    def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> list[int]:
+    def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Sequence[int]:
         """Return the ranks of a group with the same elements of a parameter as this rank."""
         if self._hcg is None:
             return [self._rank] if is_shard else group.ranks

@@ -13,6 +13,7 @@ from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
 from ..._distributed.norm import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.placements import DistributedGradients, Terminology
+from ..._distributed.ranks import KeptByIdentity, Ranks
 
 
 def is_dtensor(value: Any) -> bool:
@@ -77,7 +78,7 @@ class TorchGroup(ProcessGroup):
     """A process group of `torch.distributed`."""
 
     def __init__(self, group: Any) -> None:
-        super().__init__(group, torch.distributed.get_process_group_ranks(group), here=torch.distributed.get_rank())
+        super().__init__(group, _RANKS.get(group, _ranks_of_group), here=torch.distributed.get_rank())
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:
@@ -101,7 +102,6 @@ class TorchShards(DistributedGradients):
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
-        self._ranks: dict[int, frozenset[int]] = {}
         with torch.no_grad():
             self.values = [_local(gradient) for gradient in self._gradients]
 
@@ -132,11 +132,8 @@ class TorchShards(DistributedGradients):
     def is_sharded(self, tensor: Any) -> bool:
         return is_dtensor(tensor)
 
-    def ranks(self, tensor: Any) -> frozenset[int]:
-        mesh = tensor.device_mesh  # its own hash is slow
-        if id(mesh) not in self._ranks:
-            self._ranks[id(mesh)] = frozenset(mesh.mesh.flatten().tolist())
-        return self._ranks[id(mesh)]
+    def ranks(self, tensor: Any) -> Ranks:
+        return _RANKS.get(tensor.device_mesh, _ranks_of_mesh)
 
     def is_first(self, tensor: Any) -> bool:
         coordinate = tensor.device_mesh.get_coordinate()
@@ -203,6 +200,18 @@ class TorchShards(DistributedGradients):
 
     def _group_of(self, group: Any) -> ProcessGroup:
         return self.cached_group(group, functools.partial(TorchGroup, group))
+
+
+_RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
+"""The ranks of process groups and device meshes."""
+
+
+def _ranks_of_group(group: Any) -> Ranks:
+    return Ranks(torch.distributed.get_process_group_ranks(group))
+
+
+def _ranks_of_mesh(mesh: Any) -> Ranks:
+    return Ranks(mesh.mesh)
 
 
 def _local(gradient: Any) -> Tensor:

@@ -1,0 +1,136 @@
+"""What one clip costs the Python process of one rank among 8 to 100,000: ours and PyTorch's, in turns, in one run.
+
+    python benchmarks/sharded_scale.py                  # a table for docs/distributed.md, in some minutes
+
+Process groups are PyTorch's fake ones: one process takes part as rank 0, and collectives return at once. Shards have a few
+elements. So the time is that of Python alone, on any number of ranks. It is processor time, of all threads. The ratio
+is ours to PyTorch's, the median of all turns with its quartiles. Gradients are new tensors before each turn, as after a
+backward pass of FSDP2, with the placements object of their parameter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import unified_clip.torch as uc
+from unified_clip.ownership import mesh_ownership
+
+RANKS = (8, 64, 1024, 8192, 100_000)
+COLUMNS = 8
+"""The length of the last dimension of a mesh of two."""
+
+
+class Case(NamedTuple):
+    parameters: list[nn.Parameter]
+    ours: Callable[[list[nn.Parameter]], Any]
+    native: Callable[[list[nn.Parameter]], Any]
+
+
+def sharded(number: int, mesh: DeviceMesh, placements: list[Any]) -> list[nn.Parameter]:
+    """Parameters whose local tensors have 2 x 2 elements."""
+    shape = [2, 2]
+    for length, placement in zip(mesh.shape, placements, strict=True):
+        if placement.is_shard():
+            shape[placement.dim] *= length
+    made = partial(DTensor.from_local, run_check=False, shape=torch.Size(shape), stride=(shape[1], 1))
+    return [nn.Parameter(made(torch.zeros(2, 2), mesh, placements)) for _ in range(number)]
+
+
+def renew(parameters: list[nn.Parameter]) -> None:
+    """Set gradients as FSDP2 does after a backward pass."""
+    for parameter in parameters:
+        parameter.grad = DTensor(torch.ones(2, 2), parameter._spec, requires_grad=False)  # type: ignore[attr-defined]
+
+
+def native_per_mesh(parameters: list[nn.Parameter]) -> None:
+    """PyTorch rejects parameters on two meshes: one call for each, which takes one norm for each."""
+    for end in (slice(None, None, 2), slice(1, None, 2)):
+        nn.utils.clip_grad_norm_(parameters[end], 1.0)
+
+
+def interleaved(left: list[nn.Parameter], right: list[nn.Parameter]) -> list[nn.Parameter]:
+    return [parameter for pair in zip(left, right, strict=True) for parameter in pair]
+
+
+def cases(ranks: int, number: int) -> dict[str, Case]:
+    row = init_device_mesh("cpu", (ranks,), mesh_dim_names=("dp",))
+    rows = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
+    ours, native = partial(uc.clip_grad_norm_, max_norm=1.0), partial(nn.utils.clip_grad_norm_, max_norm=1.0)
+    by_mesh = partial(ours, ownership=mesh_ownership(rows))
+    two = sharded(number // 2, rows, [Shard(0), Shard(1)])
+    one = sharded(number // 2, rows["dp"], [Shard(0)])
+    return {
+        "FSDP2": Case(sharded(number, row, [Shard(0)]), ours, native),
+        "HSDP": Case(sharded(number, rows, [Replicate(), Shard(0)]), ours, native),
+        "two dimensions": Case(sharded(number, rows, [Shard(0), Shard(1)]), ours, native),
+        "`mesh_ownership`": Case(interleaved(two, one), by_mesh, native_per_mesh),
+    }
+
+
+def all_ranks_alike(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any) -> None:
+    """An all-reduce over ranks that all send what this one does."""
+    if op == dist.ReduceOp.SUM:
+        tensor.mul_(dist.get_world_size(group))
+
+
+def seconds(call: Callable[..., Any], *arguments: Any) -> float:
+    begin = time.process_time()
+    call(*arguments)
+    return time.process_time() - begin
+
+
+def measured(case: Case, turns: int) -> tuple[list[float], list[float]]:
+    """The times of both, in turns."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns + 2):
+        for side in (0, 1) if turn % 2 else (1, 0):
+            renew(case.parameters)
+            took = seconds((case.ours, case.native)[side], case.parameters)
+            if turn >= 2:  # the first ones warm up
+                times[side].append(took)
+    return times
+
+
+def simulate(_: int, ranks: int, options: argparse.Namespace) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    dist.all_reduce = all_ranks_alike
+    cells = []
+    for case in cases(ranks, options.parameters).values():
+        ours, native = measured(case, options.turns)
+        low, middle, high = statistics.quantiles([left / right for left, right in zip(ours, native, strict=True)], n=4)
+        times = f"{1000 * statistics.median(ours):.1f} / {1000 * statistics.median(native):.1f} ms"
+        cells.append(f"{middle:.2f} ({low:.2f} to {high:.2f}), {times}")
+    mesh = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
+    made = statistics.median(seconds(mesh_ownership, mesh) for _ in range(5))
+    print(f"| {ranks:,} | {' | '.join(cells)} | {1000 * made:.1f} ms |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help=f"multiples of {COLUMNS}")
+    parser.add_argument("--parameters", type=int, default=500)
+    parser.add_argument("--turns", type=int, default=15)
+    options = parser.parse_args()
+    names = ["FSDP2", "HSDP", "two dimensions", "`mesh_ownership`", "its constructor"]
+    print(f"| ranks | {' | '.join(names)} |\n{'|---' * (len(names) + 1)}|", flush=True)
+    for ranks in options.ranks:
+        multiprocessing.spawn(simulate, (ranks, options), nprocs=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Ranks of groups and meshes in arrays, so that the cost of a clip does not grow with their number."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+V = TypeVar("V")
+
+
+class Ranks(Sequence[int]):
+    """Distinct ranks, in an order."""
+
+    def __init__(self, ranks: Any) -> None:
+        self._array = np.asarray(ranks, np.int64).reshape(-1)
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.intp]:
+        return np.argsort(self._array, kind="stable")
+
+    @cached_property
+    def _sorted(self) -> npt.NDArray[np.int64]:
+        return np.append(self._array[self._order], np.iinfo(np.int64).max)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Ranks: ...
+    def __getitem__(self, index: int | slice) -> int | Ranks:
+        return Ranks(self._array[index]) if isinstance(index, slice) else int(self._array[index])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._array.tolist())
+
+    def __repr__(self) -> str:
+        return repr(self._array.tolist())
+
+    def __contains__(self, rank: object) -> bool:
+        return bool(self.has(rank).all())
+
+    def __le__(self, other: Ranks) -> bool:
+        """Return whether `other` has all of these ranks."""
+        return len(self) <= len(other) and bool(other.has(self._array).all())
+
+    def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
+        """Return for each of an array of ranks whether it is among these."""
+        ordered = self._sorted
+        present: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, ranks)] == ranks
+        return present
+
+    def places(self, ranks: Any) -> npt.NDArray[np.intp]:
+        """Return the index of each rank of an array."""
+        return self._order[np.searchsorted(self._sorted, ranks)]
+
+    def is_same_set(self, other: Ranks) -> bool:
+        return len(self) == len(other) and self <= other
+
+
+class KeptByIdentity(Generic[V]):
+    """Values that are computed once for an object, and kept while it lives. A value must not refer to its object."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+
+    def get(self, owner: Any, compute: Callable[[Any], V]) -> V:
+        key, entries = id(owner), self._entries
+        entry = entries.get(key)
+        if entry is not None and entry[0]() is owner:
+            return entry[1]
+        value = compute(owner)
+        entries[key] = weakref.ref(owner, lambda _: entries.pop(key, None)), value
+        return value
