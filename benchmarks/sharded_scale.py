@@ -2,7 +2,7 @@
 
     python benchmarks/sharded_scale.py                  # a table for docs/distributed.md, in some minutes
 
-Process groups are PyTorch's fake ones: one process takes part as rank 0, and collectives return at once. Shards have a few
+Process groups are PyTorch's fake ones: one process takes part as rank 0, and collectives return at once. Shards have 4
 elements. So the time is that of Python alone, on any number of ranks. It is processor time, of all threads. The ratio
 is ours to PyTorch's, the median of all turns with its quartiles. Gradients are new tensors before each turn, as after a
 backward pass of FSDP2, with the placements object of their parameter.
@@ -11,6 +11,7 @@ backward pass of FSDP2, with the placements object of their parameter.
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import time
 import warnings
@@ -65,9 +66,8 @@ def interleaved(left: list[nn.Parameter], right: list[nn.Parameter]) -> list[nn.
     return [parameter for pair in zip(left, right, strict=True) for parameter in pair]
 
 
-def cases(ranks: int, number: int) -> dict[str, Case]:
-    row = init_device_mesh("cpu", (ranks,), mesh_dim_names=("dp",))
-    rows = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
+def cases(rows: DeviceMesh, number: int) -> dict[str, Case]:
+    row = init_device_mesh("cpu", (rows.size(),), mesh_dim_names=("dp",))
     ours, native = partial(uc.clip_grad_norm_, max_norm=1.0), partial(nn.utils.clip_grad_norm_, max_norm=1.0)
     by_mesh = partial(ours, ownership=mesh_ownership(rows))
     two = sharded(number // 2, rows, [Shard(0), Shard(1)])
@@ -106,16 +106,17 @@ def measured(case: Case, turns: int) -> tuple[list[float], list[float]]:
 
 def simulate(_: int, ranks: int, options: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")
+    logging.disable()  # PyTorch logs that its norm makes two all-reduces over two dimensions
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     dist.all_reduce = all_ranks_alike
+    mesh = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
     cells = []
-    for case in cases(ranks, options.parameters).values():
+    for case in cases(mesh, options.parameters).values():
         ours, native = measured(case, options.turns)
         low, middle, high = statistics.quantiles([left / right for left, right in zip(ours, native, strict=True)], n=4)
         times = f"{1000 * statistics.median(ours):.1f} / {1000 * statistics.median(native):.1f} ms"
         cells.append(f"{middle:.2f} ({low:.2f} to {high:.2f}), {times}")
-    mesh = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
     made = statistics.median(seconds(mesh_ownership, mesh) for _ in range(5))
     print(f"| {ranks:,} | {' | '.join(cells)} | {1000 * made:.1f} ms |", flush=True)
 

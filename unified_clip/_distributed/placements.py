@@ -89,6 +89,13 @@ class DistributedGradients(LocalShards):
     def is_first(self, tensor: Any) -> bool:
         """Return whether this is the first rank of the mesh with these elements, once `Partial` is reduced."""
 
+    def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
+        """Return whether this is the first rank with these elements in a group, which is a part of the mesh.
+
+        None if the group lacks elements, or this is unknown.
+        """
+        return None
+
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
         """Return whether this rank has all elements."""
@@ -115,6 +122,10 @@ class DistributedGradients(LocalShards):
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
         """Return the groups over which a gradient is sharded, one after the other; None if unknown."""
+
+    def group_of_one_copy(self) -> ProcessGroup | None:
+        """Return a group of ranks that have all elements together, if placements alone determine it."""
+        return None
 
     def inferred_group(self) -> ProcessGroup | None:
         """Return the group that the framework has set up, if neither the caller nor a mesh determines it."""
@@ -143,7 +154,7 @@ class DistributedGradients(LocalShards):
             index = index_of.get(leaf.position)
             tensor = leaf.parameter if index is None else self._gradients[index]
             if group is not None and self.is_sharded(tensor):
-                self._check_within(leaf, self.ranks(tensor), group)
+                self._check_within(leaf, tensor, group)
             groups = self.shard_groups(leaf, tensor)
             if groups is not None:
                 text = label(leaf) if self.is_sharded(tensor) else None
@@ -188,7 +199,11 @@ class DistributedGradients(LocalShards):
         self._assumed_copies = []
         # All errors come before the first collective, in which all ranks take part.
         is_counted = [self._counts(index, self._group) for index in indices]
-        return [tensor for tensor, counts in zip(map(self.reduced, indices), is_counted, strict=True) if counts]
+        return [tensor for tensor, counts in zip(self.all_reduced(indices), is_counted, strict=True) if counts]
+
+    def all_reduced(self, indices: Sequence[int]) -> Iterable[Tensor]:
+        """Return the local tensors of gradients, with `Partial` reduced by collectives."""
+        return map(self.reduced, indices)
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -222,6 +237,8 @@ class DistributedGradients(LocalShards):
         if process_group != "auto":
             return self.group_from(process_group)
         sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_sharded(tensor)}
+        if world.size in sizes and self._spec.ownership is None:
+            return self.group_of_one_copy() or world
         if world.size in sizes or len(getattr(self._spec.ownership, "mesh_ranks", ())) == world.size:
             return world
         if (inferred := self.inferred_group()) is not None:
@@ -248,19 +265,22 @@ class DistributedGradients(LocalShards):
         if not self.is_sharded(gradient):
             return self._is_owner(index, group, group.ranks[group.rank : group.rank + 1])
         ranks = self.ranks(gradient)
-        self._check_within(self._leaves[index], ranks, group)
-        is_owner = len(ranks) == group.size or self._is_owner(index, group, ranks)  # it may raise, so it comes first
-        return is_owner and self.is_first(gradient)
+        is_first = self._check_within(self._leaves[index], gradient, group)
+        is_owner = len(ranks) >= group.size or self._is_owner(index, group, ranks)  # it may raise, so it comes first
+        return is_owner and is_first
 
-    def _check_within(self, leaf: Leaf, ranks: Ranks, group: ProcessGroup) -> None:
-        if id(ranks) in self._checked_meshes:
-            return
-        if not ranks <= group.ranks:
+    def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
+        """Return whether this is the first rank of a group with these elements of a distributed tensor."""
+        ranks = self.ranks(tensor)
+        if group.size < len(ranks) and (is_first := self.is_first_within(tensor, group)) is not None:
+            return is_first
+        if id(ranks) not in self._checked_meshes and not ranks <= group.ranks:
             raise ValueError(
                 f"the gradient at {leaf.place} is on a {self.terminology.mesh} with the ranks {sorted(ranks)}, but "
                 f"process_group has the ranks {group.ranks}. Pass a group of all ranks that have the model"
             )
         self._checked_meshes[id(ranks)] = ranks
+        return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
         """Return whether the elements on `ranks`, which are only some of the group, are counted."""
@@ -281,4 +301,4 @@ class DistributedGradients(LocalShards):
     def _has_full_mesh(self) -> bool:
         """Return whether a tensor is on a mesh of all ranks. Plain tensors beside it are assumed to be copies."""
         meshes = {id(ranks): ranks for ranks in map(self.ranks, filter(self.is_sharded, self._tensors()))}
-        return any(map(self._group.ranks.is_same_set, meshes.values()))
+        return any(map(self._group.ranks.__le__, meshes.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
@@ -58,7 +59,8 @@ class Ranks(Sequence[int]):
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
         """Return the index of each rank of an array."""
-        return self._order[np.searchsorted(self._sorted, ranks)]
+        places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
+        return places
 
     def is_same_set(self, other: Ranks) -> bool:
         return len(self) == len(other) and self <= other
@@ -70,11 +72,15 @@ class KeptByIdentity(Generic[V]):
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def get(self, owner: Any, compute: Callable[[Any], V]) -> V:
         key, entries = id(owner), self._entries
         entry = entries.get(key)
         if entry is not None and entry[0]() is owner:
             return entry[1]
         value = compute(owner)
-        entries[key] = weakref.ref(owner, lambda _: entries.pop(key, None)), value
+        with suppress(TypeError):  # an int, PyTorch's group on ranks outside of it
+            entries[key] = weakref.ref(owner, lambda _: entries.pop(key, None)), value
         return value

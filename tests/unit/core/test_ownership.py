@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from unified_clip import ownership
+from unified_clip._distributed.ranks import KeptByIdentity
 from unified_clip.ownership import megatron_ownership, mesh_ownership, stage_ownership
 
 
@@ -75,6 +76,18 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
         mesh_ownership(mesh([0, 1], ["dp"], 0))(SimpleNamespace(device_mesh=Mesh([1, 2])))
     with pytest.raises(ValueError, match=r"Rank 5 is not on the mesh, which has the ranks \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 5))
+
+
+def test_the_answer_for_a_mesh_is_kept_until_the_mesh_is_gone() -> None:
+    kept: KeptByIdentity[int] = KeptByIdentity()
+    answers = iter(range(9))
+    meshes = [mesh([0]), mesh([0])]
+    assert [kept.get(own, lambda own: next(answers)) for own in [*meshes, *meshes]] == [0, 1, 0, 1]
+    del meshes[0]
+    meshes.append(mesh([0]))  # perhaps at the address of the one before
+    assert [kept.get(own, lambda own: next(answers)) for own in meshes] == [1, 2]
+    del meshes
+    assert len(kept) == 0
 
 
 @pytest.mark.parametrize(

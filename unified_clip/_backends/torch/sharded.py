@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..._core.distributed import DistributedSpec
@@ -77,22 +78,30 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 class TorchGroup(ProcessGroup):
     """A process group of `torch.distributed`."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, tensors: Iterable[Any]) -> None:
         super().__init__(group, _RANKS.get(group, _ranks_of_group), here=torch.distributed.get_rank())
+        self._device_type = payload_device(group, tensors)
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.int64, device=_device(self.key))
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device_type)
         torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), self.key)
         reduced: list[int] = tensor.tolist()
         return reduced
 
 
-def _device(group: Any) -> torch.device:
-    """Return the device of a group's collectives: the CPU if its backend supports it."""
-    devices = [device.type for device in group._device_types] if group is not None else []
-    return torch.device("cpu" if "cpu" in devices or not devices else devices[0])
+def payload_device(group: Any, tensors: Iterable[Any]) -> str:
+    """Return the type of device on which a group all-reduces: that of the tensors, so that NCCL reduces for GPUs.
+
+    All ranks have to choose alike, one without tensors too.
+    """
+    supported: list[str] = [device.type for device in group._device_types] if group is not None else []
+    used = {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
+    if not used and (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        used = {accelerator.type}
+    fitting = [kind for kind in supported if kind != "cpu" and kind in used]
+    return (fitting or (["cpu"] if "cpu" in supported else supported) or ["cpu"])[0]
 
 
 class TorchShards(DistributedGradients):
@@ -102,6 +111,7 @@ class TorchShards(DistributedGradients):
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
+        self._first_within: dict[Any, bool | None] = {}
         with torch.no_grad():
             self.values = [_local(gradient) for gradient in self._gradients]
 
@@ -141,6 +151,12 @@ class TorchShards(DistributedGradients):
             at and not _is_shard(placement) for at, placement in zip(coordinate, tensor.placements, strict=True)
         )
 
+    def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
+        key = id(tensor.device_mesh), tensor.placements
+        if key not in self._first_within:
+            self._first_within[key] = _is_first_within(tensor.device_mesh, tensor.placements, group)
+        return self._first_within[key]
+
     def is_replicated(self, tensor: Any) -> bool:
         return tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)
 
@@ -148,19 +164,44 @@ class TorchShards(DistributedGradients):
         return any(placement.is_partial() for placement in tensor.placements)
 
     def reduced(self, index: int) -> Tensor:
-        gradient = self._gradients[index]
-        if not is_dtensor(gradient) or not self.is_partial(gradient):
-            return self.values[index]
-        for placement in gradient.placements:
+        return self.all_reduced([index])[0]
+
+    def all_reduced(self, indices: Sequence[int]) -> list[Tensor]:
+        """Add up `Partial` gradients with equal placements in one collective."""
+        alike: dict[Any, list[int]] = {}
+        for index in indices:
+            gradient = self._gradients[index]
+            if is_dtensor(gradient) and self.is_partial(gradient):
+                self._check_sums(index)
+                mesh, local = gradient.device_mesh, self.values[index]
+                alike.setdefault((id(mesh), gradient.placements, local.dtype, local.device), []).append(index)
+        values = dict(zip(indices, map(self.values.__getitem__, indices), strict=True))
+        for members in alike.values():
+            values.update(zip(members, self._sums(members), strict=True))
+        return [values[index] for index in indices]
+
+    def _check_sums(self, index: int) -> None:
+        for placement in self._gradients[index].placements:
             if placement.is_partial() and placement.reduce_op not in ("sum", "avg"):
                 raise ValueError(
                     f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
                     "supported. Redistribute it first"
                 )
-        replicated = sys.modules["torch.distributed.tensor"].Replicate()
+
+    def _sums(self, indices: Sequence[int]) -> list[Tensor]:
+        """Return the sums, or means, of gradients with equal placements over the ranks: added up in float64."""
+        terms, like = [self.values[index] for index in indices], self._gradients[indices[0]]
+        dtype = terms[0].dtype
         with torch.no_grad():
-            placements = [replicated if placement.is_partial() else placement for placement in gradient.placements]
-            return _local(gradient.redistribute(placements=placements))
+            joined = torch.cat([term.reshape(-1) for term in terms]).to(torch.promote_types(dtype, torch.float64))
+            for dim, placement in enumerate(like.placements):
+                size = like.device_mesh.size(dim)
+                if placement.is_partial() and size > 1:
+                    torch.distributed.all_reduce(joined, group=like.device_mesh.get_group(dim))
+                    if placement.reduce_op == "avg":
+                        joined /= size
+            sums = joined.to(dtype).split([term.numel() for term in terms])
+            return [total.view(term.shape) for total, term in zip(sums, terms, strict=True)]
 
     def elements(self, index: int) -> int:
         gradient = self._gradients[index]  # of a sparse gradient, `values` are the stored rows
@@ -179,6 +220,20 @@ class TorchShards(DistributedGradients):
     def world(self) -> ProcessGroup:
         is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
         return self._group_of(torch.distributed.group.WORLD) if is_initialized else SingleProcess()
+
+    def group_of_one_copy(self) -> ProcessGroup | None:
+        """Return the group along the only dimension that shards, or this rank alone if all DTensors are replicated."""
+        tensors = self._tensors()
+        layouts = {(id(tensor.device_mesh), tensor.placements) for tensor in tensors if is_dtensor(tensor)}
+        if len({mesh for mesh, _ in layouts}) > 1 or not all(map(is_dtensor, tensors)):
+            return None
+        mesh = tensors[0].device_mesh
+        along = zip(range(mesh.ndim), *(placements for _, placements in layouts), strict=True)
+        dims = [(dim, all(p.is_replicate() for p in placed)) for dim, *placed in along if mesh.size(dim) > 1]
+        sharding = [dim for dim, is_copied in dims if not is_copied]
+        if not sharding:
+            return SingleProcess(torch.distributed.get_rank())
+        return self._group_of(mesh.get_group(sharding[0])) if len(sharding) == 1 < len(dims) else None
 
     def group_from(self, process_group: Any) -> ProcessGroup:
         if hasattr(process_group, "get_all_groups"):
@@ -199,7 +254,7 @@ class TorchShards(DistributedGradients):
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
     def _group_of(self, group: Any) -> ProcessGroup:
-        return self.cached_group(group, functools.partial(TorchGroup, group))
+        return self.cached_group(group, functools.partial(TorchGroup, group, self._tensors()))
 
 
 _RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
@@ -222,6 +277,16 @@ def _local(gradient: Any) -> Tensor:
 def _waited(tensor: Any) -> Tensor:
     """Return a tensor once PyTorch has finished communicating it."""
     return tensor.wait() if hasattr(tensor, "trigger_wait") else tensor
+
+
+def _is_first_within(mesh: Any, placements: Sequence[Any], group: ProcessGroup) -> bool | None:
+    """Return whether this rank is the first of a part of a mesh with its elements; None if the part lacks elements."""
+    ranks = np.asarray(mesh.mesh)
+    present, copied = group.ranks.has(ranks), tuple(dim for dim, p in enumerate(placements) if not _is_shard(p))
+    if np.count_nonzero(present) < group.size or not present.any(axis=copied).all():
+        return None
+    here = tuple(slice(None) if dim in copied else at for dim, at in enumerate(mesh.get_coordinate()))
+    return bool(ranks[here][present[here]].flat[0] == group.ranks[group.rank])
 
 
 def _is_shard(placement: Any) -> bool:

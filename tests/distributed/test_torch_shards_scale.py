@@ -1,0 +1,147 @@
+"""What a clip costs one rank of many: collectives, groups and devices, counted with PyTorch's fake process groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import unified_clip.torch as uc
+from unified_clip._backends.torch import sharded
+from unified_clip._distributed.ranks import Ranks
+from unified_clip.ownership import mesh_ownership
+
+RANKS = 8
+
+
+@pytest.fixture
+def collectives() -> Iterator[list[Any]]:
+    """The groups of all collectives of rank 0 of 8, which all send what it does."""
+    groups = []
+
+    def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any) -> None:
+        groups.append(group)
+        if op == dist.ReduceOp.SUM:
+            tensor.mul_(dist.get_world_size(group))
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    with mock.patch.object(dist, "all_reduce", all_reduce):
+        yield groups
+    dist.destroy_process_group()
+
+
+def parameters(mesh: DeviceMesh, *placements: Any, number: int = 6) -> list[nn.Parameter]:
+    shape = torch.Size([length * 8 for length in (2, 2)])
+
+    def local() -> Any:
+        return DTensor.from_local(torch.ones(2, 2), mesh, placements, run_check=False, shape=shape, stride=(16, 1))
+
+    found = [nn.Parameter(local()) for _ in range(number)]
+    for parameter in found:
+        parameter.grad = local()
+    return found
+
+
+def row() -> DeviceMesh:
+    return init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
+
+
+def rows() -> DeviceMesh:
+    return init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
+
+
+def plain() -> list[nn.Parameter]:
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    return [parameter]
+
+
+WORLD = "WORLD"
+
+LAYOUTS: dict[str, tuple[Callable[[], tuple[DeviceMesh | None, list[nn.Parameter]]], list[str]]] = {
+    "DDP": (lambda: (None, plain()), []),
+    "all Replicate": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Replicate())), []),
+    "FSDP2": (lambda: (mesh := row(), parameters(mesh, Shard(0))), [WORLD]),
+    "HSDP": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Shard(0))), ["shard"]),
+    "two dimensions": (lambda: (mesh := rows(), parameters(mesh, Shard(0), Shard(1))), [WORLD]),
+    "HSDP beside plain copies": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Shard(0)) + plain()), [WORLD]),
+    "six Partial": (lambda: (mesh := row(), parameters(mesh, Partial())), ["dp", WORLD]),
+    "Partial and sharded": (lambda: (mesh := rows(), parameters(mesh, Partial(), Shard(0))), ["replicate", WORLD]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_few_collectives_over_the_smallest_group(collectives: list[Any], layout: str) -> None:
+    make, expected = LAYOUTS[layout]
+    mesh, given = make()
+    uc.clip_grad_norm_(given, 1.0)
+    groups = [dist.group.WORLD if name == WORLD else mesh and mesh.get_group(name) for name in expected]
+    assert collectives == groups
+
+
+def test_the_shard_dimension_of_hsdp_may_be_passed(collectives: list[Any]) -> None:
+    mesh = rows()
+    given = parameters(mesh, Replicate(), Shard(0))
+    expected = uc.get_total_norm([parameter.grad for parameter in given], process_group=dist.group.WORLD)
+    norm = uc.clip_grad_norm_(given, 1.0, process_group=mesh["shard"])
+    assert collectives == [dist.group.WORLD, mesh.get_group("shard")]
+    assert norm * 2**0.5 == pytest.approx(expected.item())  # each of the fake ranks is the first of the world
+    with pytest.raises(
+        ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[0, 4\]"
+    ):
+        uc.clip_grad_norm_(given, 1.0, process_group=mesh["replicate"])
+
+
+@pytest.mark.parametrize(
+    ("supported", "used", "device"),
+    [
+        (["cpu", "cuda"], "cuda", "cuda"),
+        (["cpu", "cuda"], "cpu", "cpu"),
+        (["cuda"], "cuda", "cuda"),
+        (["cuda"], "cpu", "cuda"),
+        (["cpu"], "cuda", "cpu"),
+    ],
+)
+def test_nccl_reduces_for_gpus_also_where_gloo_could(supported: list[str], used: str, device: str) -> None:
+    """The tensor that is reduced is on a device of the backend that reduces it."""
+    group: Any = SimpleNamespace(_device_types=list(map(torch.device, supported)))
+    seen = []
+    with FakeTensorMode(), mock.patch.multiple(dist, all_reduce=lambda tensor, *_: seen.append(tensor.device.type)):
+        parameter = nn.Parameter(torch.zeros(2, device=used))
+        made = mock.Mock(key=group, size=2, _device_type=sharded.payload_device(group, [parameter]))
+        with pytest.raises(RuntimeError):  # fake tensors have no values
+            sharded.TorchGroup.all_reduce(made, [1, 2], "SUM")
+    assert seen == [device]
+
+
+def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
+    mesh = rows()
+    owner = mesh_ownership(mesh)
+    given = parameters(mesh, Shard(0), Shard(1)) + parameters(mesh["shard"], Shard(0))
+    uc.clip_grad_norm_(given, 1.0, ownership=owner)
+    with mock.patch.object(Ranks, "__init__", side_effect=AssertionError("ranks were read again")):
+        uc.clip_grad_norm_(given, 1.0, ownership=owner)
+
+
+def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: list[Any]) -> None:
+    ranks = torch.arange(100_000).view(-1, 8)
+    mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"), _init_backend=False, _rank=0)
+    column = DeviceMesh("cpu", ranks[:, 0], _init_backend=False, _rank=0)
+    took = []
+    for _ in range(3):
+        begin = time.process_time()
+        owner = mesh_ownership(mesh)
+        assert owner(SimpleNamespace(device_mesh=column))
+        took.append(time.process_time() - begin)
+    assert min(took) < 0.05
