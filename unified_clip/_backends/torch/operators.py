@@ -1,12 +1,13 @@
-"""The compiled kernels as operators of PyTorch, for the graphs of `torch.compile` on the CPU.
+"""The kernels as operators of PyTorch, for the graphs of `torch.compile`: those for the CPU, and Triton's for a GPU.
 
 `unified_clip::norm` and `unified_clip::scale_` do what the host path does. The rule between them is part of the graph.
 `norm` has derivatives and rules for `torch.func.vmap`. Where nobody asks for these, PyTorch's compiler replaces it by
-`kernel_norm`, which like `scale_` is in `_native/torch.hpp`.
+`kernel_norm`, which on the CPU is in `_native/torch.hpp` like `scale_`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -16,6 +17,7 @@ from ..._compute import host
 from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
+from . import gpu, lists
 from .conditions import is_real
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
@@ -30,13 +32,17 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators compute on these tensors: dense real ones on the CPU, in a graph for this process.
+    """Return whether the operators compute on these tensors: dense real ones, in a graph for this process.
 
-    A program of `torch.export` may run where unified_clip is not installed.
+    All are on the CPU, or on one GPU if the Triton kernels support their dtypes. A program of `torch.export` may run
+    where unified_clip is not installed.
     """
-    if not (ENABLED and torch.compiler.is_compiling()) or torch.compiler.is_exporting():
+    if not torch.compiler.is_compiling() or torch.compiler.is_exporting() or not all(map(is_real, tensors)):
         return False
-    return bool(tensors) and all(tensor.device.type == "cpu" and is_real(tensor) for tensor in tensors)
+    devices = {tensor.device for tensor in tensors}
+    if gpu.ENABLED and len(devices) == 1 and tensors[0].is_cuda:
+        return all(tensor.dtype in gpu.DTYPES for tensor in tensors)
+    return ENABLED and {device.type for device in devices} == {"cpu"}
 
 
 def may_write(tensors: Sequence[Tensor]) -> bool:
@@ -79,12 +85,32 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
     def describe_norm(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         return tensors[0].new_empty([len(tensors)] if per_tensor else [], dtype=torch.float64)
 
+    for operator in ("norm", "kernel_norm"):
+        LIBRARY.impl(operator, functools.partial(norm_on_gpu, norm_by_operations), "CUDA")
+    LIBRARY.impl("scale_", scale_on_gpu, "CUDA")
     LIBRARY.impl("norm", norm_without_derivative, "CPU")
     LIBRARY.impl("norm", norm_with_derivative, "Autograd")
     LIBRARY.impl("norm", norm_by_operations, "FuncTorchBatchedDecomposition")
     for operator in ("norm", "kernel_norm"):
         torch.library.register_fake(f"unified_clip::{operator}", describe_norm, lib=LIBRARY)
     torch.library.register_fake("unified_clip::scale_", lambda tensors, coef, per_tensor: None, lib=LIBRARY)
+
+
+def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
+    """Return the norm by the Triton kernels; by PyTorch's operations if they do not support the order or the memory."""
+    table = gpu.table_of(tensors) if p in gpu.ORDERS else None
+    return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
+
+
+def scale_on_gpu(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
+    """Multiply in place by the Triton kernels; by PyTorch's operations if they do not support the memory."""
+    table = gpu.table_of(tensors)
+    if table is not None:
+        for launch in table.products(coef, per_tensor=per_tensor):
+            launch()
+    else:
+        for write in lists.prepare_multiply(tensors, coef):
+            write.make()
 
 
 def _have_tangents(tensors: Sequence[Tensor]) -> bool:

@@ -1,0 +1,112 @@
+"""PyTorch: compiled graphs on a GPU call the Triton kernels, by the operators of those on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.kits import Kit
+from support.tiers import nightly
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import unified_clip.torch as uc
+from unified_clip._backends.torch import gpu, operators
+from unified_clip._backends.torch.primitives import norm_by_operations
+
+pytest.importorskip("triton")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
+    pytest.mark.filterwarnings("ignore:.*fp_fusion.*:UserWarning"),
+]
+NORM, SCALE = "unified_clip.norm", "unified_clip.scale_"
+
+
+@pytest.fixture(autouse=True)
+def _on_request(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if not kit.exact:
+        pytest.skip("about the kernels, which are compared with the host path")
+    monkeypatch.setattr(gpu, "ENABLED", True)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def parameters(*gradients: torch.Tensor) -> list[torch.nn.Parameter]:
+    held = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(held, gradients, strict=True):
+        parameter.grad = gradient
+    return held
+
+
+def graph_of(clip: Callable[[Any], Any], *places: str, dtype: torch.dtype = torch.float32) -> list[str]:
+    """Return the operators of unified_clip in the only graph of a clip, on devices that need not be there."""
+    graphs: list[list[str]] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    with FakeTensorMode():
+        held = parameters(*(torch.empty(3, 4, device=place, dtype=dtype) for place in places))
+        torch.compile(lambda held: clip(held), backend=backend, fullgraph=True)(held)
+        assert [str(parameter.grad.device) for parameter in held] == list(places)
+    (names,) = graphs
+    return [name for name in names if "unified_clip" in name]
+
+
+IN_PLACE: dict[str, Callable[[Any], Any]] = {
+    "order 2": lambda held: uc.clip_grad_norm_(held, 1.0),
+    "order inf": lambda held: uc.clip_grad_norm_(held, 1.0, math.inf),
+    "one norm per gradient": uc.GradientClipByNorm(1.0).clip_,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *nightly(torch.bfloat16, torch.float16)])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_graph_measures_and_scales_by_one_operator_each(name: str, dtype: torch.dtype) -> None:
+    assert graph_of(IN_PLACE[name], "cuda:0", "cuda:0", dtype=dtype) == [NORM, SCALE]
+
+
+def test_functional_names_leave_products_to_the_compiler() -> None:
+    clip = lambda held: uc.clip_by_global_norm([parameter.grad for parameter in held], 1.0)  # noqa: E731
+    assert graph_of(clip, "cuda:0", "cuda:0") == [NORM]
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "float64": {"places": ["cuda:0"], "dtype": torch.float64},
+    "several devices": {"places": ["cuda:0", "cuda:1"]},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_lists_take_operations(name: str) -> None:
+    options = dict(OTHERS[name])
+    assert graph_of(IN_PLACE["order 2"], *options.pop("places"), **options) == []
+
+
+def test_without_a_request_a_graph_takes_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "ENABLED", False)
+    assert graph_of(IN_PLACE["order 2"], "cuda:0", "cuda:0") == []
+
+
+@pytest.mark.parametrize("per_tensor", [False, True])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_the_operators_compute(layout: str, per_tensor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernels, and for memory that they do not support by operations: a graph does not know strides."""
+    from unified_clip._backends.torch.gpu import table
+
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    table._tables.clear()
+    values = [torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([[0.0, 12.0], [0.0, 0.0]])]
+    tensors = [value.clone() if layout == "contiguous" else value.t().contiguous().t() for value in values]
+    norms = operators.norm_on_gpu(norm_by_operations, tensors, 2, per_tensor)
+    assert norms.tolist() == ([5.0, 12.0] if per_tensor else 13.0)
+    coefs = torch.tensor([0.5, 0.25] if per_tensor else 0.5, dtype=torch.float64)
+    operators.scale_on_gpu(tensors, coefs, per_tensor)
+    for value, tensor, coef in zip(values, tensors, coefs.expand(2), strict=True):
+        assert torch.equal(tensor, value * coef)
+    assert bool(table._tables) == (layout == "contiguous")
+    assert float(operators.norm_on_gpu(norm_by_operations, values, 3, False)) == pytest.approx(1819 ** (1 / 3))
