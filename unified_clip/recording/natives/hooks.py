@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -69,8 +69,9 @@ class Hooks:
         self._is_on = is_on
         if is_on:
             self._prepare()
+            imported = _imported(self._hooks)
             for hook in self._hooks:
-                self._replace(hook, [*hook.homes, *_imported_from(hook)])
+                self._replace(hook, [*hook.homes, *imported[id(hook.function)]])
         else:
             for home, function in self._replaced:
                 setattr(*home, function)
@@ -114,13 +115,22 @@ def _install(which: str, function: str) -> None:
     getattr(import_module(f"unified_clip.recording.natives.{which}"), function)()
 
 
-def _imported_from(hook: Hook) -> Iterator[Home]:
-    """Yield the modules of other packages that have imported a function by `from ... import`."""
-    package = getattr(hook.function, "__module__", "").partition(".")[0]
+def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
+    """Return, by the id of each hook's function, the modules of other packages that have imported it by
+    `from ... import`.
+    """
+    homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
+    packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] not in (package, "unified_clip"):
-            names = [key for key, value in list(getattr(module, "__dict__", {}).items()) if value is hook.function]
-            yield from ((module, key) for key in names)
+        if (package := _package(name)) != "unified_clip":
+            for key, value in list(getattr(module, "__dict__", {}).items()):
+                if packages.get(id(value), package) != package:
+                    homes[id(value)].append((module, key))
+    return homes
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 HOOKS = Hooks()
