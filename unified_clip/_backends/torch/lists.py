@@ -19,6 +19,9 @@ WIDE = (torch.float32, torch.float64)
 MAX_WIDENED = 2**26
 """Maximum elements of 16 bits that are converted to float32 together, to limit new memory."""
 
+ALONE = 2**16
+"""Elements from which a 16-bit tensor on a GPU is multiplied alone, without a float32 copy: by one kernel."""
+
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
     """Return the float64 sum of |g / divisor|**p over each tensor, p being 1 or 2: a vector."""
@@ -42,11 +45,13 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
     """Prepare products in place. No write needs new memory, whose lack would leave a list half written."""
     limited_groups = list(_limited_groups(tensors))
-    memory = _memory([group for _, group in limited_groups if group[0].dtype not in WIDE])
+    memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
     for indices, group in limited_groups:
         coefs = _scalars_for(coef.to(_product_dtype(group)), indices, group)
-        if group[0].dtype in WIDE:
+        if _is_alone(group[0]):
+            writes.append(Write(functools.partial(_multiply_alone, group, coefs, group)))
+        elif group[0].dtype in WIDE:
             writes.append(Write(functools.partial(torch._foreach_mul_, group, coefs)))
         else:
             wide = _float32_like(group, memory.get(group[0].device))
@@ -87,8 +92,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
     results: dict[int, Tensor] = {}
     for indices, group in _limited_groups(tensors):
         products = _products(group, _scalars_for(coef.to(_product_dtype(group)), indices, group))
-        narrow = products if group[0].dtype in WIDE else _converted(products, group[0].dtype)
-        results.update(zip(indices, narrow, strict=True))
+        results.update(zip(indices, products, strict=True))
     return [results[index] for index in range(len(tensors))]
 
 
@@ -105,11 +109,13 @@ def stored(scalar: Scalar) -> Scalar:
     return scalar.as_strided(scalar.shape, scalar.stride()) if torch.compiler.is_compiling() else scalar
 
 
-def groups(tensors: Sequence[Tensor]) -> list[tuple[list[int], list[Tensor]]]:
-    """Group tensors by device and dtype. Return the indices and the tensors of each group."""
+def groups(
+    tensors: Sequence[Tensor], condition: Callable[[Tensor], bool] | None = None
+) -> list[tuple[list[int], list[Tensor]]]:
+    """Group tensors by device, dtype and a condition. Return the indices and the tensors of each group."""
     by_kind: dict[Any, tuple[list[int], list[Tensor]]] = {}
     for index, tensor in enumerate(tensors):
-        indices, group = by_kind.setdefault((tensor.device, tensor.dtype), ([], []))
+        indices, group = by_kind.setdefault((tensor.device, tensor.dtype, condition and condition(tensor)), ([], []))
         indices.append(index)
         group.append(tensor)
     return list(by_kind.values())
@@ -125,8 +131,8 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield groups of at most MAX_WIDENED elements of 16 bits, or of one tensor."""
-    for indices, group in groups(tensors):
+    """Yield groups of at most MAX_WIDENED elements of 16 bits, or of one tensor. Either all are alone, or none is."""
+    for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0
         for index, tensor in enumerate(group):
             if tensor.dtype not in WIDE and index > start and elements + tensor.numel() > MAX_WIDENED:
@@ -134,6 +140,17 @@ def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list
                 start, elements = index, 0
             elements += tensor.numel()
         yield indices[start:], group[start:]
+
+
+def _is_alone(tensor: Tensor) -> bool:
+    return tensor.is_cuda and tensor.dtype not in WIDE and tensor.numel() >= ALONE and not torch.compiler.is_compiling()
+
+
+def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
+    """Multiply 16-bit tensors on a GPU, each by a kernel that computes in float32: for a coefficient of one axis."""
+    each = coefs if isinstance(coefs, list) else [coefs] * len(group)
+    for tensor, coef, result in zip(group, each, results, strict=True):
+        torch.mul(tensor, coef.reshape(1), out=result)
 
 
 def _norms(group: Sequence[Tensor], p: float) -> Tensor:
@@ -149,8 +166,14 @@ def _norms(group: Sequence[Tensor], p: float) -> Tensor:
     return torch.stack([(numbers * numbers).sum() for numbers in wide]).sqrt()
 
 
-def _products(group: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-    return list(torch._foreach_mul(group if group[0].dtype in WIDE else _converted(group, torch.float32), coef))
+def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tensor]:
+    if _is_alone(group[0]):
+        products = list(map(torch.empty_like, group))
+        _multiply_alone(group, coef, products)
+        return products
+    if group[0].dtype in WIDE:
+        return list(torch._foreach_mul(group, coef))
+    return _converted(torch._foreach_mul(_converted(group, torch.float32), coef), group[0].dtype)
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
