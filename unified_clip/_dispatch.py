@@ -21,9 +21,8 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""By package that defines a type of tensors, or one of its base classes: the name of the backend. To add a framework,
-add a line.
-"""
+"""The name of the backend, by the package that defines a type of tensors or one of its base classes. To add a
+framework, add a line."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:

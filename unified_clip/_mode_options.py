@@ -13,7 +13,7 @@ def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]],
 
     Args:
         options: The parsed options. The default of an option of a mode must be None or False.
-        modes: By mode, as the user types it, the names of the options that apply to it alone.
+        modes: The names of the options that apply to one mode only, by mode as the user types it.
         active: The active mode; '' for none.
     """
     errors = []

@@ -30,7 +30,7 @@ def busy(text: str) -> Iterator[None]:
 def progress(totals: Mapping[str, int]) -> Iterator[Advance]:
     """Show progress bars while the `with` block runs, and yield the function that moves them.
 
-    totals: By name of a bar, the number at which it is complete.
+    totals: The number at which each bar is complete, by name of the bar.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
-"""By name of a real dtype, its code in safetensors files."""
+"""The code of each real dtype in safetensors files."""
 
 
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:

@@ -19,7 +19,7 @@ PACKAGES = {
     "mlx": ("mlx",),
     "numpy": ("numpy",),
 }
-"""By framework, the packages that install it."""
+"""The packages that install each framework."""
 
 
 def lines() -> Iterator[str]:

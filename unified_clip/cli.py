@@ -54,7 +54,7 @@ EXTRAS = {
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
     "config check": ("port", (*CLI, "libcst")),
 }
-"""By command, the extra that it needs, and the modules of that extra. Most modules have the name of their package."""
+"""The extra that each command needs, and the modules of that extra. Most modules have the name of their package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ GROUPS = {
     "7": "Files of tensors",
     "9": "unified-clip itself",
 }
-"""By the first digit of a code, its subject."""
+"""The subject of each group of codes, by the first digit of the codes."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ SHELLS = {
     "fish": "~/.config/fish/completions/unified-clip.fish",
     "tcsh": "~/.unified-clip.completion.tcsh, and source it in ~/.tcshrc",
 }
-"""By shell, the file for its completion script."""
+"""The file for the completion script, by shell."""
 
 FORMATS = ("--from", "--from-b", "--to")
 """Options whose value is the name of a trainer's format, unless they have choices of their own."""

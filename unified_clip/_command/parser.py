@@ -20,7 +20,7 @@ FORMATS = {
     "sarif": "SARIF for code scanning",
     "github": "annotations of GitHub Actions",
 }
-"""By name of a format, what it is. Commands that have a format in common give it the same name."""
+"""What each format is, by its name. Commands that have a format in common give it the same name."""
 
 
 class Formatter(argparse.HelpFormatter):

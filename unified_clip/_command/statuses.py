@@ -87,7 +87,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "help": {SUCCESS: "success", REFUSED: "there is no such topic"},
     "completion": {SUCCESS: "success", REFUSED: "the command is invalid, or shtab is not installed"},
 }
-"""By command, what its exit statuses mean. Every command has an entry. BROKEN, INTERRUPTED and UNREAD apply to all."""
+"""What the exit statuses of each command mean. Every command has an entry. BROKEN, INTERRUPTED and UNREAD apply to
+all."""
 
 
 def lines(meanings: Mapping[int, str]) -> Iterable[str]:

@@ -50,7 +50,7 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""By name, the shapes of a list. Larger lists come later, so that memory which a framework keeps from one list does not
+"""The shapes of each list. Larger lists come later, so that the memory that a framework keeps from one list does not
 suffice for the next."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {

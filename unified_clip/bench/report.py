@@ -14,7 +14,7 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 Table = tuple[Sequence[str], list[list[str]]]
-"""(header, rows)"""
+"""A table: (header, rows)."""
 
 
 def write(data: Mapping[str, Any], out: Path) -> None:

@@ -1,8 +1,8 @@
 """Find the cause of a difference: test the known causes on the numbers of a call.
 
 Causes that show in the tensors are tested first, such as swapped results. Then each cause in `hypotheses` predicts a
-norm and coefficients. A cause fits if its norm is the returned one, and its coefficients explain every element: bit for
-bit, or else within a few roundings. The cause counts only if the correct call does not fit as well. If no cause fits,
+norm and coefficients. A cause fits if the call returned its norm, and its coefficients explain every element: bit for
+bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit. If no cause counts,
 or causes of different kinds do, the cause is unknown.
 """
 

@@ -28,7 +28,7 @@ FEW = 8
 """With fewer norms than this, rounding can look like another eps by chance."""
 
 SCALED = 1e-3
-"""A factor that differs from 1 by less than this, relatively, counts as rounding."""
+"""A factor counts as rounding if its relative difference from 1 is less than this."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -64,7 +64,7 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _rounding_noise(elements: int) -> float:
-    """Return the relative error that a norm of this many elements, computed in float32, seldom exceeds.
+    """Return the relative error that is seldom exceeded by a norm of this many elements, if float32 computes it.
 
     The error grows only with the square root of the number of elements, because roundings partly cancel.
     """
@@ -229,7 +229,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the causes with a number that is computed from the call, such as any other threshold."""
+    """Yield the causes whose setting is computed from the numbers of the call, such as another threshold."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)

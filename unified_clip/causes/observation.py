@@ -18,7 +18,7 @@ By = Literal["global", "per tensor", "per group", "per slice", "value"]
 """
 
 NEAR = 1e-6
-"""A returned norm that differs from the correct one by at most this, relatively, may be that norm, rounded."""
+"""A returned norm may be the rounded correct norm if their relative difference is at most this."""
 
 CLEARLY = 8
 """A cause fits only if the correct call does not, even if its allowed error is multiplied by this factor."""
@@ -141,7 +141,7 @@ class Observation:
 
     @cached_property
     def counted(self) -> Mapping[int, Dense]:
-        """By index, the gradients to clip, as dense tensors."""
+        """The gradients to clip, as dense tensors by index."""
         return {i: each for i, each in self._dense.items() if not self.need_clip or self.need_clip[i]}
 
     @cached_property

@@ -33,7 +33,7 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""By package, how code clips by a shared configuration."""
+"""How code clips by a shared configuration, by the package that it uses."""
 
 
 class Judge:

@@ -74,13 +74,13 @@ class Counts(ReportModel):
     """Files below the paths with a suffix of configurations or Python source."""
 
     trainers: int
-    """Trainers' configurations among them."""
+    """Files that are trainers' configurations."""
 
     sources: int
     """Python files that clip."""
 
     clips: int
-    """Clips in both that were compared with the configuration, or are unknown."""
+    """Clips in these configurations and Python files. Each was compared with the clip configuration, or is unknown."""
 
     bases: int
     """Files that other configurations inherit from. They are read as parts of these."""

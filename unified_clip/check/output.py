@@ -17,7 +17,7 @@ from .model import TITLES, CheckReport, Finding
 
 STYLES = {"drift": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
 CODE = ("edit",)
-"""Fields that keep their line breaks."""
+"""The fields of the report with code, which keeps its line breaks."""
 
 
 def _escaped(report: CheckReport) -> CheckReport:

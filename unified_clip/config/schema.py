@@ -85,7 +85,9 @@ class Clipping(ConfigModel):
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
             other = "max" if bounds == ["min"] else "min"
-            raise ValueError(f"{bounds[0]} needs {other}. Give both, or give threshold for -threshold to threshold.")
+            raise ValueError(
+                f"{bounds[0]} needs {other}. Give both, or give threshold to clip to [-threshold, threshold]."
+            )
         if self.bounds and self.bounds[0] > self.bounds[1]:
             raise ValueError(f"min ({self.min:g}) is above max ({self.max:g}). Swap them.")
         return self
@@ -98,7 +100,7 @@ class Clipping(ConfigModel):
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """(min, max); None if they are not set."""
+        """The bounds (min, max); None if they are not set."""
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
@@ -200,7 +202,7 @@ class Settings(Clipping):
 
     @property
     def patterns(self) -> list[tuple[list[str], list[str]]]:
-        """(include, exclude) of each part, in the order of `parts`."""
+        """The patterns (include, exclude) of each part, in the order of `parts`."""
         return [*((group.include, group.exclude) for group in self.groups), (self.include, self.exclude)]
 
     @property

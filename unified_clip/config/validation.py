@@ -24,7 +24,7 @@ TYPES = {
     "model_attributes_type": "a table",
     "dict_type": "a table",
 }
-"""By pydantic's name of an error, the expected type in words. If a value may have several types, pydantic reports an
+"""The expected type in words, by pydantic's name of the error. If a value may have several types, pydantic reports an
 error for each type."""
 
 LIMITS = {
@@ -37,7 +37,7 @@ LIMITS = {
     "too_long": "at most {entries}",
     "string_too_short": "at least one character",
 }
-"""By pydantic's name of an error, the allowed values in words."""
+"""The allowed values in words, by pydantic's name of the error."""
 
 TAGS = ("union_tag_invalid", "union_tag_not_found")
 
@@ -183,7 +183,7 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the members of a union type, without constraints."""
+    """Return the members of a union type, without pydantic's constraints."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

@@ -59,8 +59,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def step(self) -> int:
         """The step of the next clip, counted from 0. Set it when training resumes.
 
-        All groups of an optimizer are one step: a new step begins when a parameter is clipped again, or when you set
-        `step`. Set it before every step if some parameters have gradients in some steps only.
+        Clipping all groups of an optimizer is one step. A new step begins when a parameter is clipped again, or when
+        you set `step`. Set it before every step if some parameters have gradients in some steps only.
         """
         return self._clipper.step
 

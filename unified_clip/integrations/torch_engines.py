@@ -13,7 +13,7 @@ INSTEAD = {
     "XLA": "accelerator.clip_grad_norm_",
     "XLAStrategy": "the clipping of the strategy",
 }
-"""By training engine, the setting that makes it clip. The keys are names of Accelerate's `DistributedType`, and of
+"""The setting that makes each training engine clip. The keys are names of Accelerate's `DistributedType`, and of
 classes of Lightning's strategies."""
 
 TWO_CALLBACKS = (

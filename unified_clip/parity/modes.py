@@ -23,19 +23,19 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""By framework, the modes that its adapter's `run_in_graph` supports. This table is here, and not in the adapters,
-because they import their framework."""
+"""The modes that `run_in_graph` of each framework's adapter supports. This table is not in the adapters, because they
+import their framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH,), "jax": (COMPILED,), "paddle": (STATIC,)}
-"""By framework, the modes in whose graphs the compiled kernels, if installed, compute norms of order 1 and 2."""
+"""The modes of each framework in whose graphs the compiled kernels, if installed, compute norms of order 1 and 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
-"""By mode that shards the gradients over ranks, the number of ranks."""
+"""The number of ranks in each mode that shards the gradients over ranks."""
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""By framework that has the modes of PROCESSES, the module of `adapters` that distributes tensors over ranks."""
+"""The module of `adapters` that distributes tensors over ranks, for each framework that has the modes of PROCESSES."""
 
 EXACT = (HOST, *PROCESSES)
 """Modes in which unified_clip returns the same bits on every framework."""

@@ -275,7 +275,7 @@ class Change(ReportModel):
 
 
 Counts = dict[str, dict[str, int]]
-"""By framework, how often each verdict occurs."""
+"""How often each verdict occurs, by framework."""
 
 
 class _CaseCounts(ReportModel):

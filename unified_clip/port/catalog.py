@@ -41,7 +41,7 @@ FRAMEWORKS = {
     "jax": "JAX",
     "optax": "JAX",
 }
-"""By package with functions that clip, the framework to which the package belongs."""
+"""The framework of each package that has functions that clip."""
 
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")

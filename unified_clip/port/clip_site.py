@@ -34,7 +34,7 @@ class ClipSite:
     """The full name, 'paddle.nn.ClipGradByGlobalNorm', or the argument, 'keras.optimizers.Adam(clipnorm=)'."""
 
     text: str
-    """The first line of its source."""
+    """The first line of the clip's source."""
 
     verdict: Verdict | None = None
     """"rewritten", "flagged" (port it by hand) or "left" (nothing to port). None until a rule decides."""

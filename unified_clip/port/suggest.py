@@ -72,7 +72,7 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines for a limit in a dict, or set on an optimizer of Keras; [] if the clip is something else."""
+    """Return the lines for a limit that code puts into a dict, or sets on an optimizer of Keras; [] for other clips."""
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
@@ -104,7 +104,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to the optimizer of PyTorch.
 
-    [] if the clip is not for a whole optimizer, or if a static program, which has no training step, makes the steps.
+    Return [] if the clip is not for a whole optimizer, or if the file builds a static program.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:

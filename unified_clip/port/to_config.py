@@ -64,7 +64,7 @@ def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    Rule and family are '' if they depend on the version of Keras, which is unknown, or if the limit is 0 or less.
+    Both are '' if they depend on the version of Keras, which is unknown, or if the limit is 0 or less.
     """
     if is_off_in_keras(module, clip):
         return "", ""

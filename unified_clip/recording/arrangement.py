@@ -19,7 +19,7 @@ SLICE = 1 << 20
 """The number of elements that are converted to float64 at once, so that large embeddings are not copied whole."""
 
 SAME = 1e-6
-"""Fingerprints of the same elements differ by at most this, relative to the norm of the weight."""
+"""Fingerprints of equal weights differ by rounding: by at most this factor of the norm of the weight."""
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:

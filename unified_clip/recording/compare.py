@@ -60,7 +60,7 @@ def compare(
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
-    names: By a parameter's name in one run, its name in the other. Both directions are allowed.
+    names: The name of a parameter in the other run, by its name in one run. Both directions are allowed.
     max_ulp: Numbers that differ by up to this many units in the last place are the same.
     labels: The name of each run in sentences. None: the name of the run's file.
     advance: Moves the bars "read", by chunks of the files, and "compare", by PHASES in all.

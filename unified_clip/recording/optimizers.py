@@ -16,7 +16,7 @@ STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "l
 """The stages that this module compares."""
 
 EQUAL = 1e-6
-"""Settings that differ by at most this, relatively, count as equal: some frameworks store them as float32."""
+"""Settings with a relative difference of at most this count as equal, because some frameworks store them as float32."""
 
 
 class StepDifference(NamedTuple):
@@ -51,8 +51,8 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Return the run with its calls numbered by the optimizer's step after them; if the run clips late, by the step
-    before them.
+    """Return the run with a step number for each call: that of the optimizer's next step. If the run clips late, it is
+    the number of the previous step.
     """
     offset, done, lines = 0 if _is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):

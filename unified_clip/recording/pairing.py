@@ -16,7 +16,7 @@ from .rounding import same
 from .runs import Parameter, RecordedCall, RecordedRun, RunError
 
 Names = Mapping[str, str]
-"""By a parameter's name in one run, its name in the other."""
+"""The name of a parameter in the other run, by its name in one run."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CallPair:
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the first two calls whose steps differ.
 
-    names: By a parameter's name in one run, its name in the other. `match_parameters` pairs the other parameters.
+    names: The name of a parameter in the other run, by its name in one run. `match_parameters` pairs the rest.
 
     RunError: `names` has a name that is in neither run.
     """

@@ -1,4 +1,4 @@
-"""Measure the distance of two recorded numbers, with bounds on rounding."""
+"""Measure the distance of two recorded numbers, and decide whether it may be rounding."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ ROUNDING = 64
 """A difference up to this many ULP may be rounding: frameworks add up numbers in different orders."""
 
 GROWTH = 16
-"""A difference of at most this many times the largest earlier difference may be rounding that has grown from step to
-step."""
+"""Rounding grows from step to step: a difference of at most this many times the largest earlier difference may be
+rounding."""
 
 NEAR = 4
 """Two norms that differ by at most this many ULP count as equal, because computing them rounds."""
 
 PRODUCT = 1e-5
-"""The norm of clipped float32 gradients differs by at most this, relatively, from their norm before the clip times the
-coefficient."""
+"""The largest relative rounding error between the norm of clipped float32 gradients, and their norm before the clip
+times the coefficient."""
 
 GREATEST = float(np.finfo(np.float32).max)
 

@@ -46,7 +46,7 @@ class Parameter(Table):
 
 
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
-"""By rule, the type of the fields `norm` and `coef`."""
+"""The type of the fields `norm` and `coef`, by rule."""
 
 
 class RecordedCall(Table):
@@ -96,7 +96,7 @@ class RecordedCall(Table):
     """The world size and the rank, if several ranks own the gradients; else None."""
 
     layout: dict[str, int] = {}
-    """By layout of shards over ranks, the number of gradients."""
+    """The number of gradients with each layout of shards over ranks."""
 
     loss_scale: Real | None = None
     """The loss scale that the gradients contain; None if they contain none, or it is unknown."""

@@ -37,7 +37,7 @@ FORMATS = {
     "complex64": Format(24, -126, 127, 4),
     "complex128": Format(53, -1022, 1023, 8),
 }
-"""By dtype, its format. A complex dtype has the format of its real and imaginary parts."""
+"""The format of each dtype. A complex dtype has the format of its real and imaginary parts."""
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:

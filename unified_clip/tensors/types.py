@@ -21,10 +21,10 @@ STORAGE = {
     "float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int64": "i8",
     "complex64": "f4", "complex128": "f8",
 }  # fmt: skip
-"""By name of a dtype, the NumPy dtype that stores it."""
+"""The NumPy dtype that stores each dtype."""
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
-"""By name of a complex dtype, the dtype of its real and imaginary parts."""
+"""The dtype of the real and imaginary parts of each complex dtype."""
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]

@@ -89,7 +89,7 @@ class Verification:
     """Whether each step of the new training step began with the weights of the old one."""
 
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
-    """(run, function, number of calls) for calls on tensors that are not gradients. These calls are not compared."""
+    """The calls on tensors that are not gradients, as (run, function, number of calls). They are not compared."""
 
     @property
     def without_clip(self) -> list[int]:
@@ -163,8 +163,8 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
 def reject_changing_outputs(run: ScriptRun) -> None:
     """Check the outputs of one training step.
 
-    VerifyError: a later output has other parameters or other shapes than the first one; or a gradient has no parameter
-    of its name and shape.
+    VerifyError: a later output has other parameters or shapes than the first output, or a gradient has no parameter of
+    the same name and shape.
     """
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
@@ -198,7 +198,7 @@ def reject_unpaired(
 
     VerifyError: a parameter has no counterpart of the same shape in the other training step; or neither training step
     yields a tensor of --weights.
-    axes: By old name, the order of axes in which the new parameter has the old one's shape; None if there is no such
+    axes: The order of axes in which the new parameter has the old shape, by old name; None if there is no such
     order.
     """
     for name, other_name in names.items():
@@ -318,8 +318,10 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Return the cause "rounding that has grown" if earlier steps differ a little (at most `max_ulp`), and the first
-    real difference is at most GROWTH times larger; else None.
+    """Return the cause "rounding that has grown", else None.
+
+    It applies if earlier steps differ by `max_ulp` at most, and the first larger difference is at most GROWTH times
+    theirs.
     """
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:

@@ -18,10 +18,10 @@ class Layout(NamedTuple):
     """How the parameters of the old training step correspond to those of the new one."""
 
     names: Names
-    """By old name, the new name."""
+    """The new name of each parameter, by its old name."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """By old name, the order of axes in which the new tensor matches the old one; None if its shape does not fit."""
+    """The order of axes in which a new tensor matches the old tensor, by old name; None if the shape does not fit."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         """Return the old tensors under their new names, with the axes of the new ones."""

@@ -31,7 +31,7 @@ class NameMatch(NamedTuple):
     """The names of the gradients of one clip call, as the training step yields them."""
 
     names: Mapping[str, str]
-    """By name in the recording, the name that the training step yields."""
+    """The name that the training step yields for each gradient, by its name in the recording."""
 
     yields_unclipped: bool
     """Whether the training step yields the gradients of this call before the clip."""
@@ -168,7 +168,9 @@ def _coefficients(line: RecordedCall) -> list[float]:
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Return a tensor times a coefficient, rounded as unified_clip does: in float32, and for float64 in float64."""
+    """Return a tensor times a coefficient. As in unified_clip, float64 tensors are multiplied in float64, all others in
+    float32.
+    """
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

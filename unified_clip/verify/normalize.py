@@ -32,19 +32,19 @@ class NormalizedRecording:
     path: Path
     lines: list[RecordedCall] = field(default_factory=list)
     before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """By step and name, the gradients before the clip calls, if the recording has them."""
+    """The gradients before the clip calls, by step and name, if the recording has them."""
 
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """By step and name, the gradients after the clip calls, if the recording has them or they can be computed."""
+    """The gradients after the clip calls, by step and name, if the recording has them or they can be computed."""
 
     unclipped: set[int] = field(default_factory=set)
     """The steps after which the training step yields unclipped gradients."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
-    """By function, the number of calls on tensors that are not gradients. These calls are left out."""
+    """The number of calls on tensors that are not gradients, by function. These calls are left out."""
 
     order: dict[int, list[frozenset[str]]] = field(default_factory=dict)
-    """By step, the parameters of each of its calls in order, under the names that both runs share."""
+    """The parameters of each call in order, by step, under the names that both runs share."""
 
 
 def normalize(
@@ -59,7 +59,7 @@ def normalize(
 
     Gradients get the names that the training step yields, calls are merged and sorted, and every call has a step.
 
-    common_names: By name in this run, the name that both runs share. Lists are sorted by this name.
+    common_names: The name that both runs share, by name in this run. Lists are sorted by this name.
     reference: The other run's recording. The calls of this run are sorted like the calls of the other run.
     """
     recording = runs.read(run.directory / RECORDING)

@@ -20,7 +20,7 @@ MAX_ROWS = 12
 """A table with up to this many rows is printed whole."""
 
 FIRST_ROWS = 3
-"""Of a longer table, this many rows are printed from the first row on, and from the first difference on."""
+"""A longer table is shortened: this many rows are printed at its beginning, and from the first difference on."""
 
 WIDTH = 200
 """The number of characters in a line if the output is not a terminal."""
@@ -34,7 +34,7 @@ VERDICTS = {
     "tensors": "tensors differ",
     "update": "update differs",
 }
-"""By the stage that differs first, the verdict to print."""
+"""The verdict to print, by the stage that differs first."""
 
 CLIPS = ("calls", "compared", "torn", "partings", "agreements")
 """The keys of the comparison of clips in the JSON data."""

@@ -17,11 +17,11 @@ from .normalize import NormalizedRecording
 from .run import ScriptRun
 
 TOLERANCE = 1e-3
-"""Two updates count as multiples of each other, or as sums, if they differ by at most this much, relatively."""
+"""The largest relative difference up to which an update counts as a multiple of another update, or as a sum."""
 
 STORAGE_ULPS = 4
-"""Updates may differ by this many ULP of their parameter: both sides round it when they store it, and some steps round
-twice.
+"""Updates may differ by this many ULP of their parameter, because both sides round the parameter when they store it.
+Some steps round twice.
 """
 
 GREATEST = 2.0**127

@@ -1,4 +1,4 @@
-"""A parsed file, or several that a trainer merges: values by paths of keys, and errors that name file and line."""
+"""A parsed file, or the files that a trainer merges. It has values by paths of keys, and the line of each key."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ class OwnFormat(Format):
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """Return the data that `write` returned as text in the format's own kind of file."""
+        """Return text in the format's own kind of file, from the data that `write` returned."""
 
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"

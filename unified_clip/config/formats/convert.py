@@ -27,12 +27,12 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""By format, keys that together show it in a file that no format recognises. Files of other trainers may have them."""
+"""Keys that together show the format of a file that no format recognises. Files of other trainers may have them."""
 
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
-"""(a format that recognises the file, the parsed file). The format is None for unified_clip's own."""
+"""A possible reading of a file: (format, parsed file). The format is None for unified_clip's own."""
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _names(candidates: list[Candidate]) -> list[str]:
 def recognising(path: Path) -> list[Candidate]:
     """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format.
 
-    Documents are merged with their base files. A format that another one of them extends is left out.
+    Documents are merged with their base files. If one of the formats extends another, the other one is left out.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 

@@ -142,7 +142,7 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a key is named like a clip key of this trainer, or like one of another trainer that is not off."""
+    """Return whether a key is named like a clip key of this trainer, or of any trainer if its value is not off."""
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
         return True

@@ -126,7 +126,7 @@ def compare_with_exact(
 
 
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
-    """Return the largest distance from the exact result at each stage of the call, as `Verdict.stages` has it.
+    """Return the largest distance from the exact result at each stage of the call: see `Verdict.stages`.
 
     Both results must have the same shapes and dtypes.
     """

@@ -37,7 +37,7 @@ class NativeDeviation:
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
-    """A key of `KINDS`; '' if only roundings differ, or nothing."""
+    """A key of `KINDS`; '' if nothing differs, or only by rounding."""
 
     size: float = 0.0
     """The larger of `norm` and `gradients`, for the kinds "value" and "touched"."""

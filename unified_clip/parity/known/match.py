@@ -25,7 +25,7 @@ def match_deviations(
     return each entry of the list for these versions, with the cases that it covers.
 
     known: The list. None: the suite has no list, and no deviation is a problem.
-    versions: By framework, the versions of its packages, as its worker reported them.
+    versions: The versions of each framework's packages, as its worker reported them.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     sizes_by_entry: list[tuple[KnownDifference, dict[str, float]]] = [

@@ -14,7 +14,7 @@ from . import baseline
 NOTHING = "-"
 
 MOST = 1_000_000
-"""The largest size of the Markdown, in bytes. GitHub rejects a job summary above 1024 KiB. The job may add to it."""
+"""The largest size of the Markdown, in bytes. GitHub rejects a job summary above 1024 KiB, and a job may add text."""
 
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. Otherwise the verdict, and the largest distance in "

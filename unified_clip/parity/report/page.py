@@ -99,7 +99,7 @@ class View:
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], str]:
-        """By (framework, case), the reason of the known difference that covers the result."""
+        """The reason of the known difference that covers a result, by (framework, case)."""
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def result(self, problem: Problem) -> Result | None:

@@ -19,7 +19,7 @@ NAMES = {
     ("norm", "tensorflow"): ("clip_by_norm", "clip_norm"),
     ("norm", "paddle"): ("GradientClipByNorm", "clip_norm"),
 }
-"""By a configuration's rule and family, the public function and its argument for the threshold."""
+"""The public function and its argument for the threshold, by a configuration's rule and family."""
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:

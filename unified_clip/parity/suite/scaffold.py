@@ -20,7 +20,7 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""By framework: the package whose presence shows that the framework is installed."""
+"""The package whose presence shows that a framework is installed, by framework."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
 """The functions in the written suite: three functions with the rules of PyTorch, TensorFlow and Paddle, and a function

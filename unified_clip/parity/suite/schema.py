@@ -192,7 +192,7 @@ class Framework(Table):
 
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}
-    """By mode, the kinds of cases that this mode does not run."""
+    """The kinds of cases that a mode does not run, by mode."""
 
     flushes: bool = False
     """Whether the framework's own arithmetic replaces subnormal numbers by 0."""

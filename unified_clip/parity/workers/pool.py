@@ -61,7 +61,7 @@ class WorkerResults:
     """The results of one framework's worker, over all its starts."""
 
     results: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """By (mode, case name), the return value of `on_result`."""
+    """The return value of `on_result` for each result, by (mode, case name)."""
 
     versions: dict[str, str] = field(default_factory=dict)
     """The versions of the framework's packages."""

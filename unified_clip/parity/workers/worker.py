@@ -159,7 +159,7 @@ Item = Mapping[str, Any]
 """A work item in job.json, with the keys `number`, `mode` and `case` (its name)."""
 
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
-"""(the case as job.json describes it, its gradients)"""
+"""A case to run: (the case as job.json describes it, its gradients)."""
 
 Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 """A result as (fields for `N.json`, its lists of tensors by name, for `N.tensors`)."""

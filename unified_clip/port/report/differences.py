@@ -15,7 +15,7 @@ from .. import catalog
 from .model import KnownDifferenceSummary
 
 FRAMEWORKS = {"tf": "tensorflow", "optax": "jax"}
-"""By package, the framework. Packages that have the framework's name are left out."""
+"""The framework of each package, unless both have the same name."""
 
 COMPUTED_BY = (
     (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
@@ -27,8 +27,8 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""(pattern of full names, measured function that computes the same as these). `catalog.toml` has aliases of
-the names."""
+"""Patterns of full names, each with the measured function that computes the same as these functions. `catalog.toml` has
+aliases of the names."""
 
 
 def measured_as(name: str) -> str:

@@ -133,7 +133,7 @@ class ReportedClip(ReportModel):
     """The full name of the function, which follows from the imports of the file."""
 
     text: str
-    """The first line of its source."""
+    """The first line of the clip's source."""
 
     verdict: Verdict
     becomes: str

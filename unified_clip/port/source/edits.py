@@ -34,7 +34,7 @@ class LineEdit:
     """The edits of a statement that is alone on its line: the lines to write before it, in its place, and after it."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """By removed argument, the name to which a line before the statement assigns the argument's value."""
+    """The name to which a line before the statement assigns the value of a removed argument, by argument."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None
@@ -51,7 +51,7 @@ class Edits(cst.CSTTransformer):
         self._keywords: dict[cst.Arg, str] = {}
         self._removed: set[cst.Arg] = set()
         self._updated: dict[cst.CSTNode, Any] = {}
-        """By removed argument, its value with all edits inside it."""
+        """The value of each removed argument, with all edits inside the value."""
 
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()

@@ -103,7 +103,7 @@ class Gradients:
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """By name of a function in the file, the expressions that it returns or yields."""
+        """The expressions that each function of the file returns or yields, by name of the function."""
         values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):

@@ -20,13 +20,14 @@ class Renames:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """By import statement: each name to remove from it, and the import that replaces it ('' if none does)."""
+        """For each import statement, the names to remove from it, each with the import that replaces the name ('' if
+        none does)."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
-        """By import statement: the module to import from instead."""
+        """The module to import from instead, by import statement."""
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """(import statement, module to import right after it). Skipped if the top of the file imports the module."""
+        """Imports to add, unless the top of the file has them: (import statement, module to import right after it)."""
 
         self._at_top: set[str] = set()
 
@@ -112,7 +113,7 @@ class Renames:
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import statement.
 
-        changed: By removed name, the import that replaces it; '' if none does.
+        changed: The import that replaces each removed name; '' if none does.
         """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))

@@ -85,7 +85,7 @@ class PaddleOptimizers:
         self._static = is_static(module)
         self._by_binding: dict[object, Optimizer] = {}
         self.optimizers: dict[cst.Arg, Optimizer] = {}
-        """By argument grad_clip=, the optimizer that takes it."""
+        """The optimizer that takes each argument grad_clip=."""
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
@@ -99,8 +99,8 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources that can be rewritten. That holds if no clip in the source has a reason in `why_not`, and
-        all other sources of its optimizers can be rewritten, too.
+        """Return the sources that can be rewritten. A source cannot if one of its clips is in `why_not`, or if another
+        source of the same optimizer cannot be rewritten.
         """
         kept = {argument for source in sources for argument in source.uses}
         complete = []

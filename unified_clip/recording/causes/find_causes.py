@@ -43,7 +43,7 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""By stage, the number whose ULP measures a rounding error, in words."""
+"""The number whose ULP measures a rounding error at each stage, in words."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:

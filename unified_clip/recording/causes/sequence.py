@@ -131,8 +131,8 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 
 
 def per_tensor(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips by a total norm, and the other by norms of tensors or groups with that total
-    norm.
+    """Return a cause if one run clips by the total norm, and the other by the norms of tensors or groups of the same
+    gradients.
     """
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
@@ -165,8 +165,8 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return the norms of the next calls, up to the call at which their total norm is `total`, and the number of these
-    calls.
+    """Return (the norms of the next calls, the number of these calls). Stop at the call after which the total norm of
+    all calls is `total`.
     """
     norms: list[float] = []
     combined = 0.0

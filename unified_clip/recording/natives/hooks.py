@@ -19,7 +19,8 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""By imported module, (the module of this folder, its function that adds the hooks)."""
+"""For each module that a program may import: (the module of this folder that adds its hooks, the function that does
+so)."""
 
 Home = tuple[Any, str]
 """A module or class, and the name of a function in it."""

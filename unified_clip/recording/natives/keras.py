@@ -72,7 +72,7 @@ SETTINGS = {
     "rho": "alpha",
     "epsilon": "eps",
 }
-"""By attribute of Keras' optimizers, the name of the setting in a recording."""
+"""The name of each setting in a recording, by the attribute of Keras' optimizers."""
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:

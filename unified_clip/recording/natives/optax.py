@@ -30,7 +30,7 @@ SETTINGS = {
     "decay": "alpha",
     "eps": "eps",
 }
-"""By argument of optax, the name of the setting in a recording."""
+"""The name of each setting in a recording, by the argument of optax."""
 
 
 def install() -> None:

@@ -114,7 +114,7 @@ def record_step(
     """Record a step of an optimizer.
 
     optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
-    settings: By PyTorch's name, such as `lr`. SETTINGS in `optimizer_names` has the names.
+    settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
     passes: The known fields about the backward passes before the step.
     is_users: The class is the user's own, so that its module may be any.
 

@@ -26,7 +26,7 @@ Describe = Callable[[Sequence[Any]], NativeCall]
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""By `id`, the tensors that are gradients: results of a tape or of `tf.gradients`, and eager tensors that are computed
+"""The tensors that are gradients, by `id`: results of a tape or of `tf.gradients`, and eager tensors that are computed
 from such results."""
 
 SOURCE = "_unified_clip_source"

@@ -51,8 +51,8 @@ class Parting(ReportModel):
     """The distance of two numbers; null if the stage is not a number."""
 
     ulps_at_its_size: Real | None
-    """The difference in ULP of a larger number, because rounding that number may have caused it. null if the stage is
-    not a number.
+    """The difference in ULP of a larger number. Rounding that number may have caused the difference. null if the stage
+    is not a number.
     """
 
     findings: list[Finding]

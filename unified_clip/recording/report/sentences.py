@@ -26,8 +26,8 @@ RULED_OUT = {
     "repeated parameter": "a repeated parameter",
     "shifted step": "a shifted step",
 }
-"""By kind of cause, its name in the sentence "Ruled out: ...". Every comparison tests these causes. In addition, each
-tests "a whole factor on all gradients".
+"""The name of each cause in the sentence "Ruled out: ...", by kind. Every comparison tests these causes, and also
+"a whole factor on all gradients".
 """
 
 RULED_OUT_BY_NORMS = {
@@ -53,7 +53,7 @@ COUNTS = {
     "norms": "norms",
     "backward passes": "backward passes before it",
 }
-"""By stage of a divergence between two counts, what is counted."""
+"""What is counted, for each stage whose divergences are between two counts."""
 
 STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
 
@@ -61,7 +61,7 @@ UNEXPLAINED = "Unexplained: no known cause fits these numbers."
 
 
 Numbered = tuple[int, float]
-"""(step, number)."""
+"""A number and its step: (step, number)."""
 
 
 class Explanation(NamedTuple):

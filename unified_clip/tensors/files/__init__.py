@@ -31,7 +31,7 @@ READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".pdparams": paddle_pickle.items,
     ".pdopt": paddle_pickle.items,
 }
-"""By suffix, the function that reads a file in this process."""
+"""The function that reads a file in this process, by suffix."""
 
 CONVERTED = {
     ".pt": "torch",
@@ -41,10 +41,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""By suffix, the kind of a file that `convert_worker` converts in another process."""
+"""The kind of a file that `convert_worker` converts in another process, by suffix."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""By kind of file, the framework whose interpreter converts it."""
+"""The framework whose interpreter converts a file, by kind of file."""
 
 NEEDED = {
     "torch": "PyTorch is needed to read it",
@@ -52,7 +52,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read it",
     "function": "It imports a package that is not installed",
 }
-"""By kind of file, the beginning of the error if a package is missing in the interpreter."""
+"""The beginning of the error if a package is missing in the interpreter, by kind of file."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 

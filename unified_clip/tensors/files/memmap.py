@@ -24,8 +24,8 @@ Entry = Any
 """Where a gradient is in a file, as JSON data. None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The names of files in a scratch directory: all tensors, one after the other; the `Entry` of each tensor; the reason
-if there are no tensors."""
+"""The names of files in a scratch directory. They contain all tensors, one after the other; the `Entry` of each
+tensor; and the reason if there are no tensors."""
 
 ALIGNMENT = 64
 """Each tensor in the file `TENSORS` begins at a multiple of this many bytes."""

@@ -41,11 +41,11 @@ NOT_WRITTEN = (
 has."""
 
 SLICED = "UnpackBigParamInfor@@"
-"""The key of a dict in which tensors of more than a GiB are cut into slices, as pickle protocols before 4 require."""
+"""The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for more than a GiB."""
 
 
 class Dtype:
-    """Replaces np.dtype. The code of NumPy's uint16 means bfloat16 here: Paddle has no uint16."""
+    """Replaces np.dtype while a pickle is read. Paddle has no uint16, so that NumPy's code for it means bfloat16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -57,7 +57,7 @@ class Dtype:
 
 
 class Array:
-    """Replaces np.ndarray."""
+    """Replaces np.ndarray while a pickle is read."""
 
     def __init__(self, *empty: Any) -> None:
         """Make an empty array. `__setstate__` fills it."""
@@ -101,9 +101,8 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""By (module, name) of a function in the pickle, the function to call instead. Modules have the names of Python 3 and
-NumPy 2.
-"""
+"""The function to call instead of a function in the pickle, by (module, name). Modules have the names of Python 3 and
+NumPy 2."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 

@@ -28,7 +28,7 @@ DTYPES = {
     "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""By code of a dtype in the format, the name of the dtype. A code that is missing here is used as the name."""
+"""The name of each dtype, by its code in the format. A code that is missing here is used as the name."""
 
 
 class Entry(NamedTuple):

@@ -49,7 +49,7 @@ class _Node:
 
     document: Document
     root: Path
-    """The folder with the groups."""
+    """The folder that contains the folders of the groups."""
 
     group: str
     """The file's folder below the root."""
@@ -62,14 +62,14 @@ class _Node:
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """By override key, such as trainer or db@source: the entry that replaces the choice."""
+    """The entries that replace a choice, by override key, such as trainer or db@source."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
-    """By override key: the file with that entry."""
+    """The files with these entries, by override key."""
 
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """By group: the chosen file. `${group}` in a defaults list names it."""
+    """The chosen file of each group. `${group}` in a defaults list names this file."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()

@@ -27,7 +27,7 @@ class Default:
     """The names of the files. null in the list gives ()."""
 
     package: str | None
-    """The package after @. None: the group's."""
+    """The package after @ in the entry. None: the package of the group."""
 
     is_absolute: bool
     is_override: bool = False

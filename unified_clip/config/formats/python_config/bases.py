@@ -27,7 +27,7 @@ class Import(NamedTuple):
     """The path of the file, relative to the importing file. For an installed package: the name of the module."""
 
     names: dict[str, str] | None
-    """By its new name, each imported name. None: all."""
+    """The imported names, by their new names. None: all names of the file."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Docum
 
 
 class _Reader:
-    """Reads statements in order."""
+    """Reads the statements of a configuration in order, and collects the values of its names."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names

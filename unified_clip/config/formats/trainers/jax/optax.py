@@ -107,7 +107,7 @@ class _PlaceCheck:
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
         """Return notes about the place of a clip. ConfigError: the clip may not be the first transformation.
 
-        alone: The clip is not an argument of optax.chain at this place, so other code decides about its place.
+        alone: The clip is not an argument of optax.chain. The code that uses the clip decides about its place.
         """
         if node in self.visited:
             return []

@@ -25,7 +25,7 @@ ARGUMENTS = {
     "GradientClipByValue": ("max", "min"),
     "GradClipByValue": ("max_value", "min_value"),
 }
-"""By class, its arguments. Paddle 2 and 3 have ClipGradBy*; Paddle 1 has GradientClipBy*, and for dygraph
+"""The arguments of each class. Paddle 2 and 3 have ClipGradBy*; Paddle 1 has GradientClipBy*, and for dygraph
 GradClipBy*."""
 
 REJECTED = {

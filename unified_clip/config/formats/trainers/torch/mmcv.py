@@ -17,7 +17,7 @@ SCHEDULE = ("lr_config", "checkpoint_config", "runner", "total_epochs")
 """Names of mmcv 1 that a file needs to be in this format."""
 
 REPLACED = ("optim_wrapper", "param_scheduler", "train_dataloader", "default_hooks")
-"""Names of mmengine, which replaced them."""
+"""Names of mmengine that replaced the names of mmcv 1."""
 
 
 class MMCV1(OwnFormat):
