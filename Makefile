@@ -99,10 +99,14 @@ interpreted-torch: $(VENV)/package
 		--deselect tests/contract/test_config.py::test_calls_of_several_threads_are_all_counted \
 		tests/contract tests/frameworks/test_torch_gpu_kernels.py --framework torch
 
-# On a machine with a CUDA device, in an environment with a CUDA build of PyTorch: with the kernels, and without.
+# On a machine with a CUDA device, in an environment with a CUDA build of PyTorch: tests with the kernels and without, memory
+# errors where NVIDIA's checker is installed, then times.
 gpu:
 	TRITON_INTERPRET=0 UNIFIED_CLIP_TRITON=1 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
 	UNIFIED_CLIP_TRITON=0 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
+	if command -v compute-sanitizer; then UNIFIED_CLIP_TRITON=1 compute-sanitizer --error-exitcode 1 \
+		python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch -k "cpus or graph"; fi
+	python -m unified_clip bench --device cuda --out build/bench-cuda
 
 # With x64, what depends on dtypes.
 NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms refusals sparse values whole

@@ -104,7 +104,7 @@ def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(lists, "GROWTH", {"tensors": {1001: [(1,)] * 1001}})
     in_use = FRAMEWORKS[kit.name]._replace(use_threads=lambda threads: None)  # TensorFlow cannot change it any more
     monkeypatch.setitem(FRAMEWORKS, kit.name, in_use)  # type: ignore[arg-type]
-    job = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": True}
+    job = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": True, "device": "cpu"}
     first, one, growth = worker.results(kit.name, job)
     assert set(first["versions"]) == set(FRAMEWORKS[kit.name].packages)
     measured = [each["native"] for each in one["results"] if each["native_ms"]]

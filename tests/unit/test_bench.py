@@ -26,7 +26,14 @@ from unified_clip.bench.pairs import FRAMEWORKS
 pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
-JOB = {"lists": ["10x10"], "dtypes": ["float32", "bfloat16"], "threads": 2, "seconds": 0.0, "growth": False}
+JOB = {
+    "lists": ["10x10"],
+    "dtypes": ["float32", "bfloat16"],
+    "threads": 2,
+    "seconds": 0.0,
+    "growth": False,
+    "device": "cpu",
+}
 
 
 # -- the lists
@@ -226,6 +233,11 @@ def test_the_command_measures_writes_and_shows(tmp_path: Path, capfd: pytest.Cap
         (["--dtypes", ""], "--dtypes has ''"),
         (["--threads", "0"], "--threads is 0"),
         (["--seconds", "nan"], "--seconds is nan"),
+        (["--device", "tpu"], "--device is 'tpu'. Choose from cpu, cuda."),
+        (
+            ["--device", "cuda", "--frameworks", "torch,numpy"],
+            "--device cuda measures torch only. Pass --frameworks torch",
+        ),
     ],
 )
 def test_the_command_refuses_what_there_is_not(

@@ -43,7 +43,21 @@ class Pair(NamedTuple):
     in_place: bool = False
 
 
-def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dict[str, Any]:
+def on_host(call: Call, inputs: Any, clock: Clock) -> float:
+    """Return the milliseconds until a call returns."""
+    start = clock()
+    result = call(inputs)
+    spent = 1000 * (clock() - start)
+    del result  # the time to free the result does not count
+    return spent
+
+
+def compare(
+    pair: Pair,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+    milliseconds: Callable[[Call, Any, Clock], float] = on_host,
+) -> dict[str, Any]:
     """Call both functions in turns, and measure the times.
 
     Return the quartiles of the milliseconds of each, and of their ratio. They are None if the framework has no
@@ -59,7 +73,7 @@ def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dic
     while repeat < LEAST or (repeat < MOST and clock() - begin < seconds):
         # change the order: the second call finds other data in the caches
         for name in sorted(calls, reverse=repeat % 2 == 0):
-            times[name].append(_milliseconds(calls[name], pair.prepare(), clock))
+            times[name].append(milliseconds(calls[name], pair.prepare(), clock))
         repeat += 1
     unified, native = times["unified"], times.get("native")
     return {
@@ -69,14 +83,6 @@ def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dic
         "native_ms": native and quartiles(native),
         "ratio": native and quartiles([n / u for n, u in zip(native, unified, strict=True)]),
     }
-
-
-def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
-    start = clock()
-    result = call(inputs)
-    spent = 1000 * (clock() - start)
-    del result  # the time to free the result does not count
-    return spent
 
 
 def quartiles(values: list[float]) -> list[float]:

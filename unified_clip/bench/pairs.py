@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .lists import DTYPES, Array
-from .measure import Call, Pair
+from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
 """A list with more tensors is not compiled by XLA, which takes many minutes for ten thousand tensors."""
@@ -77,6 +77,27 @@ def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
     return Pairs(clips, Pair("plain NumPy", lambda: arrays, uc.get_total_norm, norm), lambda: grads)
 
 
+def torch_gradients(arrays: Sequence[Array], device: str = "cpu") -> tuple[list[Any], list[Any], Callable[[], Any]]:
+    """Return tensors of these values, parameters with such gradients, and a function that restores and returns them."""
+    import torch
+
+    def tensor(array: Any) -> Any:
+        is_float32 = array.dtype == np.float32
+        values = torch.from_numpy(array if is_float32 else array.view(np.uint16))
+        return (values if is_float32 else values.view(torch.bfloat16)).to(device)
+
+    masters = [tensor(array) for array in arrays]
+    parameters = [torch.nn.Parameter(torch.empty_like(master)) for master in masters]
+    for parameter, master in zip(parameters, masters, strict=True):
+        parameter.grad = master.clone()
+
+    def restore() -> Any:
+        torch._foreach_copy_([parameter.grad for parameter in parameters], masters)
+        return parameters
+
+    return masters, parameters, restore
+
+
 def torch_pairs(arrays: Sequence[Array]) -> Pairs:
     import torch
 
@@ -84,19 +105,8 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
     from .._backends.torch.backend import BACKEND
 
-    def tensor(array: Any) -> Any:
-        is_float32 = array.dtype == np.float32
-        return torch.from_numpy(array) if is_float32 else torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-
-    masters = [tensor(array) for array in arrays]
-    parameters = [torch.nn.Parameter(torch.empty_like(master)) for master in masters]
-    for parameter, master in zip(parameters, masters, strict=True):
-        parameter.grad = master.clone()
+    masters, parameters, restore = torch_gradients(arrays)
     functions = (uc.clip_grad_norm_, torch.nn.utils.clip_grad_norm_)
-
-    def restore() -> Any:
-        torch._foreach_copy_([parameter.grad for parameter in parameters], masters)
-        return parameters
 
     def clips(threshold: float) -> list[Pair]:
         return [clip_pair("torch.nn.utils.clip_grad_norm_", restore, threshold, *functions, in_place=True)]
@@ -284,6 +294,12 @@ class Framework(NamedTuple):
     dtypes: Sequence[str] = DTYPES
     use_threads: Callable[[int], None] = lambda threads: None
     """Set the number of threads. Only for frameworks that do not read the environment variables in `THREADS`."""
+
+    milliseconds: Callable[[Call, Any, Clock], float] = on_host
+    """Measure the time of a call."""
+
+    describe_device: Callable[[], dict[str, Any]] | None = None
+    """Return the names of the device and its software for the report. None: the CPU."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

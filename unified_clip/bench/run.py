@@ -16,12 +16,20 @@ import unified_clip
 from .. import _workers
 from .._coded_error import CodedError
 from .._scratch import Scratch
+from . import cuda
 from .lists import DTYPES, GROWTH, LISTS
 from .pairs import FRAMEWORKS, THREADS
 
 
 class OptionsError(CodedError, code="UC203"):
     """The error for an option with an invalid value. The message has the option, and what to pass."""
+
+
+DEVICES: dict[str, dict[str, Any]] = {
+    "cpu": {},
+    "cuda": {"frameworks": ["torch"], "lists": list(cuda.LISTS), "growth": False},
+}
+"""The devices to measure, and the options that differ there if they are not passed."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +44,16 @@ class Options:
     seconds: float = 1.0
     """The time to measure each pair of functions. A slow pair takes longer: each has a smallest number of repeats."""
 
+    device: str = "cpu"
+
     def __post_init__(self) -> None:
         for what, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
             if unknown := [name for name in getattr(self, what) if name not in known]:
                 raise OptionsError(f"--{what} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
+        if self.device not in DEVICES:
+            raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
+        if self.device == "cuda" and set(self.frameworks) != {"torch"}:
+            raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or omit it.")
         if not any(map(self.steps, self.frameworks)):
             names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
             raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass other --dtypes.")

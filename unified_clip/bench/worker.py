@@ -18,7 +18,7 @@ from typing import Any
 import unified_clip
 
 from .. import _workers
-from . import lists, measure
+from . import cuda, lists, measure
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 LONG = 10**6
@@ -36,17 +36,19 @@ def main() -> None:
 
 def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the versions, then each measurement, as parts of bench.json."""
-    framework = FRAMEWORKS[name]
+    framework = cuda.FRAMEWORK if job["device"] == "cuda" else FRAMEWORKS[name]
     try:
         framework.use_threads(job["threads"])
         framework.pairs(lists.arrays([(1,)], "float32"))
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("unified_clip"):
+    except (ModuleNotFoundError, cuda.NoDeviceError) as error:
+        if (getattr(error, "name", None) or "").startswith("unified_clip"):
             raise
         yield {"missing": {name: str(error)}}
         return
     versions = {package: importlib.metadata.version(package) for package in framework.packages}
     yield {"versions": versions, "compiled_kernels": {name: unified_clip.native_available()}}
+    if framework.describe_device is not None:
+        yield {"machine": framework.describe_device()}
     for shapes in job["lists"]:
         for dtype in framework.dtypes:
             if dtype in job["dtypes"]:
@@ -65,17 +67,18 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
     gc.collect()  # free the previous list
     arrays = lists.arrays(shapes, dtype)
     norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
-    memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place]
+    on_host = framework.describe_device is None
+    memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place and on_host]
     ways = [("", pairs.clips)] + ([(", in a graph", pairs.in_graphs)] if len(arrays) <= MOST_COMPILED else [])
     compared = [
-        {"what": f"{what}{where}", **measure.compare(pair, seconds)}
+        {"what": f"{what}{where}", **measure.compare(pair, seconds, milliseconds=framework.milliseconds)}
         for where, clips in ways
         for what, threshold in (("clipped", norm / 2), ("not clipped", 2 * norm))
         for pair in clips(threshold)
     ]
-    compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds)})
+    compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds, milliseconds=framework.milliseconds)})
     limits = []
-    if lists.elements(shapes) > LONG:
+    if lists.elements(shapes) > LONG and on_host:
         limits = [measure.limits(pairs.memory(), pairs.clips(norm)[0].prepare, job["threads"], seconds)]
     return {"results": compared, "memory": memory, "limits": limits}
 
@@ -91,7 +94,8 @@ def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict
     """Measure the framework's most common function on one list, as a row of the table `growth`."""
     arrays = lists.arrays(shapes, "float32")
     pairs: Pairs = framework.pairs(arrays)
-    return {"growth": [measure.compare(pairs.clips(lists.rough_norm(arrays) / 2)[0], job["seconds"])]}
+    pair = pairs.clips(lists.rough_norm(arrays) / 2)[0]
+    return {"growth": [measure.compare(pair, job["seconds"], milliseconds=framework.milliseconds)]}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,114 @@
+"""`unified-clip bench --device cuda`, on a device that is not there: the functions, their times, and the report."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.kits import Kit
+
+from unified_clip import cli
+from unified_clip._backends.torch import gpu
+from unified_clip.bench import cuda, report, worker
+from unified_clip.bench.pairs import torch_gradients
+
+pytest.importorskip("matplotlib")
+NATIVE = "torch.nn.utils.clip_grad_norm_"
+JOB = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": False, "device": "cuda"}
+
+
+@pytest.fixture(autouse=True)
+def _once(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("what is measured chooses its path itself")
+
+
+class Event:
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1000 * (end.time - self.time)
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """A CUDA device in CPU memory. Return a list that grows with each replay of a graph."""
+    found: list[None] = []
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fakes: dict[str, Any] = {
+        "is_available": lambda: True,
+        "synchronize": lambda: None,
+        "get_device_name": lambda: "none",
+        "current_stream": lambda: stream,
+        "Stream": lambda: stream,
+        "stream": lambda _: nullcontext(),
+        "graph": lambda _: nullcontext(),
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: found.append(None)),
+        "Event": Event,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(cuda, "torch_gradients", lambda arrays, device: torch_gradients(arrays))
+    return found
+
+
+def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tmp_path: Path) -> None:
+    first, machine, one = worker.results("torch", JOB)
+    assert first["versions"] == {"torch": importlib.metadata.version("torch")}
+    assert machine["machine"]["device"] == "none"
+    variants = [f"{NATIVE}, Triton kernels", f"{NATIVE}, operations"]
+    rows = [(row["what"], row["native"]) for row in one["results"]]
+    assert rows == [
+        *(("clipped", name) for name in variants),
+        *(("not clipped", name) for name in variants),
+        *(("clipped, in a graph", f"{name}, CUDA graphs") for name in variants),
+        *(("not clipped, in a graph", f"{name}, CUDA graphs") for name in variants),
+        ("norm alone", "torch.nn.utils.get_total_norm"),
+    ]
+    assert (one["memory"], one["limits"]) == ([], [])
+    assert all(time > 0 for row in one["results"] for time in row["ours_ms"] + row["native_ms"])
+    assert replays
+    data = {"growth": [], "missing": {}, "failed": {}, **first, **machine, **one}
+    report.write(data, tmp_path)
+    assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["machine"] == machine["machine"]
+
+
+def test_a_call_has_the_setting_of_its_row(replays: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: list[bool] = []
+    monkeypatch.setattr("unified_clip.torch.clip_grad_norm_", lambda *_: settings.append(gpu.ENABLED))
+    before = gpu.ENABLED
+    for pair in cuda.pairs([]).clips(1.0):
+        pair.unified([])
+    assert settings == [True, False]
+    assert gpu.ENABLED is before
+
+
+def test_unified_clip_and_pytorch_clip_the_same(replays: list[None]) -> None:
+    values = torch.arange(1.0, 7.0).numpy()
+    for pair in cuda.pairs([values]).clips(2.0):
+        for call in (pair.unified, pair.native):
+            (parameter,) = pair.prepare()
+            assert parameter.grad.tolist() == values.tolist()
+            call([parameter])
+            assert float(parameter.grad.norm()) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_without_a_device_the_command_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    assert cli.main(["bench", "--device", "cuda", "--out", str(tmp_path)]) == 3
+    assert "torch: not measured: PyTorch finds no CUDA device. Use a machine that has one" in capfd.readouterr().out

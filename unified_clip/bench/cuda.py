@@ -1,0 +1,108 @@
+"""The functions to compare for PyTorch on a CUDA device, timed by CUDA events."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .lists import Array
+from .measure import Call, Clock, Pair
+from .pairs import Framework, Pairs, clip_to, torch_gradients
+
+LISTS = ("ResNet-50", "GPT-2", "Llama-7B-layer")
+NATIVE = "torch.nn.utils.clip_grad_norm_"
+
+
+class NoDeviceError(Exception):
+    """PyTorch finds no CUDA device."""
+
+
+def pairs(arrays: Sequence[Array]) -> Pairs:
+    """Return the pairs of unified_clip, with and without its Triton kernels, and PyTorch's foreach functions."""
+    import torch
+
+    import unified_clip.torch as uc
+
+    if not torch.cuda.is_available():
+        raise NoDeviceError("PyTorch finds no CUDA device. Use a machine that has one, and a CUDA build of PyTorch")
+    masters, _, restore = torch_gradients(arrays, "cuda")
+    has_triton = importlib.util.find_spec("triton") is not None
+    labels = {True: "Triton kernels", False: "operations"} if has_triton else {False: "operations"}
+
+    def native(parameters: Any, threshold: float) -> Any:
+        return torch.nn.utils.clip_grad_norm_(parameters, threshold, foreach=True)
+
+    def clips(threshold: float) -> list[Pair]:
+        return [
+            Pair(f"{NATIVE}, {label}", restore, _by(clip_to(threshold, uc.clip_grad_norm_), by_kernels),
+                 clip_to(threshold, native), in_place=True)
+            for by_kernels, label in labels.items()
+        ]  # fmt: skip
+
+    def in_graphs(threshold: float) -> list[Pair]:
+        captured_native = _captured(clip_to(threshold, native), restore)
+        return [
+            Pair(f"{NATIVE}, {label}, CUDA graphs", restore,
+                 _captured(_by(clip_to(threshold, uc.clip_grad_norm_), by_kernels), restore), captured_native,
+                 in_place=True)
+            for by_kernels, label in labels.items()
+        ]  # fmt: skip
+
+    norm = Pair(
+        "torch.nn.utils.get_total_norm",
+        lambda: masters,
+        _by(uc.get_total_norm, has_triton),
+        lambda tensors: torch.nn.utils.get_total_norm(tensors, foreach=True),
+    )
+    return Pairs(clips, norm, list, in_graphs)
+
+
+def _by(call: Call, kernels: bool) -> Call:
+    """Return a call with the Triton kernels, or without."""
+    from .._backends.torch import gpu
+
+    def with_setting(inputs: Any) -> Any:
+        before, gpu.ENABLED = gpu.ENABLED, kernels
+        try:
+            return call(inputs)
+        finally:
+            gpu.ENABLED = before
+
+    return with_setting
+
+
+def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
+    """Return the replay of a CUDA graph of a call. A first call, on another stream, compiles what it needs."""
+    import torch
+
+    inputs, side, graph = prepare(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call(inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        call(inputs)
+    return lambda _: graph.replay()
+
+
+def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
+    """Measure on the device: from when it has done all that came before, until it has done the call."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    call(inputs)
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _versions() -> dict[str, Any]:
+    import torch
+
+    return {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda or torch.version.hip}
+
+
+FRAMEWORK = Framework(pairs, ("torch",), milliseconds=_milliseconds, describe_device=_versions)
