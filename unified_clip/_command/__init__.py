@@ -1,4 +1,4 @@
-"""What the commands of `unified-clip` share: exit statuses, errors, and the directory that they write to."""
+"""Functions that the commands of `unified-clip` share: for errors, exit statuses and the directory to write to."""
 
 from __future__ import annotations
 

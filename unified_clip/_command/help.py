@@ -17,7 +17,7 @@ from .parser import subcommands, suggestion
 ERRORS, STATUSES = "errors", "exit-status"
 
 WIDEST = 100
-"""Characters of the longest line, on a terminal that has room for more."""
+"""The largest number of characters in a line, even on a wider terminal."""
 
 
 def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    """Yield the lines about a topic that is no command."""
+    """Yield the lines about a topic that is not a command."""
     width = min(shutil.get_terminal_size().columns, WIDEST)
     if topic == ERRORS:
         return codes.listing(width)

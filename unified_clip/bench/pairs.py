@@ -11,7 +11,7 @@ from .lists import DTYPES, Array
 from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
-"""A list with more tensors is not compiled by XLA, which takes many minutes for ten thousand tensors."""
+"""A list with more tensors is not compiled by XLA, which would take many minutes for ten thousand tensors."""
 
 MOST_COMPILED_BY_TORCH = 200
 """A list with more tensors is not compiled by `torch.compile`, which takes five to ten minutes for a thousand."""

@@ -52,7 +52,7 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return (smallest, largest) coefficient that turns every finite element of `before` into that of `after`.
+    """Return (smallest, largest) coefficient that turns every finite element of `before` into the one of `after`.
 
     A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
     (-inf, inf) if no element bounds it.

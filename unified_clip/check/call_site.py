@@ -95,7 +95,7 @@ def _check_condition(condition: ast.expr) -> None:
 
 
 def _part(source: Source, owner: ast.expr) -> str:
-    """Return a pattern for `encoder` in `model.encoder`; '' for a model that is no part of another one."""
+    """Return a pattern for `encoder` in `model.encoder`; '' for a model that is not part of another model."""
     parts: list[ast.expr] = [owner]
     while isinstance(parts[0], ast.Attribute | ast.Subscript):
         parts.insert(0, parts[0].value)
@@ -109,7 +109,7 @@ def _part(source: Source, owner: ast.expr) -> str:
 
 
 def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
-    """Return whether an expression is a model by its name, or since the file uses its parameters elsewhere."""
+    """Return whether an expression is a model: its name shows it, or the file uses its parameters elsewhere."""
     if node is owner or MODEL.fullmatch(_last(node)):
         return True
     text = ast.unparse(node)

@@ -19,7 +19,7 @@ class ClipUse:
     """What clips, in words: a function, an argument, or a trainer with its key."""
 
     config: ClipConfig | None = None
-    """The clip configuration that does the same. None if it is unknown."""
+    """The clip configuration that clips in the same way. None if the effect of the clip is unknown."""
 
     why_unknown: str = ""
     """Why it is unknown what the clip does; '' if it is known."""

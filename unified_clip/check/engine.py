@@ -22,11 +22,11 @@ from .trainer_files import PYTHON, SHELL
 
 SUFFIXES = (*KINDS, PYTHON, SHELL)
 MAX_BYTES = 1 << 20
-"""Larger files are data. They are only searched for names of clips."""
+"""Larger files count as data: they are only searched for names of clips."""
 
 
 class NothingFoundError(CodedError, code="UC108"):
-    """No file has a clip, so that nothing was compared."""
+    """The error if no file has a clip, so that nothing was compared."""
 
 
 def check(
@@ -148,7 +148,7 @@ def _leave_out_bases(found: Found) -> None:
 
 
 def _unreadable(path: Path) -> str:
-    """Return why a file is not read; '' if it is."""
+    """Return why a file is not read; '' if it is read."""
     try:
         size = path.stat().st_size
         with path.open("rb"):

@@ -72,7 +72,7 @@ def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
 
 
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
-    """Return whether an expression is an object of a class: by its usual name, or as the file creates it."""
+    """Return whether an expression is an object of a class: it has the usual name, or the file creates it so."""
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:
         return True

@@ -63,7 +63,7 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
 def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_replaced: bool) -> list[ClipUse | None]:
     """Return the frameworks' own clips in a file.
 
-    is_replaced: Whether the file clips by unified_clip, for which trainers' own clips are switched off.
+    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be switched off.
     """
     if not file.sites:
         return []

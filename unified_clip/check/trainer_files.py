@@ -101,7 +101,7 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a shell script: one of each trainer, and every option that no trainer here reads."""
+    """Return the clips of a shell script: one of each trainer, and every clip option that no known trainer reads."""
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
@@ -157,7 +157,7 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return an unknown clip for the first key of a file of no format that is named like a clip key."""
+    """Return an unknown clip for the first key that is named like a clip key, in a file of an unknown format."""
     suffix = path.suffix.lower()
     if suffix not in KINDS:
         why = f"It names a clip, but files that end in {suffix!r} are not read."

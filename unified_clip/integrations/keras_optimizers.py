@@ -115,7 +115,7 @@ class Attached(AbstractContextManager[Any, None]):
     def last(self) -> LastStep:
         """The outcome of the last step.
 
-        Reading it waits for the device. During `fit` on JAX, it is that of the last epoch.
+        Reading it waits for the device. During `fit` on JAX, it is the outcome of the last epoch.
         """
         return steps.last_step(int(np.asarray(self._steps)), int(np.asarray(self._step)), np.asarray(self._kept))
 
@@ -192,7 +192,7 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether this call only accumulates gradients. Then Keras on JAX discards its result."""
+        """Return whether this call only accumulates gradients, so that Keras on JAX discards its result."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False

@@ -21,7 +21,7 @@ from .torch_scaling import parameters_of
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
-    """Clip before every step of a Lightning `Trainer`. Gradients of each optimizer are clipped on their own.
+    """Clip before every step of a Lightning `Trainer`. The gradients of each optimizer are clipped separately.
 
     A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization it counts the steps
     of all optimizers. The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and

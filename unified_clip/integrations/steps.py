@@ -57,14 +57,14 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. The integration skips it, because only it can restore the optimizer."""
+    """Return a clipper that never skips a step. The integration skips steps, because it can restore the optimizer."""
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
     return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""A function of arrays, and of a flag for the local shard of each. It returns whether any flag is set on any rank."""
+"""A function of arrays, and of a flag for each local shard. It returns whether any flag is set on any rank."""
 
 
 def outcome_arrays(

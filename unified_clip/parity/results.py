@@ -308,7 +308,7 @@ class ParityReport(ReportModel):
     versions: dict[str, str]
     frameworks: list[str]
     titles: dict[str, str]
-    """By framework, the title of the column with its own functions, such as "PyTorch"."""
+    """The title of the column with each framework's own functions, such as "PyTorch"."""
 
     summary: Summary
     notes: list[str]

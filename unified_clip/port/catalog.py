@@ -58,8 +58,8 @@ ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip
 """Methods of training engines, such as `Accelerator.clip_grad_norm_`, that clip the engine's own parameters."""
 
 ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""A method of ENGINE_METHODS counts only in files that import one of these packages. These packages have a training
-engine that clips, or are used together with one."""
+"""Packages with a training engine that clips, or that are used with such an engine. A method of ENGINE_METHODS counts
+only in files that import one of these packages."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
@@ -119,7 +119,7 @@ NO_FUNCTION = ClipFunction("", "", "")
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """A training engine that tests for Paddle's own clip classes.
+    """A training engine that tests whether a clip is of Paddle's own classes.
 
     An entry of `catalog.toml`, which explains the fields.
     """

@@ -18,7 +18,7 @@ class Meaning:
     """What a clip does, as a clip configuration that does the same."""
 
     config: ClipConfig
-    """The configuration. Its threshold is 1 if the real one is only known at run time."""
+    """The configuration. Its threshold is 1 if the clip's threshold is only known at run time."""
 
     threshold: str = ""
     """The code of a threshold that is only known at run time ('low, high' for bounds); else ''."""

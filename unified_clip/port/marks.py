@@ -67,7 +67,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether source has this syntax tree: a comment inside a string would change it."""
+    """Return whether source has this syntax tree. If not, a comment was inserted into a string."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

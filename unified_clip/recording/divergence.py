@@ -40,8 +40,8 @@ class Divergence:
     """The distance between the two numbers, in ULP and relative. None if the stage is not a number."""
 
     ulps_at_its_size: float | None = None
-    """The difference in ULP of a larger number, because rounding that number may have caused it. For a gradient, the
-    number is the total norm; for a weight, its largest norm so far."""
+    """The difference in ULP of a larger number, because rounding that number may have caused the difference. The number
+    is the total norm for a gradient, and the largest norm so far for a weight."""
 
 
 @dataclass(frozen=True)

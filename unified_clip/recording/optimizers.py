@@ -106,7 +106,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 
 
 def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield differences of what ran since the previous step."""
+    """Yield the differences since the previous step: in cleared gradients, and in the number of backward passes."""
     if None not in (left.cleared, right.cleared) and left.cleared != right.cleared:
         run, other = (a, b) if not left.cleared else (b, a)
         sentence = (

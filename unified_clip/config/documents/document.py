@@ -43,7 +43,7 @@ class Document:
     """Keys that occur twice in this file. `data` has their last value."""
 
     layers: tuple[Layer, ...] = ()
-    """In a merged document, its files, with this one. Keys of a later file replace those of earlier ones."""
+    """In a merged document: the merged files, including this one. Keys of later files replace keys of earlier files."""
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ MOST_VALUES = 100_000
 
 
 def resolve(data: Any) -> Any:
-    """Return data with the values of interpolations. An `Unknown` stands for those that the data does not show."""
+    """Return data with the values of interpolations. Values that the data does not show become an `Unknown`."""
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
     return Unknown("the interpolations", ADVICE) if _count(result, {}) > MOST_VALUES else result

@@ -10,7 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """A table in a file replaces another value of its base file, which the trainer rejects."""
+    """The error for a table that replaces another value of the base file, if the trainer rejects that."""
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
         super().__init__(keys)
@@ -22,7 +22,7 @@ class MergeRules:
     """How a trainer merges two tables. A table is merged into a table; any other value replaces the old one."""
 
     delete_key: str = ""
-    """A key of a table. If its value is true, the table replaces the base file's, and is not merged into it."""
+    """A key of a table. If its value is true, the table replaces that of the base file, and is not merged into it."""
 
     keeps_missing: bool = False
     """Whether "???" does not replace the base file's value."""

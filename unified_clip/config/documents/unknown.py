@@ -22,7 +22,7 @@ class Unknown:
 
     advice: str
     reason: str = ""
-    """A sentence. '': the value is only known at run time."""
+    """Why the value is unknown, as a sentence. '': it is only known at run time."""
 
     @property
     def problem(self) -> str:

@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """A sentence about how many of the examples in `compared` differ."""
+        """A sentence with the number of examples in `compared` that differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)

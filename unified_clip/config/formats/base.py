@@ -64,7 +64,7 @@ class Imported:
 
 
 class OtherFamilyError(NotRepresentableError):
-    """The format supports all settings but the family or eps."""
+    """The error if the format supports all settings except the family or eps."""
 
     def __init__(self, message: str, family: FamilyName) -> None:
         super().__init__(message)

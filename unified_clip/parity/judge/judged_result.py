@@ -30,7 +30,7 @@ class JudgedResult:
     """What the report needs of one result: the verdict, digests, and the element that differs most."""
 
     verdict: Verdict | None = None
-    """The verdict on unified_clip. For a framework's function: only if the run failed, such as by a crash."""
+    """The verdict on unified_clip. A framework's function has one only if its run failed, such as by a crash."""
 
     deviation: NativeDeviation | None = None
     """How far a framework's function is from the exact result. None for unified_clip."""

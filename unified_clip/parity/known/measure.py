@@ -70,7 +70,7 @@ def _first_numbers(outcome: CallOutcome) -> str:
 
 
 def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
-    """Return the largest difference between an element and the exact one, divided by the largest exact element."""
+    """Return the largest difference between an element and the exact element, divided by the largest exact element."""
     difference = largest = 0.0
     for left, right in zip(exact, results, strict=True):
         if left is not None and right is not None:

@@ -17,8 +17,8 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
     "tensor": lambda items: items[0],
 }
-"""By the name of a container in a suite (`container = "dict"`), the function that puts gradients or parameters into
-such a container.
+"""The function that puts gradients or parameters into a container, by the name of the container in a suite, such as
+`container = "dict"`.
 """
 
 STRUCTURES = {

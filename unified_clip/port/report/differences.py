@@ -32,7 +32,7 @@ aliases of the names."""
 
 
 def measured_as(name: str) -> str:
-    """Return the measured function that computes the same as this one; '' if none was measured."""
+    """Return the measured function that computes the same as the function `name`; '' if none was measured."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)

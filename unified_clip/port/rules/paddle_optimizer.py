@@ -70,7 +70,7 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert a clip before each step of these optimizers. UnsureError: a step cannot be changed. Then no step was
+    """Insert a clip before each step of these optimizers. UnsureError: a step cannot be changed, so that no step is
     changed.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):

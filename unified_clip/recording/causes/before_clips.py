@@ -108,8 +108,8 @@ def _orders(pair: CallPair) -> dict[str, str]:
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return a cause that recorded weights show. If they agree and gradients differ, it is the loss or the data. If
-    gradients agree and the next weights differ, it is the optimizer.
+    """Return the cause that follows from recorded weights: the loss or the data if the weights agree and the gradients
+    differ; the optimizer if the gradients agree and the next weights differ.
     """
     if point.index >= len(point.pairs):
         return None

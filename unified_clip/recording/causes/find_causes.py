@@ -31,7 +31,7 @@ ROUNDED = NEAR * 2.0**-23
 """The relative error up to which a coefficient follows its formula if a framework's own function rounds it."""
 
 FACTORS = 2**24
-"""The greatest factor that a loss scale or a sum over batches puts on gradients."""
+"""The largest factor by which a loss scale or a sum over batches may multiply gradients."""
 
 RULES = {
     "global": "all gradients by their total norm",

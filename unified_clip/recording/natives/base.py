@@ -26,7 +26,7 @@ EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    """Which tensors of a call in a graph the open recordings need."""
+    """The tensors that the open recordings need of a call in a graph."""
 
     results: bool
     leaves: bool

@@ -60,7 +60,7 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that marks the tensors in its result as gradients.
 
-    position: That of the argument with the sources, for which the function returns gradients.
+    position: The position of the argument with the sources, for which the function returns gradients.
     """
     keyword = [*inspect.signature(function).parameters][position]
 

@@ -36,7 +36,7 @@ RULED_OUT_BY_NORMS = {
     "scaled gradients": "any factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""The same table for causes whose test needs norms of parameters."""
+"""As RULED_OUT, for causes whose test needs norms of parameters."""
 
 RULED_OUT_BY_STEPS = {
     "another learning rate": "another learning rate",
@@ -45,7 +45,7 @@ RULED_OUT_BY_STEPS = {
     "left-out clip": "a left-out clip",
     "clipping after the step": "clipping after the step",
 }
-"""The same table for causes whose test needs steps of optimizers."""
+"""As RULED_OUT, for causes whose test needs steps of optimizers."""
 
 COUNTS = {
     "calls": "clip calls",

@@ -16,7 +16,7 @@ Parse = Callable[[Path, str], Document]
 """Parses a file, by its path and its name in messages. ConfigError: the file is invalid."""
 
 MOST_FILES = 200
-"""A configuration that names more files than this, also repeatedly, is rejected."""
+"""A configuration is rejected if it names more files than this, counting repetitions."""
 
 
 class Inheritance(ABC):

@@ -33,7 +33,7 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of a file of the trainer itself that only sets its defaults. It may be missing."""
+    """The name of the trainer's own file of defaults. This file may be missing."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
@@ -57,7 +57,7 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the data of all base files together. `keys`: where the document names each."""
+        """Return the data of all base files together. `keys`: where the document names each file."""
         lower: Any = {}
         for index, base in enumerate(bases):
             lower = base if isinstance(base, UnreadFile) else self._merge(document, keys[index], lower, base.data)

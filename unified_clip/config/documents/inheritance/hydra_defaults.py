@@ -18,7 +18,7 @@ class Default:
     """An entry of a `defaults` list, such as `override /trainer@fit: gpu`."""
 
     index: int
-    """Its place in the list; -1 for a `_self_` that Hydra adds."""
+    """The index of the entry in the list; -1 for a `_self_` that Hydra adds."""
 
     group: str
     """The group, without a leading slash. For the path of a file: its folder, which may be ''."""
@@ -97,7 +97,7 @@ def _words(text: str) -> tuple[set[str], str | None, str]:
 def package_header(text: str) -> str | None:
     """Return the package in the comment `# @package NAME` before the keys of a file.
 
-    None: it has none, or the default one.
+    None: the file has no such comment, or it names the default package.
     """
     for line in text.splitlines():
         if match := HEADER.match(line):

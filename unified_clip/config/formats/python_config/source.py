@@ -71,7 +71,7 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Add entries to a dict that the target names. If it names no known dict, the statement is not understood."""
+        """Add entries to the dict that a target names. An unknown dict leaves the statement not understood."""
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path

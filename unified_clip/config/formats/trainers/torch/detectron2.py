@@ -91,7 +91,7 @@ class Detectron2(Format):
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
         """Return the value of a key. If the file does not set it, add a note and return the default.
 
-        ConfigError: the file does not set the key, but a `_BASE_` file that cannot be read may.
+        ConfigError: the file does not set the key, but a `_BASE_` file that cannot be read may set it.
         """
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
