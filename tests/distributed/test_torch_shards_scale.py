@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +20,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import sharded
-from unified_clip._distributed.ranks import Ranks
+from unified_clip._backends.torch import checked_lists, sharded
+from unified_clip._distributed.ranks import KeptByIdentity, Ranks
 from unified_clip.ownership import mesh_ownership
 
 RANKS = 8
@@ -27,7 +29,7 @@ RANKS = 8
 
 @pytest.fixture
 def collectives() -> Iterator[list[Any]]:
-    """The groups of all collectives of rank 0 of 8, which all send what it does."""
+    """The groups of all collectives of rank 1 of 8, which all send what it does."""
     groups = []
 
     def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any) -> None:
@@ -35,7 +37,7 @@ def collectives() -> Iterator[list[Any]]:
         if op == dist.ReduceOp.SUM:
             tensor.mul_(dist.get_world_size(group))
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
     with mock.patch.object(dist, "all_reduce", all_reduce):
         yield groups
     dist.destroy_process_group()
@@ -67,15 +69,20 @@ def plain() -> list[nn.Parameter]:
     return [parameter]
 
 
+def hsdp(mesh: DeviceMesh) -> list[nn.Parameter]:
+    return parameters(mesh, Replicate(), Shard(0))
+
+
 WORLD = "WORLD"
 
 LAYOUTS: dict[str, tuple[Callable[[], tuple[DeviceMesh | None, list[nn.Parameter]]], list[str]]] = {
     "DDP": (lambda: (None, plain()), []),
     "all Replicate": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Replicate())), []),
     "FSDP2": (lambda: (mesh := row(), parameters(mesh, Shard(0))), [WORLD]),
-    "HSDP": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Shard(0))), ["shard"]),
+    "HSDP": (lambda: (mesh := rows(), hsdp(mesh)), ["shard"]),
+    "HSDP on equal meshes": (lambda: (mesh := rows(), hsdp(mesh) + hsdp(rows())), ["shard"]),
     "two dimensions": (lambda: (mesh := rows(), parameters(mesh, Shard(0), Shard(1))), [WORLD]),
-    "HSDP beside plain copies": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Shard(0)) + plain()), [WORLD]),
+    "HSDP beside plain copies": (lambda: (mesh := rows(), hsdp(mesh) + plain()), [WORLD]),
     "six Partial": (lambda: (mesh := row(), parameters(mesh, Partial())), ["dp", WORLD]),
     "Partial and sharded": (lambda: (mesh := rows(), parameters(mesh, Partial(), Shard(0))), ["replicate", WORLD]),
 }
@@ -96,9 +103,9 @@ def test_the_shard_dimension_of_hsdp_may_be_passed(collectives: list[Any]) -> No
     expected = uc.get_total_norm([parameter.grad for parameter in given], process_group=dist.group.WORLD)
     norm = uc.clip_grad_norm_(given, 1.0, process_group=mesh["shard"])
     assert collectives == [dist.group.WORLD, mesh.get_group("shard")]
-    assert norm * 2**0.5 == pytest.approx(expected.item())  # each of the fake ranks is the first of the world
+    assert norm * 2**0.5 == pytest.approx(expected.item())  # of the world, too, every fake rank counts all it has
     with pytest.raises(
-        ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[0, 4\]"
+        ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[1, 5\]"
     ):
         uc.clip_grad_norm_(given, 1.0, process_group=mesh["replicate"])
 
@@ -142,6 +149,158 @@ def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: l
     for _ in range(3):
         begin = time.process_time()
         owner = mesh_ownership(mesh)
-        assert owner(SimpleNamespace(device_mesh=column))
+        assert owner(SimpleNamespace(device_mesh=column)) is False
         took.append(time.process_time() - begin)
     assert min(took) < 0.05
+
+
+# -- lists of parameters that an earlier call has checked
+
+Parameters = list[Any]
+
+
+def grow(given: Parameters) -> Parameters:
+    return [*given, *parameters(rows(), Replicate(), Shard(1), number=1)]
+
+
+def lay_out_anew(given: Parameters) -> Parameters:
+    """Another placement of one gradient, of which this rank is not the first."""
+    given[0].grad = parameters(given[0].device_mesh, Shard(0), Replicate(), number=1)[0].grad
+    return given
+
+
+def lose_placements(given: Parameters) -> Parameters:
+    given[0].grad = torch.ones(given[0].shape)
+    return given
+
+
+def lose_a_gradient(given: Parameters) -> Parameters:
+    given[1].grad = None
+    return given
+
+
+def use_main_grad(given: Parameters) -> Parameters:
+    given[2].main_grad = torch.ones(2)
+    return given
+
+
+def leave_one_out(given: Parameters) -> Parameters:
+    given[1].need_clip = False
+    return given
+
+
+def share_memory(given: Parameters) -> Parameters:
+    given[1].grad = given[0].grad
+    return given
+
+
+def replace_all(given: Parameters) -> Parameters:
+    """The same addresses, as far as Python reuses them."""
+    given.clear()
+    return parameters(rows(), Replicate(), Replicate())
+
+
+def change_nothing(given: Parameters) -> Parameters:
+    return list(given)
+
+
+def renew_gradients(given: Parameters) -> Parameters:
+    for parameter in given:
+        parameter.grad = None if parameter.grad is None else parameter.grad.clone()
+    return given
+
+
+def replace_all_but_one(given: Parameters) -> Parameters:
+    given[1:] = parameters(given[0].device_mesh, Replicate(), Shard(0), number=5)
+    given[2].grad = None
+    return given
+
+
+CHANGES: dict[Callable[[Parameters], Parameters], bool] = {
+    change_nothing: True,
+    renew_gradients: True,
+    grow: False,
+    lay_out_anew: False,
+    lose_placements: False,
+    lose_a_gradient: False,
+    use_main_grad: False,
+    leave_one_out: False,
+    share_memory: False,
+    replace_all: False,
+    replace_all_but_one: False,
+    lambda given: given[1:]: False,
+}
+"""What may change after a clip, and whether the list is still the one that was checked."""
+
+
+def outcome(given: Parameters, groups: list[Any], **declared: Any) -> Any:
+    """The norm, the gradients and the collectives of a clip, or the error."""
+    groups.clear()
+    try:
+        norm = uc.clip_grad_norm_(given, 1.0, **declared).item()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    gradients = [parameter.grad for parameter in given]
+    return norm, [None if g is None else getattr(g, "_local_tensor", g).tolist() for g in gradients], list(groups)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_list_is_checked_again_if_anything_has_changed(
+    collectives: list[Any], change: Callable[[Parameters], Parameters]
+) -> None:
+    found = []
+    for forgets in (False, True):
+        given: Parameters = parameters(rows(), Replicate(), Shard(0))
+        given[2].grad = None
+        uc.clip_grad_norm_(given, 1.0)
+        given = change(given)
+        with mock.patch.object(sharded.TorchShards, "recalled", wraps=sharded.TorchShards.recalled) as recalled:
+            if forgets:
+                checked_lists._CHECKED = KeptByIdentity()
+            found.append(outcome(given, collectives))
+        assert recalled.called is (CHANGES[change] and not forgets)
+    assert found[0] == found[1]
+
+
+def test_another_declaration_is_checked_again(collectives: list[Any]) -> None:
+    mesh = rows()
+    given = parameters(mesh, Replicate(), Shard(0), number=3) + parameters(mesh["shard"], Shard(0), number=3)
+    declarations: list[dict[str, Any]] = [
+        {"ownership": "replicated"},
+        {"ownership": "distinct"},
+        {"ownership": mesh_ownership(mesh)},
+        {"ownership": mesh_ownership(mesh, distinct="replicate")},
+        {"ownership": mesh_ownership(mesh, also_elsewhere=given[:1])},
+        {"process_group": mesh["shard"]},
+        {"ownership": "distinct", "check_numel": 5},
+    ]
+    for declared in declarations * 2:
+        found = []
+        for forgets in (False, True):
+            for parameter in given:
+                parameter.grad.fill_(1.0)  # type: ignore[union-attr]
+            if forgets:
+                checked_lists._CHECKED = KeptByIdentity()
+            found.append(outcome(given, collectives, **declared))
+        assert found[0] == found[1]
+    assert "5 expected" in found[0]
+
+
+@pytest.mark.parametrize("kind", ["a function", "a rule of also_elsewhere"])
+def test_functions_of_the_caller_are_called_at_each_clip(collectives: list[Any], kind: str) -> None:
+    mesh, counts = rows(), [True]
+    rule = mesh_ownership(mesh, "replicate", also_elsewhere=lambda parameter: not counts[0])
+    given = parameters(mesh["shard"], Shard(0))
+    owner = (lambda parameter: counts[0]) if kind == "a function" else rule
+    assert uc.clip_grad_norm_(given, 100.0, process_group=dist.group.WORLD, ownership=owner) > 0
+    counts[0] = False
+    assert uc.clip_grad_norm_(given, 100.0, process_group=dist.group.WORLD, ownership=owner) == 0
+
+
+def test_a_list_is_not_kept_alive(collectives: list[Any]) -> None:
+    given = parameters(rows(), Replicate(), Shard(0))
+    uc.clip_grad_norm_(given, 1.0)
+    alive = weakref.ref(given[0])
+    del given
+    gc.collect()
+    assert alive() is None

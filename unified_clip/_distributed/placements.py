@@ -73,6 +73,7 @@ class DistributedGradients(LocalShards):
         self._gradients = [leaf.tensor for leaf in gradients]
         self._groups: dict[Any, ProcessGroup] = {}
         self._assumed_copies: list[int] = []
+        self._is_counted: list[bool] = []
         self._checked_meshes: dict[int, Ranks] = {}
 
     # -- from the framework
@@ -198,8 +199,8 @@ class DistributedGradients(LocalShards):
             return [self.values[index] for index in indices]
         self._assumed_copies = []
         # All errors come before the first collective, in which all ranks take part.
-        is_counted = [self._counts(index, self._group) for index in indices]
-        return [tensor for tensor, counts in zip(self.all_reduced(indices), is_counted, strict=True) if counts]
+        self._is_counted = [self._counts(index, self._group) for index in indices]
+        return [tensor for tensor, counts in zip(self.all_reduced(indices), self._is_counted, strict=True) if counts]
 
     def all_reduced(self, indices: Sequence[int]) -> Iterable[Tensor]:
         """Return the local tensors of gradients, with `Partial` reduced by collectives."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from ..._core.types import Leaf, Tensor
 from ..._distributed.norm import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import KeptByIdentity, Ranks
+from .checked_lists import Checked, Recalled, remember
 
 
 def is_dtensor(value: Any) -> bool:
@@ -115,10 +117,32 @@ class TorchShards(DistributedGradients):
         with torch.no_grad():
             self.values = [_local(gradient) for gradient in self._gradients]
 
+    @classmethod
+    def recalled(cls, call: Recalled, spec: DistributedSpec) -> TorchShards:
+        """Return the shards of a list that was checked at an earlier call."""
+        shards = cls.__new__(cls)
+        DistributedGradients.__init__(shards, call.gradients, call.parameters, spec)
+        shards.values, shards._checked, shards._group = call.values, call.checked, call.checked.group
+        return shards
+
+    _checked: Checked | None = None
+
+    def labels(self) -> list[tuple[Leaf, str]] | None:
+        if self._checked is not None:
+            texts = self._checked.labels
+            return None if texts is None else list(zip(self._parameters, texts, strict=True))
+        labels = super().labels()
+        if not self.awaits_sums():
+            texts = None if labels is None else [text for _, text in labels]
+            remember(self._leaves, self._parameters, self._spec, self.group(), self._is_counted, texts)
+        return labels
+
     def want_derivatives(self) -> bool:
         return any(isinstance(gradient, torch.Tensor) and gradient.requires_grad for gradient in self._gradients)
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
+        if self._checked is not None:
+            return list(itertools.compress(self.values, self._checked.is_counted))
         check_declared([leaf.parameter for leaf in self._parameters], self._spec)
         return super().counted(indices)
 
@@ -173,8 +197,9 @@ class TorchShards(DistributedGradients):
             gradient = self._gradients[index]
             if is_dtensor(gradient) and self.is_partial(gradient):
                 self._check_sums(index)
-                mesh, local = gradient.device_mesh, self.values[index]
-                alike.setdefault((id(mesh), gradient.placements, local.dtype, local.device), []).append(index)
+                local = self.values[index]
+                key = gradient.device_mesh, gradient.placements, local.dtype, local.device
+                alike.setdefault(key, []).append(index)
         values = dict(zip(indices, map(self.values.__getitem__, indices), strict=True))
         for members in alike.values():
             values.update(zip(members, self._sums(members), strict=True))
@@ -224,11 +249,12 @@ class TorchShards(DistributedGradients):
     def group_of_one_copy(self) -> ProcessGroup | None:
         """Return the group along the only dimension that shards, or this rank alone if all DTensors are replicated."""
         tensors = self._tensors()
-        layouts = {(id(tensor.device_mesh), tensor.placements) for tensor in tensors if is_dtensor(tensor)}
-        if len({mesh for mesh, _ in layouts}) > 1 or not all(map(is_dtensor, tensors)):
+        if not all(map(is_dtensor, tensors)):
             return None
-        mesh = tensors[0].device_mesh
-        along = zip(range(mesh.ndim), *(placements for _, placements in layouts), strict=True)
+        mesh, meshes = tensors[0].device_mesh, {id(tensor.device_mesh): tensor.device_mesh for tensor in tensors}
+        if any(other != mesh for other in meshes.values()):
+            return None
+        along = zip(range(mesh.ndim), *{tensor.placements for tensor in tensors}, strict=True)
         dims = [(dim, all(p.is_replicate() for p in placed)) for dim, *placed in along if mesh.size(dim) > 1]
         sharding = [dim for dim, is_copied in dims if not is_copied]
         if not sharding:
