@@ -211,7 +211,6 @@ def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _twice(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that gradients are scaled twice or clipped twice."""
     if not call.wrong:
         return
     tolerance = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())

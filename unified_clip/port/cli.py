@@ -65,7 +65,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Raise UsageError if options cannot be used together."""
     if options.verify and options.path is not None:
         raise UsageError("--verify compares two steps, and takes no PATH. Remove PATH, or remove --verify.")
     check_modes(options, MODES, VERIFYING if options.verify else PORTING)

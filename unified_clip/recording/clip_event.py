@@ -255,7 +255,6 @@ class ClipEvent:
         key: str,
         path_over_all: Path | None = None,
     ) -> None:
-        """Record the norm of each tensor, by name."""
         if not tensors:
             return
         path_over_all = path_over_all or backend.path(list(tensors.values()), differentiable=False)

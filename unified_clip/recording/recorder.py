@@ -148,7 +148,6 @@ class Recording:
         return self
 
     def _open(self, path: Path, more: dict[str, Any]) -> FileIO:
-        """Create the file, and write its header."""
         file = path.open("xb", buffering=0)
         write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
         return file

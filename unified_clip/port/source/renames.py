@@ -150,7 +150,6 @@ def is_name_taken(module: Module) -> bool:
 
 
 def _is_unified_clip(assignment: BaseAssignment) -> bool:
-    """Return whether an assignment is the import of `unified_clip`."""
     if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, cst.Import):
         return False
     aliases = [alias for alias in assignment.node.names if _bound_name(alias) == "unified_clip"]

@@ -202,7 +202,6 @@ def watching(directory: Path) -> Iterator[None]:
 
 
 def _show(watcher: Watcher, ended: threading.Event) -> None:
-    """Show the numbers until `ended` is set."""
     if not has_live_view():
         _print_lines(watcher, ended)
         return

@@ -144,7 +144,6 @@ class NativeEvent:
         ]
 
     def _receive(self, norms: Any, receive: Callable[[list[Any]], None]) -> None:
-        """Pass numbers to `receive`, now or when they arrive."""
         listed = norms if isinstance(norms, list) else [norms]
         if not any(isinstance(each, Deferred) for each in listed):
             receive(listed)

@@ -80,7 +80,6 @@ def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Ca
 
 
 def _clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
-    """Return the (parameter, gradient) tuples that a clip scales."""
     return [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
 
 

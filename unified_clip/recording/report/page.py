@@ -64,7 +64,6 @@ def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _plots(report: ComparisonReport) -> Iterator[Plot]:
-    """Yield the plots that have numbers."""
     partings = [each.step for each in report.partings]
     if plot := run_plots.clips([run.clips for run in report.runs], partings):
         words = "The total norm (line) and the threshold (dashes) at each step. Clipped steps are marked below."

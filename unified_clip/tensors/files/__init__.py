@@ -135,7 +135,7 @@ def _kind(path: Path) -> tuple[Path, str]:
     """
     if path.is_dir():
         if not (path / "checkpoint").is_file():
-            raise UnreadableError("a directory without a TensorFlow checkpoint. Pass a file")
+            raise UnreadableError("it is a directory without a TensorFlow checkpoint. Pass a file")
         return path, "tensorflow"
     if not path.is_file():
         if not path.with_name(f"{path.name}.index").is_file():

@@ -62,7 +62,6 @@ class _Reader:
                 self._delete(statement, _path(target), key)
 
     def _update(self, statement: ast.stmt, target: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]) -> None:
-        """Read `name.update(key=value)` and `name.update(dict(key=value))`."""
         entries = _entries(ast.Call(ast.Name("dict"), [], keywords))
         if len(args) == 1:
             inner = _entries(args[0])
@@ -86,7 +85,6 @@ class _Reader:
             self.understood.add(statement)
 
     def _delete(self, statement: ast.stmt, path: tuple[str, ...], key: str) -> None:
-        """Read `del _base_.name.key`."""
         table = self._named(path)
         if path and (self._is_irrelevant((*path, key)) or (isinstance(table, dict) and key in table)):
             self.understood.add(statement)
