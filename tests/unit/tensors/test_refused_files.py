@@ -410,7 +410,7 @@ def test_what_is_linked_inside_a_file_is_read_once(tensorflow_files: Path) -> No
     [
         ("absent.npz", "the file does not exist"),
         ("empty.npz", "the file is empty"),
-        ("directory.npz", "a directory without a TensorFlow checkpoint. Pass a file"),
+        ("directory.npz", "it is a directory without a TensorFlow checkpoint. Pass a file"),
         (
             "notes.txt",
             r"its suffix is not one of \.safetensors, \.npz, .*\.pt, .*\.keras, .*. Save the gradients in one of",
