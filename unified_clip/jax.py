@@ -53,8 +53,8 @@ def clip_grad_norm_(
             None if each device has complete gradients. 'auto' reads it from the types of arrays, which `pmap` and
             `check_vma=False` lack.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of some
-            processes: 'replicated' (every process has a copy), 'distinct' (every process has other arrays), or a
-            function of an array.
+            processes: 'replicated' (every process has a copy), 'distinct' (every process has other arrays), a function
+            of an array, or a dict from patterns of names to these.
         check_numel: In eager calls with several processes: raise ValueError unless this many elements are counted on
             all of them. True: as many as the gradients of this process have.
 

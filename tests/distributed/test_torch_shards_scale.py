@@ -154,6 +154,43 @@ def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: l
     assert min(took) < 0.05
 
 
+EXPERT, DENSE = "0.experts.weight", "0.dense.weight"
+
+
+def experts(**owners: Any) -> float:
+    """The norm of a plain expert beside FSDP2, of which each rank has 2 and 4 elements of 1."""
+    named = [(DENSE, parameters(row(), Shard(0))[0]), (EXPERT, plain()[0])]
+    return uc.clip_grad_norm_(named, 100.0, **owners).item() ** 2 / RANKS
+
+
+def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives: list[Any]) -> None:
+    mesh = rows()
+    assert experts(ownership={"*.experts.*": "distinct"}) == pytest.approx(4 + 2)
+    assert experts(ownership={"*.experts.*": "replicated"}) == pytest.approx(4)
+    assert experts() == pytest.approx(4), "plain tensors beside FSDP2 are taken for copies"
+    assert experts(ownership={"*.dense.*": "distinct"}) == pytest.approx(4)
+    assert experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"}) == pytest.approx(4)
+    assert experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="shard")}) == pytest.approx(4 + 2)
+    assert experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="replicate")}) == pytest.approx(4)
+
+
+def test_patterns_need_names_that_they_match(collectives: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"the pattern '\*\.expert\.\*' .* matches no parameter .* '0\.dense\.weight'"):
+        experts(ownership={"*.expert.*": "distinct"})
+    with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
+        uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
+    part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
+    wrong = mesh_ownership(DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",), _init_backend=False, _rank=1))
+    with pytest.raises(ValueError, match=r"ownership is for a device mesh with the ranks \[0, 1\]"):
+        experts(ownership={"*.experts.*": wrong})
+    with pytest.raises(ValueError, match="on 4 of them"):
+        uc.clip_grad_norm_(
+            [("a", parameters(part, Shard(0))[0]), ("b", parameters(row(), Shard(0))[0])],
+            1.0,
+            ownership={"b": "distinct"},
+        )
+
+
 # -- lists of parameters that an earlier call has checked
 
 Parameters = list[Any]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol
 
 from .exact import Accumulator
 from .path import Path
-from .types import Scalar, Tensor
+from .types import Leaf, Scalar, Tensor
 
 REPLICATED, DISTINCT = "replicated", "distinct"
 
@@ -26,10 +27,12 @@ class DistributedSpec:
     check_numel: bool | int | None = None
 
     def __post_init__(self) -> None:
-        if self.ownership not in (None, REPLICATED, DISTINCT) and not callable(self.ownership):
-            raise ValueError(
-                f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, a function of a parameter or None"
-            )
+        for owner in self.owners:
+            if owner not in (None, REPLICATED, DISTINCT) and not callable(owner):
+                raise ValueError(
+                    f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, a function of a parameter or "
+                    "None, or a dict from patterns of names to them, such as {'*.experts.*': 'distinct'}"
+                )
         if not isinstance(self.check_numel, int | None):
             raise TypeError(f"check_numel is {self.check_numel!r}. Pass a bool, a whole number, or None")
         if self.process_group is None and self.ownership is not None:
@@ -37,6 +40,34 @@ class DistributedSpec:
                 f"ownership is {self.ownership!r}, but process_group is None, which means this process alone. Pass a "
                 "group (before init_process_group, WORLD of PyTorch is None), or leave ownership out"
             )
+
+    @property
+    def owners(self) -> list[Any]:
+        """The ownership of each pattern, or that of all parameters."""
+        return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
+
+    def ownership_of(self, leaf: Leaf) -> Any:
+        """Return the ownership of the first pattern that matches a gradient's name; None if none does."""
+        if not isinstance(self.ownership, Mapping):
+            return self.ownership
+        if leaf.name is None:
+            raise ValueError(
+                f"ownership has patterns of names, and {leaf.place} has no name. Pass model.named_parameters(), or "
+                "(name, gradient) tuples"
+            )
+        return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
+
+    def check_patterns(self, leaves: Sequence[Leaf]) -> None:
+        """Raise ValueError for a parameter without a name, or a pattern that matches no parameter of this rank."""
+        if isinstance(self.ownership, Mapping):
+            for leaf in leaves:
+                self.ownership_of(leaf)
+            for pattern in self.ownership if leaves else ():
+                if not any(fnmatchcase(str(leaf.name), pattern) for leaf in leaves):
+                    raise ValueError(
+                        f"the pattern {pattern!r} of ownership matches no parameter of this rank, such as "
+                        f"{leaves[0].name!r}. Correct it, or leave it out on ranks without such parameters"
+                    )
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
         """Return itself: a copy has the same process group and parameters."""
@@ -56,7 +87,7 @@ class DistributedSpec:
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
         """Return the number of parameters; None if it may differ between ranks."""
-        return None if self.ownership == DISTINCT or callable(self.ownership) else len(parameters)
+        return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
 INFERRED = DistributedSpec()

@@ -23,22 +23,23 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 
     `ranks`: the ranks that have the gradient. `rank`: this rank. `first`: the first rank of the group.
     """
-    if callable(spec.ownership):
+    ownership = spec.ownership_of(leaf)
+    if callable(ownership):
         # A name, which JAX has for a parameter, has no placement.
-        is_owner = spec.ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
+        is_owner = ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
         if is_owner not in (True, False):
             raise TypeError(
                 f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank counts it, else False"
             )
         return bool(is_owner)
-    if spec.ownership == REPLICATED and rank not in ranks:
+    if ownership == REPLICATED and rank not in ranks:
         raise ValueError(
             f"ownership is {REPLICATED!r}, but the gradient at {leaf.place} is only on the ranks {sorted(ranks)}: "
             f"rank {rank} has no copy. Pass ownership={DISTINCT!r} if every rank lists the tensors of all ranks"
         )
-    if spec.ownership == DISTINCT:
+    if ownership == DISTINCT:
         return True
-    return first in ranks if spec.ownership == REPLICATED else None
+    return first in ranks if ownership == REPLICATED else None
 
 
 def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
@@ -164,11 +165,12 @@ class DistributedGradients(LocalShards):
                 raise norm_unknown(leaf)
         return norm_groups
 
-    def is_complete(self, parameter: Any, tensor: Any) -> bool:
+    def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
         """Return whether a plain tensor is a complete gradient, by declaration or by its attributes."""
-        if self._spec.ownership is not None:
-            return bool(self._spec.ownership == REPLICATED)
-        if self._is_plain_shard(parameter, tensor):
+        ownership = self._spec.ownership_of(leaf)
+        if ownership is not None:
+            return bool(ownership == REPLICATED)
+        if self._is_plain_shard(leaf.parameter, tensor):
             return False
         return self._spec.process_group == "auto" or self._has_full_mesh
 
@@ -191,9 +193,10 @@ class DistributedGradients(LocalShards):
         return SingleProcess() if self._spec.process_group is None else self._group
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        check_present = getattr(self._spec.ownership, "check_present", None)
-        if check_present is not None:
-            check_present(self._tensors())
+        self._spec.check_patterns(self._parameters)
+        for owner in self._spec.owners:
+            if hasattr(owner, "check_present"):
+                owner.check_present(self._tensors())
         if self._spec.process_group is None:
             self._check_complete(indices)
             return [self.values[index] for index in indices]
@@ -225,13 +228,18 @@ class DistributedGradients(LocalShards):
     @functools.cached_property
     def _group(self) -> ProcessGroup:
         group, mesh_name = self._find_group(), self.terminology.mesh
-        mesh = getattr(self._spec.ownership, "mesh_ranks", None)
-        if mesh is not None and not mesh.is_same_set(group.ranks):
-            raise ValueError(
-                f"ownership is for a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over the "
-                f"ranks {group.ranks}. Pass the {mesh_name} and the process_group of all ranks that have the model"
-            )
+        for mesh in self._declared_meshes():
+            if not mesh.is_same_set(group.ranks):
+                raise ValueError(
+                    f"ownership is for a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over "
+                    f"the ranks {group.ranks}. Pass the {mesh_name} and the process_group of all ranks that have the "
+                    "model"
+                )
         return group
+
+    def _declared_meshes(self) -> list[Ranks]:
+        """Return the ranks of the meshes that `mesh_ownership` has."""
+        return [owner.mesh_ranks for owner in self._spec.owners if hasattr(owner, "mesh_ranks")]
 
     def _find_group(self) -> ProcessGroup:
         process_group, world = self._spec.process_group, self.world()
@@ -240,7 +248,7 @@ class DistributedGradients(LocalShards):
         sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_sharded(tensor)}
         if world.size in sizes and self._spec.ownership is None:
             return self.group_of_one_copy() or world
-        if world.size in sizes or len(getattr(self._spec.ownership, "mesh_ranks", ())) == world.size:
+        if world.size in {*sizes, *map(len, self._declared_meshes())}:
             return world
         if (inferred := self.inferred_group()) is not None:
             return inferred

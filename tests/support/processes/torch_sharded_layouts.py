@@ -51,7 +51,9 @@ class Piece(NamedTuple):
 
 
 class Layout(NamedTuple):
-    parameters: Sequence[nn.Parameter]
+    parameters: Sequence[Any]
+    """Parameters, or tuples of a name and a parameter."""
+
     pieces: Callable[[bool], list[Piece]]
     """Those of the gradients as they are when it is called. Every rank has to call it. True: with the sum of each
     `Partial` gradient; False: with the term of each rank."""
@@ -187,6 +189,50 @@ def experts_of_some() -> Layout:
     experts = {"experts": with_gradient("experts", (4, WIDTH, 3), mesh["ep"], Shard(0))}
     dense = {"dense": with_gradient("dense", (WIDTH, HIDDEN), row("fsdp"), Shard(0))}
     return of_whole({**experts, **dense}, mesh=mesh)
+
+
+def plain_experts(rows: int) -> Layout:
+    """Experts that say nothing of a mesh: each rank has its own, or two of them copies of the others'."""
+    mesh = mesh_of("dp", "ep")
+    dense = {"0.dense.weight": with_gradient("dense", (WIDTH, HIDDEN), row("fsdp"), Shard(0))}
+    place = dist.get_rank() % (4 // rows)
+    experts = of_cuts([cut("0.experts.weight", (4, WIDTH, 3), slice(place * rows, (place + 1) * rows))])
+    named = [*dense.items(), ("0.experts.weight", experts.parameters[0])]
+    return Layout(named, lambda summed: [*whole_gradients(dense), *experts.pieces(summed)], {"mesh": mesh})
+
+
+class Adapted(nn.Module):
+    """A frozen model, and an adapter beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Model().requires_grad_(False)
+        self.adapter = nn.Sequential(nn.Linear(WIDTH, 3, bias=False), nn.Linear(3, WORDS, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + 9 * self.adapter(x)
+
+
+def adapters() -> Layout:
+    torch.manual_seed(5)
+    model = Adapted()
+    fully_shard(model.base, mesh=row("dp"))
+    fully_shard(model, mesh=row("dp"))
+    backward(model, dist.get_rank())
+    trained = {name: parameter for name, parameter in names_of(model).items() if parameter.requires_grad}
+    return of_whole(trained)._replace(parameters=list(model.parameters()))
+
+
+def wide_gradients() -> Layout:
+    """Parameters of bfloat16 that accumulate float32."""
+    found = {}
+    for name, shape in (("up", (HIDDEN, WIDTH)), ("norm", (WIDTH,))):
+        made = with_gradient(name, shape, row("dp"), Shard(0))
+        parameter = nn.Parameter(made.detach().to(torch.bfloat16))
+        parameter.grad_dtype = torch.float32  # type: ignore[attr-defined]
+        parameter.grad = made.grad
+        found[name] = parameter
+    return of_whole(found)
 
 
 def with_gradient(name: str, shape: Sequence[int], mesh: DeviceMesh, placement: Any) -> nn.Parameter:
@@ -400,11 +446,16 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "FSDP2, `fully_shard`": lambda: trained(models.fsdp),
     "HSDP, `fully_shard` on two dimensions": lambda: trained(models.hsdp),
     "context parallel with FSDP2": context_parallel,
+    "FSDP2, `CPUOffloadPolicy`, accumulation without gradient sync": lambda: trained(models.offloaded),
+    "FSDP2, adapters (LoRA) beside frozen layers": adapters,
+    "FSDP2, float32 gradients of bfloat16 parameters (`grad_dtype`)": wide_gradients,
     "tensor parallel, `parallelize_module`": tensor_parallel,
     "sequence parallel, `SequenceParallel`": sequence_parallel,
     "FSDP2 and tensor parallel": lambda: trained(models.tensor_parallel, mesh=models.mesh_of("rows")),
     "expert parallel with FSDP2 on all ranks": lambda: trained(models.expert_parallel, mesh=models.mesh_of("rows")),
     "expert parallel on some ranks": experts_of_some,
+    "experts as plain tensors, other ones on each rank": lambda: plain_experts(1),
+    "experts as plain tensors on some ranks": lambda: plain_experts(2),
     "pipeline stages of FSDP2": lambda: stages_of_fsdp(is_tied=False),
     "pipeline stages of FSDP2, tied embedding": lambda: stages_of_fsdp(is_tied=True),
     "pipeline stages": lambda: plain_stages(is_tied=False),

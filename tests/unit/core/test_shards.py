@@ -326,9 +326,28 @@ def test_a_spec_is_given_if_a_keyword_declares_something(keywords: dict[str, Any
     assert DistributedSpec(**keywords).is_given == is_given
 
 
+@pytest.mark.parametrize(
+    ("ownership", "number"),
+    [
+        (None, 2),
+        ("replicated", 2),
+        ("distinct", None),
+        (bool, None),
+        ({"*": "replicated"}, 2),
+        ({"*": "distinct"}, None),
+    ],
+)
+def test_ranks_compare_parameters_that_may_not_differ(ownership: Any, number: int | None) -> None:
+    assert DistributedSpec(ownership=ownership).comparable([leaf(0), leaf(1)]) == number
+
+
 def test_a_statement_that_means_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ownership is 'owned'. Pass 'replicated', 'distinct', a function of a"):
         DistributedSpec(ownership="owned")
+    with pytest.raises(
+        ValueError, match=r"or a dict from patterns of names to them, such as \{'\*\.experts\.\*': 'dist"
+    ):
+        DistributedSpec(ownership={"*": "owned"})
     with pytest.raises(TypeError, match=r"check_numel is '5'. Pass a bool, a whole number, or None"):
         DistributedSpec(check_numel="5")  # type: ignore[arg-type]
     for ownership in ("replicated", "distinct", bool):  # as with a group of all that is not made yet

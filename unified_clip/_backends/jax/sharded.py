@@ -188,6 +188,7 @@ class JaxShards(LocalShards):
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
         alone = isinstance(self.group(), SingleProcess)
+        self._spec.check_patterns(self._parameters)
         self._copies = []
         return [shard for index in indices for shard in (self._local(index) if alone else self._counted(index))]
 

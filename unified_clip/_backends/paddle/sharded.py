@@ -231,11 +231,11 @@ class PaddleShards(DistributedGradients):
             return [self._group_of(_existing_group(tensor.process_mesh.process_ids))] if is_sharded else []
         if self._hcg is not None and _is_shard(leaf.parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
-        return [] if self.is_complete(leaf.parameter, tensor) else None
+        return [] if self.is_complete(leaf, tensor) else None
 
-    def is_complete(self, parameter: Any, tensor: Any) -> bool:
-        is_complete = self._uses_attributes() and not _is_shard(parameter)
-        return is_complete or super().is_complete(parameter, tensor)
+    def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
+        is_complete = self._uses_attributes() and not _is_shard(leaf.parameter)
+        return is_complete or super().is_complete(leaf, tensor)
 
     def _group_of(self, group: Any) -> ProcessGroup:
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))

@@ -274,7 +274,7 @@ class TorchShards(DistributedGradients):
 
     def shard_groups(self, leaf: Leaf, tensor: Any) -> list[ProcessGroup] | None:
         if not is_dtensor(tensor):
-            return [] if self.is_complete(leaf.parameter, tensor) else None
+            return [] if self.is_complete(leaf, tensor) else None
         mesh = tensor.device_mesh
         dims = [dim for dim, p in enumerate(tensor.placements) if mesh.size(dim) > 1 and _is_shard(p)]
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
