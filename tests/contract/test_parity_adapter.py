@@ -155,6 +155,7 @@ def test_every_call_is_made_inside_graphs(kit: Kit, adapter: Adapter, modes: lis
 GRAPH_MANNERS = [{"container": "nested"}, {"container": "generator"}, {"transposed": True}, {"tensor_arguments": True}]
 
 
+@pytest.mark.nightly
 def test_a_fault_inside_a_graph_is_found_at_its_case(
     kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path
 ) -> None:

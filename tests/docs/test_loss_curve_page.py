@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,9 +27,19 @@ def changed(name: str) -> str:
     return SCRIPTS["train"].replace(old, "".join(new))
 
 
-def record(folder: Path, name: str, code: str) -> None:
-    (folder / f"{name}.py").write_text(code, encoding="utf-8")
-    run(folder, "-m", "unified_clip", "record", f"{name}.jsonl", "--norms", "--", sys.executable, f"{name}.py")
+RECORD = """
+import runpy, sys, unified_clip
+for name in sys.argv[1:]:
+    with unified_clip.record(f"{name}.jsonl", norms=True):
+        runpy.run_path(f"{name}.py", run_name="__main__")
+"""
+
+
+def record(folder: Path, scripts: dict[str, str]) -> None:
+    """Record scripts of one framework, in one process."""
+    for name, code in scripts.items():
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+    run(folder, "-c", RECORD, *scripts)
 
 
 def same(line: str, expected: str) -> bool:
@@ -48,8 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("PyTorch is not installed")
     path = tmp_path_factory.mktemp("page")
     run(path, "-c", SCRIPTS["data"])
-    for name in ("train", "port"):
-        record(path, name, SCRIPTS[name])
+    record(path, {name: SCRIPTS[name] for name in ("train", "port")} | {name: changed(name) for name in CHANGES})
     return path
 
 
@@ -60,7 +68,6 @@ def test_every_block_of_output_belongs_to_a_script() -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_of_the_script_is_named(folder: Path, name: str) -> None:
-    record(folder, name, changed(name))
     check(folder, "train", name, PRINTED[name])
 
 
@@ -77,7 +84,7 @@ def test_a_change_of_the_script_is_named(folder: Path, name: str) -> None:
 def test_a_difference_of_a_framework_is_named(folder: Path, name: str, package: str) -> None:
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    record(folder, name, SCRIPTS[name])
+    record(folder, {name: SCRIPTS[name]})
     check(folder, name, "port", PRINTED[name])
 
 

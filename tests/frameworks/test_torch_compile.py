@@ -427,6 +427,7 @@ def test_a_hook_is_part_of_the_graph() -> None:
     torch.testing.assert_close(leaf.grad, torch.tensor([1.5, 0.025]))
 
 
+@pytest.mark.nightly
 def test_everything_in_one_graph_of_the_default_backend() -> None:
     """Which makes other loops of the same operations."""
     names = [name for name in FUNCTIONAL if name not in ("append_gradient_clip_ops", "ErrorClipByValue")]

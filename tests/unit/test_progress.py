@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.parity.cases import ONE_CASE, suite
 from support.terminal import on_a_terminal
+from support.tiers import nightly
 
 import unified_clip
 from unified_clip.recording import compare, runs
@@ -34,6 +35,8 @@ COMMANDS = {
 }
 """By command, what it shows while it works."""
 
+QUICK = ["port step.py", "config check clip.toml ."]
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -46,7 +49,7 @@ def directory(tmp_path: Path) -> Path:
     return suite(tmp_path, ONE_CASE)
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("command", [*QUICK, *nightly(*sorted(COMMANDS.keys() - QUICK))])
 def test_a_terminal_shows_the_progress_of_long_work(command: str, directory: Path) -> None:
     _, printed = on_a_terminal([*COMMAND, *command.split()], directory, COLUMNS="100")
     assert "\x1b[?25l" in printed  # hides the cursor while bars are drawn
@@ -55,7 +58,7 @@ def test_a_terminal_shows_the_progress_of_long_work(command: str, directory: Pat
     assert printed.rindex("\x1b[?25h") > printed.index("\x1b[?25l")  # and shows it again
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("command", [*QUICK, *nightly(*sorted(COMMANDS.keys() - QUICK))])
 def test_elsewhere_nothing_of_it_is_printed(command: str, directory: Path) -> None:
     ended = subprocess.run([*COMMAND, *command.split()], cwd=directory, capture_output=True, text=True, check=False)
     assert "\x1b" not in ended.stdout + ended.stderr

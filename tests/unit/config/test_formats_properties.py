@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 from support.config.format_samples import VERSIONS, document, text
@@ -56,7 +56,6 @@ def any_settings(draw: st.DrawFn) -> Settings:
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
 @given(any_settings())
-@settings(max_examples=100)
 @example(Settings(rule="none"))
 @example(Settings(rule="global_norm", threshold=0.0))
 @example(Settings(rule="global_norm", threshold=0.0, family="tensorflow"))
@@ -84,7 +83,6 @@ def test_what_is_exported_is_imported_with_the_same_meaning(name: str, version: 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
 @given(any_settings())
-@settings(max_examples=100)
 @example(Settings(rule="global_norm", threshold=1.0))
 @example(Settings(rule="global_norm", threshold=1.0, family="tensorflow"))
 @example(Settings(rule="global_norm", threshold=1.0, family="paddle"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tomlkit
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.config.format_samples import DATA
 
@@ -87,7 +87,6 @@ def reads_or_rejects(text: str, kind: str) -> None:
 
 @pytest.mark.nightly
 @given(TABLES, st.sampled_from(["rule", "schedule"]), st.sampled_from(["yaml", "json"]))
-@settings(max_examples=300)
 def test_any_tables_are_read_or_rejected(data: dict[str, Any], key: str, kind: str) -> None:
     reads_or_rejects(KINDS[kind](data), kind)
     with contextlib.suppress(ConfigError):
@@ -142,7 +141,6 @@ FRAGMENTS = (
 
 
 @given(st.sampled_from(SEEDS), st.lists(st.tuples(st.floats(0, 1), st.sampled_from(FRAGMENTS)), min_size=1, max_size=3))
-@settings(max_examples=300)
 def test_any_text_is_read_or_rejected(seed: tuple[str, str], inserted: list[tuple[float, str]]) -> None:
     text, kind = seed
     for place, fragment in inserted:
