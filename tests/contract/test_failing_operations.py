@@ -135,8 +135,8 @@ OPERATIONS = {
 }
 """Operations of frameworks whose tensors can be written."""
 
-WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_clamp_min_", "_foreach_clamp_max_", "assign", "scale_")
-FUNCTIONS = ("_write", "_write_products", "_zero_where")
+WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_clamp_min_", "_foreach_clamp_max_", "assign")
+FUNCTIONS = ("_write", "_write_products", "_zero_where", "_change", "_on")
 """What writes gradients on the device path, one after the other. On PyTorch none of it needs new memory."""
 
 

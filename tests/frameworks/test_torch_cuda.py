@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.kits import Kit
+from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
 
@@ -61,6 +62,44 @@ def test_the_numbers_are_the_cpus(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(norms[1].cpu(), norms[0], rtol=tolerance, atol=0)
     for one, other in zip(here, there, strict=True):
         torch.testing.assert_close(other.grad.cpu(), one.grad, rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "clip",
+    [
+        lambda given: uc.clip_by_global_norm(given, 5.0),
+        lambda given: [uc.clip_by_norm(each, 2.0) for each in given],
+        lambda given: [uc.clip_by_value(each, -0.3, 0.7) for each in given],
+    ],
+    ids=["global norm", "norm", "value"],
+)
+def test_new_tensors_have_the_cpus_numbers(clip: Callable[[Any], Any], dtype: torch.dtype) -> None:
+    here, there = (tree_leaves(clip([each.to(device) for each in gradients(dtype)])) for device in ("cpu", CUDA))
+    tolerance = 1e-12 if dtype == torch.float64 else 0.0
+    for one, other in zip(here, there, strict=True):
+        assert other.is_cuda
+        torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order inf", "GradientClipByNorm"])
+def test_a_compiled_clip_has_the_cpus_numbers(name: str, dtype: torch.dtype) -> None:
+    here, there = (parameters(gradients(dtype), device) for device in ("cpu", CUDA))
+    norms = CLIPS[name](here), torch.compile(lambda given: CLIPS[name](given), fullgraph=True)(there)
+    if norms[0] is not None:
+        assert norms[1].item() == norms[0].item()
+    for one, other in zip(here, there, strict=True):
+        assert torch.equal(other.grad.cpu(), one.grad)
+
+
+def test_the_device_of_the_gradients_need_not_be_the_current_one() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("this machine has one CUDA device")
+    here, there = (parameters(gradients(torch.float32), device) for device in ("cpu", "cuda:1"))
+    assert uc.clip_grad_norm_(there, 5.0).item() == uc.clip_grad_norm_(here, 5.0).item()
+    for one, other in zip(here, there, strict=True):
+        assert torch.equal(other.grad.cpu(), one.grad)
 
 
 def test_zeros_keep_their_sign() -> None:

@@ -430,6 +430,17 @@ def test_gradients_that_are_not_plain_are_not_collected_in_one_pass(gradients: l
 
 
 @pytest.mark.usefixtures("forced")
+def test_gradients_with_channels_last_are_collected_in_one_pass() -> None:
+    """Those of convolutions, where PyTorch recommends it on GPUs."""
+    values = torch.arange(24.0).view(1, 2, 3, 4)
+    given = parameters([values.to(memory_format=torch.channels_last), torch.ones(2)])
+    assert BACKEND.collect_parameters(given) is not None
+    uc.clip_grad_value_(given, 7.0)
+    assert torch.equal(given[0].grad, values.clamp(max=7.0))
+    assert given[0].grad.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.usefixtures("forced")
 def test_a_wanted_derivative_is_not_collected_in_one_pass() -> None:
     wanted = torch.ones(2, requires_grad=True)
     assert BACKEND.collect_tensors([wanted], differentiable=True, in_place=False) is None

@@ -115,7 +115,8 @@ def check(random: np.random.Generator, operation: str) -> None:
     if operation.startswith("norm"):
         assert same(uc.get_total_norm(tensors, p).reshape(1), np.array([norm], np.float32))
     elif "values" in operation:
-        low, high = sorted(float(np.float32(random.normal(0, 1))) for _ in range(2))
+        low, high = sorted(float(np.float32(random.choice([random.normal(), 0.0]))) for _ in range(2))
+        low, high = (-0.0 if low == 0 else low), high
         expected = [reference.clamped(array, low, high) for array in arrays]
         if "new" in operation:
             got = [uc.clip_by_value(each, low, high) for each in tensors]

@@ -123,6 +123,7 @@ CLIPS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "TensorFlow's rule": (uc.GradientClipByGlobalNorm(2.0).clip_, set(KERNELS)),
     "values": (lambda held: uc.clip_grad_value_(held, 0.3), CHANGE),
     "values of one sign": (uc.GradientClipByValue(0.7, 0.0).clip_, CHANGE),
+    "no value but 0": (lambda held: uc.clip_grad_value_(held, 0.0), CHANGE),
     "new tensors": (functional(lambda grads: uc.clip_by_global_norm(grads, 2.0)), set(KERNELS)),
     "new tensors, nothing to do": (functional(lambda grads: uc.clip_by_global_norm(grads, 1e9)), set(KERNELS)),
     "new tensors by a given norm": (

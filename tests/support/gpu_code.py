@@ -23,7 +23,7 @@ from unified_clip._backends.torch.gpu import kernels, table
 WARPS = 4
 LIST = {"table": "*i64", "tensors": "i32", "first_chunk": "i32"}
 STATES = {"states": "*i64"}
-CHANGE = {**LIST, "coefs": "*fp64", "low": "fp32", "high": "fp32"}
+CHANGE = {**LIST, "coefs": "*fp64", "low": "i32", "high": "i32"}
 LOOP = {"chunk_size": table.CHUNK, "width": table.LANES}
 
 

@@ -166,7 +166,7 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists may write all tensors: contiguous, on devices, without overlap.
+    """Return whether operations on lists may write all tensors: dense in memory, on devices, without overlap.
 
     One loop without function calls, since it runs for every gradient of every step.
     """
@@ -179,7 +179,7 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
             and tensor.device.type in devices
             and tensor.numel()
             and tensor.dim() <= MAX_AXES
-            and tensor.is_contiguous()
+            and (tensor.is_contiguous() or is_dense(tensor))
             and not tensor.is_neg()
             and not tensor.is_inference()
             and not tensor._is_zerotensor()

@@ -203,8 +203,8 @@ def _powers_of_middle(middle: tl.tensor, order: tl.constexpr) -> tl.tensor:
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
     """Round to bfloat16, ties to even. Triton's interpreter cuts bits off instead; compiled code rounds."""
     bits = numbers.to(tl.int32, bitcast=True)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
-    return tl.where(numbers == numbers, rounded, numbers).to(tl.bfloat16)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return tl.where(numbers == numbers, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
@@ -244,7 +244,11 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, aligned: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply each chunk by its coefficient, or clamp it. In place, a coefficient of 1 reads and writes nothing."""
+    """Multiply each chunk by its coefficient, or clamp it. In place, a coefficient of 1 reads and writes nothing.
+
+    `low`, `high`: the bits of float32 bounds. As a number, -0 may lose its sign.
+    """
+    low, high = low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
     tensor, source, target, length = _chunk(table, tensors, chunk, chunk_size, dtype, aligned)
     if clamps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -120,20 +121,26 @@ class Table:
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
         """Return the launches that multiply by the coefficient, or each tensor by its own from a vector."""
         change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
-        return [functools.partial(change, part, (0.0, 0.0)) for part in self._parts]
+        return [functools.partial(change, part, (0, 0)) for part in self._parts]
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
         """Return the launches that clamp each tensor to its bounds, which are the same for each dtype."""
         change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
-        return [functools.partial(change, part, bounds[part.tensor]) for part in self._parts]
+        return [functools.partial(change, part, list(map(_bits, bounds[part.tensor]))) for part in self._parts]
 
-    def _change(self, coef: Scalar, part: Part, bounds: Sequence[float], *, per_tensor: bool, clamps: bool) -> None:
+    def _change(self, coef: Scalar, part: Part, bounds: Sequence[int], *, per_tensor: bool, clamps: bool) -> None:
         with _on(self._device):
             kernels.change[(part.end - part.first,)](
-                self._memory, self._length, part.first, coef, *map(float, bounds), aligned=part.is_aligned,
+                self._memory, self._length, part.first, coef, *bounds, aligned=part.is_aligned,
                 in_place=self._in_place, per_tensor=per_tensor, clamps=clamps,
                 by_bits=INTERPRETED and part.dtype == torch.bfloat16, **part.options,
             )  # fmt: skip
+
+
+def _bits(number: float) -> int:
+    """Return the bits of a float32 number."""
+    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
+    return bits
 
 
 def _chunks(length: int) -> int:
