@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import unified_clip.torch as uc
 from unified_clip._backends.torch import checked_lists, sharded
 from unified_clip._distributed.ranks import KeptByIdentity, Ranks
+from unified_clip._native import KERNELS
 from unified_clip.ownership import mesh_ownership
 
 RANKS = 8
@@ -295,7 +296,7 @@ def test_a_list_is_checked_again_if_anything_has_changed(
             if forgets:
                 checked_lists._CHECKED = KeptByIdentity()
             found.append(outcome(given, collectives))
-        assert recalled.called is (CHANGES[change] and not forgets)
+        assert recalled.called is (CHANGES[change] and not forgets and KERNELS is not None)
     assert found[0] == found[1]
 
 

@@ -91,12 +91,12 @@ class DistributedGradients(LocalShards):
     def is_first(self, tensor: Any) -> bool:
         """Return whether this is the first rank of the mesh with these elements, once `Partial` is reduced."""
 
+    @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
         """Return whether this is the first rank with these elements in a group, which is a part of the mesh.
 
         None if the group lacks elements, or this is unknown.
         """
-        return None
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:

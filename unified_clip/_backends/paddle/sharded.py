@@ -155,6 +155,9 @@ class PaddleShards(DistributedGradients):
     def is_first(self, tensor: Any) -> bool:
         return self._ranks_along(tensor, lambda placement: not placement.is_shard())[:1] == [self._rank]
 
+    def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
+        return None
+
     def is_replicated(self, tensor: Any) -> bool:
         return all(placement.is_replicated() for placement in tensor.placements)
 
