@@ -190,6 +190,8 @@ def test_the_numbers_of_a_table(table: ModuleType, monkeypatch: pytest.MonkeyPat
         table.Part(1, torch.bfloat16, 0, 1, True),
         table.Part(0, torch.float32, 1, 5, False),
     ]
+    results = addresses._replace(targets=(48, 72, 80))
+    assert [part.is_aligned for part in table.Table(results)._parts] == [False, False]
 
 
 # -- which tensors
@@ -219,6 +221,14 @@ def test_a_coefficient_per_slice_takes_operations(table: ModuleType) -> None:
     clipped = uc.clip_by_norm(values, 1.0, axes=[1])
     torch.testing.assert_close(clipped.norm(dim=1), torch.ones(3))
     assert not table._tables
+
+
+def test_a_coefficient_of_1_writes_nothing(table: ModuleType) -> None:
+    """A product would lose the low bits of this NaN."""
+    gradient = torch.tensor([0x7FC5, 0x3F80], dtype=torch.int16).view(torch.bfloat16)
+    uc.clip_grads_with_norm_(parameters(gradient), 1.0, torch.tensor(0.5))
+    assert table._tables
+    assert gradient.view(torch.int16).tolist() == [0x7FC5, 0x3F80]
 
 
 # -- devices, streams and CUDA graphs
