@@ -44,6 +44,13 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
             np.testing.assert_array_equal(got, wanted, strict=True)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", ["FSDP", "HSDP", "mixed"])
+def test_eight_processes_have_the_norm_of_one(torch_worlds: Callable[[int], World], layout: str) -> None:
+    for norm, *_ in torch_worlds(8).run(torch_sharded.clipped, arrays(), layout, 2.0, 1.5):
+        assert norm == reference.norm(arrays())
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_the_last_bit_does_not_depend_on_who_adds_what(torch_worlds: Callable[[int], World], size: int) -> None:
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
