@@ -20,6 +20,7 @@ from unified_clip.bench import cuda, report, worker
 from unified_clip.bench.pairs import torch_gradients
 
 pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.nightly
 NATIVE = "torch.nn.utils.clip_grad_norm_"
 JOB = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": False, "device": "cuda"}
 

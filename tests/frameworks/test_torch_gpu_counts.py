@@ -134,6 +134,16 @@ BY_KERNELS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+PASSES = {"Triton kernels, new tensors (`clip_by_global_norm`)": (3, 3), "Triton kernels, by value": (2, 2)}
+"""How often a clip reads or writes gradients, not clipped and clipped. Others read them, and change them if clipped."""
+
+
+@pytest.mark.parametrize("name", BY_KERNELS)
+def test_the_page_has_the_bytes_of_the_kernels(name: str) -> None:
+    """test_torch_gpu_kernels.py counts each kernel: `add` reads an element once, and `change` reads and writes it."""
+    assert row_of(name)[:4] == [size * passes for size in (4, 2) for passes in PASSES.get(name, (1, 3))]
+
+
 @pytest.mark.parametrize("name", BY_KERNELS)
 def test_the_page_has_the_launches_of_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
