@@ -203,6 +203,7 @@ def test_the_source_uses_every_code_and_no_other() -> None:
 
 INTERNAL = {
     "_static_values.py: UnknownValueError",
+    "bench/cuda.py: NoDeviceError",
     "config/documents/interpolation.py: _UnknownError",
     "config/documents/merge.py: MergeError",
     "config/documents/unreadable.py: UnreadableError",
