@@ -51,7 +51,7 @@ def test_the_last_clip_of_a_graph_has_no_numbers() -> None:
 
 def test_a_schedule_in_a_graph_needs_a_step() -> None:
     clip = ClipConfig(rule="global_norm", threshold=COSINE)
-    with pytest.raises(TypeError, match=r"inside a graph calls are not counted. Pass step="):
+    with pytest.raises(TypeError, match=r"inside a graph calls are not counted. Pass step=step"):
         jax.jit(lambda g: clip([g]))(jnp.ones(3))
     assert clip.step == 0
 

@@ -91,7 +91,10 @@ def _memory(pair: measure.Pair) -> dict[str, Any]:
 
 
 def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure the framework's most common function on one list, as a row of the table `growth`."""
+    """Measure the first clip of `Pairs.clips`, by unified_clip and by the framework, on float32 gradients.
+
+    shapes: The shapes of the gradients. Returns a table `growth` with one row.
+    """
     arrays = lists.arrays(shapes, "float32")
     pairs: Pairs = framework.pairs(arrays)
     pair = pairs.clips(lists.rough_norm(arrays) / 2)[0]

@@ -43,13 +43,13 @@ def _by_hypotheses(call: Observation) -> Cause | None:
             break
         possible = list(hypotheses.known_causes(call, slack))
         if fitting := [each for each in possible if call.fits(each, slack)]:
-            alone = len({each.kind for each in fitting}) == 1 and fitting[0].kind
-            return Cause(fitting[0].kind, fitting[0].sentence) if alone else None
+            kind, alone = fitting[0].kind, len({each.kind for each in fitting}) == 1
+            return Cause(kind, fitting[0].sentence) if alone and kind else None
         if any(call.explains(each, slack) for each in possible if each.tolerance):
             return touched(call)  # rounding hides whether it is this one, or the correct call
     computed = hypotheses.fitted_causes(call) if not call.expected_fits(call.slacks[0]) else ()
     last = next((each for each in computed if call.fits(each, EXACT)), None)
-    return Cause(last.kind, last.sentence) if last else touched(call)
+    return Cause(last.kind, last.sentence) if last and last.kind else touched(call)
 
 
 # -- causes that show in the tensors

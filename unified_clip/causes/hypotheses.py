@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Literal, cast
 
 import numpy as np
 
 from ..tensors.arithmetic import FORMATS, Float64s, nearest_float
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
-from .observation import By, Hypothesis, Observation, instead
+from .observation import By, CauseKind, Hypothesis, Observation, instead
 
 EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 """Values of eps that libraries use."""
@@ -82,7 +83,7 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
     tolerance = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
     for eps in EPS:
         if eps != call.eps:
-            kind = "" if abs(eps - call.eps) <= tolerance else "another eps"
+            kind: CauseKind | Literal[""] = "" if abs(eps - call.eps) <= tolerance else "another eps"
             yield Hypothesis(kind, instead("eps", eps, call.eps), eps=eps)
 
 
@@ -149,7 +150,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
     def without(left: Sequence[int], who: str) -> Hypothesis:
         n = call.norm_over(number for number in call.counted if number not in left)
-        kind = "" if abs(n - due) <= _rounding_noise(call.elements) * due else "left out"
+        kind: CauseKind | Literal[""] = "" if abs(n - due) <= _rounding_noise(call.elements) * due else "left out"
         return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before))
 
     if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:
@@ -180,7 +181,7 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
         sentence = f"as when each gradient is clipped by {CLIPPED_BY[by]} instead of {CLIPPED_BY[call.by]}"
         for eps in (call.eps, *EPS):
             for returned in ((), norms[-1:]):
-                yield Hypothesis(f"{by} for {call.by}", sentence, norms, returned, eps)
+                yield Hypothesis(cast(CauseKind, f"{by} for {call.by}"), sentence, norms, returned, eps)
     if call.passed_norm is not None:
         yield Hypothesis(
             "given norm", "as when the norm is measured, although the caller passes one", call.norms_by("global")
@@ -244,7 +245,8 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
         return
     number, narrowest = min(clipped.items(), key=lambda each: each[1].high - each[1].low)
     threshold = (narrowest.low + narrowest.high) / 2 * (call.norms[number] + call.eps)
-    sentence, kind = instead("a threshold of", threshold, call.threshold), "another threshold"
+    kind: CauseKind = "another threshold"
+    sentence = instead("a threshold of", threshold, call.threshold)
     if call.norm is None and len({call.norms[number] for number in clipped}) == 1:
         factor = call.threshold / threshold if threshold else math.inf
         sentence, kind = f"{sentence}, or with a norm that is {factor:.6g} times as large", "coefficient"

@@ -24,11 +24,27 @@ CLEARLY = 8
 """A cause fits only if the correct call does not, even if its allowed error is multiplied by this factor."""
 
 
+CauseKind = Literal[
+    # found in the tensors of a call, or in the numbers of a recorded call
+    "16 bits", "another eps", "another norm type", "another rule", "another threshold", "clipped below the threshold",
+    "clipped twice", "coefficient", "float32", "given norm", "global for per group", "global for per slice",
+    "global for per tensor", "inexact norm", "inf", "left out", "NaN", "need_clip", "not clipped",
+    "not finite in one run", "not scaled", "overflow", "per group for global", "per tensor for global",
+    "per tensor for per group", "per tensor for per slice", "rounding", "rounding that has grown", "rows",
+    "scaled gradients", "swapped", "touched", "underflow", "zeros",
+    # found in the calls and steps of two runs
+    "another dtype", "another learning rate", "another optimizer", "clipping after the step",
+    "clipping before unscaling", "gradient accumulation", "gradients are not cleared", "left-out clip",
+    "one run is shorter", "other data or loss", "other initial weights", "repeated parameter", "shifted step",
+    "the clip does not reach the step", "untransposed weight",
+]  # fmt: skip
+"""The kinds of causes that `parity`, `compare` and `verify` report."""
+
+
 class Cause(NamedTuple):
     """The cause of a difference: its kind, and a sentence."""
 
-    kind: str
-    """The kind of the cause in a few words, such as "another eps"."""
+    kind: CauseKind
 
     sentence: str
 
@@ -52,7 +68,7 @@ def instead(what: str, actual: float | Sequence[float], due: float | Sequence[fl
 class Hypothesis(NamedTuple):
     """A possible cause, and the settings, norms or coefficients that it predicts."""
 
-    kind: str = ""
+    kind: CauseKind | Literal[""] = ""
     """The kind of the cause. '' if the numbers fit another cause as well, so that the cause stays unknown."""
 
     sentence: str = ""
@@ -186,7 +202,11 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The correct total norm: the returned norm if it is near the measured norm, else the measured norm."""
+        """The total norm by which the call should clip.
+
+        It is the norm that the caller passed. Without a passed norm, it is the norm that the call returned, if that is
+        within `NEAR` of the exact norm, else the exact norm.
+        """
         if self.passed_norm is not None:
             return self.passed_norm
         measured = self.norm_over(self.counted)

@@ -95,7 +95,10 @@ def _check_condition(condition: ast.expr) -> None:
 
 
 def _part(source: Source, owner: ast.expr) -> str:
-    """Return a pattern for `encoder` in `model.encoder`; '' for a model that is not part of another model."""
+    """Return a pattern of the names of a model's parameters: "encoder.*" for `model.encoder`, '' for a whole model.
+
+    ConfigError: the model is a part of another model, and the name of the part is unknown.
+    """
     parts: list[ast.expr] = [owner]
     while isinstance(parts[0], ast.Attribute | ast.Subscript):
         parts.insert(0, parts[0].value)

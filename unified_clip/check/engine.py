@@ -186,9 +186,11 @@ def _pattern(glob: str, star: str) -> re.Pattern[str]:
 def _unused(
     clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Yield a finding for each rule of the table `check` without effect.
+    """Yield a finding for each rule of the table `check` that has no effect.
 
-    A rule is skipped if none of its files was checked, unless all files below the clip configuration were checked.
+    If `paths` do not cover all of `root`, ignore rules whose files were not checked are skipped, and all format rules.
+
+    used: The indices of the ignore rules that matched a finding. files: The checked files.
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):

@@ -293,8 +293,9 @@ class Clipper:
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
         if in_graph and step.is_counted and settings.has_schedule:
             raise TypeError(
-                "the threshold has a schedule, and inside a graph calls are not counted. Pass step=, a tensor argument "
-                "of the graph, or use the integration with the optimizer."
+                "the threshold has a schedule, but inside a graph calls are not counted. Pass step=step to the clip, "
+                "where step is a tensor argument of the compiled function. Or attach the configuration to the "
+                "optimizer, which counts steps: docs/config.md lists the calls."
             )
         names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
         dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]

@@ -80,7 +80,8 @@ class Clipping(ConfigModel):
         if self.rule == "none" and (bounds or "threshold" in keys):
             raise ValueError(f"{(bounds or ['threshold'])[0]} does not apply to rule = 'none'. Remove it.")
         if self.rule != "value" and bounds:
-            raise ValueError(f"{bounds[0]} applies to rule = 'value' only. Give threshold instead.")
+            remedy = "Remove it." if "threshold" in keys else "Give threshold instead."
+            raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
         if bounds and "threshold" in keys:
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:

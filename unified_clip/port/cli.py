@@ -88,7 +88,7 @@ def _verify(options: argparse.Namespace) -> int:
     command = ["unified-clip", "verify", options.old, options.new]
     for name in verify_cli.OPTIONS:
         if (value := getattr(options, name)) is not None:
-            command += [f"--{name.replace('_', '-')}", str(value)]
+            command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     if options.format != "text":
         command += ["--format", options.format]
     complain(f"port --verify is deprecated. Type: {shlex.join(command)}")

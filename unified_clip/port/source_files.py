@@ -215,8 +215,8 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
         reason = " ".join(repository.stderr.decode(errors="replace").split())
         if not reason or "not a git repository (or any" in reason:
             raise PortError(
-                f"{path} is not in a git repository, so --write could not be undone. Create one, or add --force: "
-                f"{_git(folder)} init",
+                f"{path} is not in a git repository, so --write could not be undone. Create one, and commit your "
+                f"files: {_git(folder)} init. Or add --force.",
                 "UC402",
             )
         raise PortError(f"git cannot read the repository of {path}. Repair it, or add --force: {reason}", "UC402")

@@ -30,7 +30,9 @@ class RecordingComparison:
     max_ulp: float
     pairs: Sequence[CallPair]
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The divergences that `_to_report` chose, each with its causes. Empty if the runs are the same."""
+    """The divergences to report, in the order in which they happen, each with its causes: those of clip calls and of
+    optimizers' steps. Empty if the runs are the same.
+    """
 
     agreements: Sequence[StageAgreement]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..causes.observation import Cause
+from ..causes.observation import Cause, CauseKind
 from ..causes.scaling import combined_norm
 from .pairing import CallPair
 from .rounding import ROUNDING, distance, same, single, ulps_at
@@ -81,7 +81,7 @@ class DivergencePoint:
             norms = list(numbers(pair, "norm"))
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
-    def cause(self, kind: str, sentence: str, run: RecordedRun | None = None) -> Cause:
+    def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
         """Return a cause, with the sentence "RUN differs from OTHER: ...".
 
         sentence: The text after the names of the runs. run: The run that the sentence is about; None: the second run.

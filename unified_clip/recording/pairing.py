@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import tomllib
 from collections import Counter
@@ -14,6 +15,9 @@ from typing import Any
 from ..tensors.arithmetic import Float64s
 from .rounding import same
 from .runs import Parameter, RecordedCall, RecordedRun, RunError
+
+MOST_NEAR = 3
+"""The error about an unknown name in --map lists at most this many similar names."""
 
 Names = Mapping[str, str]
 """The name of a parameter in the other run, by its name in one run."""
@@ -106,8 +110,10 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     unknown = [(a, name, in_a) for name in names if name not in in_a]
     unknown += [(b, name, in_b) for name in names.values() if name not in in_b]
     run, name, known = unknown[0]
-    remedy = f"Choose from {', '.join(sorted(known))}." if known else "Record it with norms=True."
-    raise RunError(f"The map of names has {name!r}, which is no parameter of {run.path}. {remedy}", "UC503")
+    near = difflib.get_close_matches(name, known, MOST_NEAR) or sorted(known)[:MOST_NEAR]
+    remedy = f"Its parameters include {', '.join(near)}." if known else "Record it with --norms, in Python norms=True."
+    problem = f"The map of names (--map) has {name!r}, which is no parameter of {run.path}."
+    raise RunError(f"{problem} {remedy}", "UC503")
 
 
 # -- loops that clip one gradient per call

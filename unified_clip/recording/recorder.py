@@ -302,7 +302,8 @@ class Recording:
             except OSError as error:
                 self._has_ended = True
                 self._close()
-                self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
+                remedy = "Earlier calls are kept. Correct this, and record again."
+                self._warn(f"{self.path}: the recording ends here, since it cannot be written: {error}. {remedy}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
         """Write gradients to a new file. Return the name of the file; None if it could not be written."""

@@ -22,7 +22,7 @@ def read_container(container: Any) -> dict[str, Gradient]:
     for name, leaf in zip(_names(leaves), leaves, strict=True):
         is_weight = backend.variables.is_trainable if backend.variables is not None else backend.is_parameter
         if leaf.tensor is not None and backend.is_parameter(leaf.tensor) and is_weight(leaf.tensor):
-            raise TypeError(f"{leaf.place} is a parameter. Pass the gradients themselves")
+            raise TypeError(f"{leaf.place} is a parameter. Pass its gradient, such as parameter.grad")
         gradient = gradients[name] = None if leaf.tensor is None else tensors.read(leaf.tensor)
         if gradient is not None and gradient.dtype not in STORAGE:
             raise TypeError(f"{leaf.place} has dtype {gradient.dtype}. Convert it to one of {', '.join(STORAGE)}")

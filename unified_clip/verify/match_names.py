@@ -92,7 +92,10 @@ class NameMatcher:
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
-    """Return the norm of each gradient after the clip, by its name in the recording; {} if the norms are unknown."""
+    """Return the norm of each gradient after the clip, by its name in the recording; {} if the norms are unknown.
+
+    directory: The directory of the recording, which may have the gradients.
+    """
     if stored := clipped_gradients(line, directory):
         return {name: _norm(line, tensor) for name, tensor in stored.items()}
     pairs = zip(line.parameters.items(), _coefficients(line), strict=False)

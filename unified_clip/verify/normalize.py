@@ -21,7 +21,7 @@ from .run import ScriptRun
 from .worker import RECORDING
 
 BY_HAND = "by hand"
-"""The name of the call in recorded lines about gradients that the training step clips by its own code."""
+"""The function's name in recorded lines for clips that the training step makes in its own code."""
 
 
 @dataclass

@@ -37,9 +37,12 @@ from .resync import OldWeights, ResyncError, assign, takes_weights
 RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
 
 OUTPUT = "{}.safetensors"
-"""The file of a step's output, by the number of the step. It is there once it is complete."""
+"""The template of the file with the output of one step. {} is the number of the step. A file appears only when it is
+complete.
+"""
 
 RESYNCED = "{}.resynced.safetensors"
+"""As OUTPUT, for the parameters after the weights of the old step were copied into them."""
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The tuple that a training step yields: (parameters, gradients, unclipped gradients). The last two are optional."""
@@ -185,9 +188,11 @@ def _split_loss(output: Any) -> tuple[Any, float | None]:
 
 def _store(path: Path, step: int, output: Any) -> None:
     if not isinstance(output, tuple | list) or not 1 <= len(output) <= len(OUTPUT_PARTS):
+        is_sequence = isinstance(output, tuple | list)
+        what = f"{len(output)} values" if is_sequence else f"an output of type {type(output).__name__}"
         raise InvalidStepError(
-            f"yielded an output of type {type(output).__name__} at step {step}. "
-            "Yield (parameters, gradients), two dicts of tensors by name, or (parameters, gradients, loss)."
+            f"yielded {what} at step {step}. Yield (parameters, gradients) or (parameters, gradients, unclipped), "
+            "dicts of tensors by name. The loss, a number, may follow as the last value."
         )
     stored: dict[str, tuple[str, Any]] = {}
     for part, tensors in zip(OUTPUT_PARTS, output, strict=False):

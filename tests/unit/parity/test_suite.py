@@ -345,6 +345,12 @@ def test_files_of_cases_that_are_misspelt_are_refused(tmp_path: Path, pattern: s
         suites.read(tmp_path)
 
 
+def test_messages_name_the_file_of_the_suite(tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text(f"[frameworks.numpi]\n{ONE}", encoding="utf-8")
+    with pytest.raises(SuiteError, match=r"other\.toml: no adapter for 'numpi'"):
+        suites.read(tmp_path / "other.toml")
+
+
 def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match="Pass the suite to --suite, or write one: unified-clip parity init"):
         suites.read(tmp_path)
@@ -371,7 +377,7 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("[frameworks]\nnumpy = 1", "frameworks.numpy: it is 1. Give a table"),
         (
             "[frameworks.numpy]\nmodes = ['graph']",
-            "frameworks numpy modes: numpy has no mode 'graph'. Choose from host$",
+            "frameworks.numpy.modes: numpy has no mode 'graph'. Choose from host$",
         ),
         ("[frameworks.numpy]\nmodes = ['host', 'device']", "no mode 'device'. Choose from host$"),
         (

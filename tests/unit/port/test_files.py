@@ -290,11 +290,11 @@ def test_a_pipe_is_not_read(project: Path) -> None:
 
 def test_what_is_in_no_repository_is_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        PortError, match=r"net.py is not in a git repository, .* or add --force: git -C \S+/models init$"
+        PortError, match=r"net.py is not in a git repository, .*: git -C \S+/models init. Or add --force.$"
     ):
         source_files.check_clean(source_files.sources(project))
     monkeypatch.chdir(project)
-    with pytest.raises(PortError, match=r"train.py is not in a git repository, .* or add --force: git init$"):
+    with pytest.raises(PortError, match=r"train.py is not in a git repository, .*: git init. Or add --force.$"):
         source_files.check_clean([Path("train.py")])
 
 

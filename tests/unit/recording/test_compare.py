@@ -189,7 +189,9 @@ def test_parameters_are_matched_by_a_map_in_either_direction(compared: Any, tmp_
 
 
 def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
-    with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl. Choose from a, b, c"):
+    with pytest.raises(
+        runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl. Its parameters include a, b, c"
+    ):
         compared([line(1)], [line(1)], names={"d": "a"})
     with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*b.jsonl"):
         compared([line(1)], [line(1)], names={"a": "d"})

@@ -260,7 +260,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_training(path: Path, monkeyp
         file = recording._file
         full = SimpleNamespace(write=lambda data: file.write(data[:10]), close=file.close)
         monkeypatch.setattr(recording, "_file", full)
-        with pytest.warns(ClipWarning, match="cannot be written any more.*a part of a line"):
+        with pytest.warns(ClipWarning, match="the recording ends here, .*a part of a line"):
             assert clip() == 5.0
         assert clip() == 5.0
     assert path.read_text().count("\n") == 2

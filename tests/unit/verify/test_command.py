@@ -249,6 +249,10 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
             "def step(weights, batches): return 1",
             "yielded an output of type int at step 1. Yield (parameters, gradients)",
         ),
+        (
+            "def step(weights, batches): return {}, {}, {}, {}",
+            "yielded 4 values at step 1. Yield (parameters, gradients)",
+        ),
         ("def step(weights, batches): return [], {}", "yielded parameters as list at step 1. Yield a dict"),
         (
             "def step(weights, batches): return {'w': 'x'}, {}",
@@ -348,6 +352,11 @@ def test_port_verify_is_a_deprecated_alias_that_prints_the_new_command(
     command = err.removeprefix("unified-clip: port --verify is deprecated. Type: unified-clip ")
     assert main(shlex.split(command)) == 1
     assert capsys.readouterr() == (expected, "")
+    assert main(["port", *options, "--resync", "--verify", *scripts]) == 2  # arrays cannot be resynchronized
+    notice, error = capsys.readouterr().err.split("\n", 1)
+    assert main(shlex.split(notice.rpartition("Type: unified-clip ")[2])) == 2
+    assert "UC601" in error
+    assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize("option", ["--weights", "--batches"])

@@ -19,10 +19,11 @@ MAX_ALIASES = 10
 
 
 class PythonFormat(OwnFormat):
-    """The format of Python source that clips by a framework. The `data` of a document is a `Source`."""
+    """Base class of the formats that read clips in Python source. The `data` of a document is a `Source`."""
 
     kinds = ("python",)
     package: ClassVar[str]
+    """The framework whose clips the format reads, such as "optax". Files that do not use it have another format."""
 
     def parse(self, text: str, name: str) -> Document:
         return Document(name, text, "python", Source(text, name))

@@ -68,14 +68,14 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
             matching = sorted(directory.glob(pattern))
         except (ValueError, NotImplementedError) as error:
             raise SuiteError(
-                f"{FILE}, files: {pattern!r} is an invalid pattern: {error}. Write it as cases/*.toml"
+                f"{file.name}, files: {pattern!r} is an invalid pattern: {error}. Write it as cases/*.toml"
             ) from None
         if not matching:  # as when the pattern is misspelt
             raise SuiteError(
-                f"{FILE}, files: {pattern!r} matches no file in {directory}. Correct or remove the pattern"
+                f"{file.name}, files: {pattern!r} matches no file in {directory}. Correct or remove the pattern"
             )
         files += matching
-    frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
+    frameworks = {name: _framework(table, file, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
     all_cases = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
     if not all_cases:
@@ -91,27 +91,29 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     for name, place in named:
         if name not in frameworks:
             raise SuiteError(
-                f"{FILE}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
+                f"{file.name}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
             )
     return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path))
 
 
-def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
+def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
     """Return a `[frameworks.NAME]` table with its default modes, title, interpreter and tolerance filled in.
+
+    file: The suite's file, from whose directory the path `python` starts. tolerance: The suite's tolerance.
 
     SuiteError: unified_clip has no adapter for this framework, or the framework lacks one of the modes.
     """
     if name not in ADAPTERS.values():
-        raise SuiteError(f"{FILE}: no adapter for {name!r}. Choose from {', '.join(sorted({*ADAPTERS.values()}))}")
+        raise SuiteError(f"{file.name}: no adapter for {name!r}. Choose from {', '.join(sorted({*ADAPTERS.values()}))}")
     there, chosen = modes_of(name), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:
         raise SuiteError(
-            f"{FILE}, frameworks {name} modes: {name} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
+            f"{file.name}, frameworks.{name}.modes: {name} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
         )
     settings: dict[str, Any] = {"modes": modes, "title": table.title or name}
     if "python" in chosen:
-        path = directory / table.python
+        path = file.parent / table.python
         if path.is_dir():  # a virtual environment
             path /= "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
         settings["python"] = str(path.absolute())

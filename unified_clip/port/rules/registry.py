@@ -1,14 +1,16 @@
 """The registry of rewriting rules. Each module of this package registers the rules for one kind of clip.
 
-To add a rule, add a module here:
+To add a rule:
 
-    @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
-    def flag(file: FileRewrite, clip: FoundClip) -> None:
-        file.flag(clip, "This call belongs to a static program of Paddle, ...")
+1. Add the function to `port/catalog.toml`. If it is called in a new way, add a `Kind` in `port/catalog.py`.
+2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
 
-Exactly one rule with the order CALLS may match a clip. For functions that are called in another way, add a `Kind` in
-`port/catalog.py`.
-Then add a source with such a clip to tests/data/port. A test fails for a rule that no source needs.
+       @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
+       def flag(file: FileRewrite, clip: FoundClip) -> None:
+           file.flag(clip, "This call belongs to a static program of Paddle, ...")
+
+   Exactly one rule with the order CALLS may match a clip.
+3. Add a source with such a clip to tests/data/port. A test fails for a rule that no source needs.
 """
 
 from __future__ import annotations

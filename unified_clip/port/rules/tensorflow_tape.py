@@ -133,8 +133,8 @@ class TapeRewrite:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
             raise UnsureError(
-                "No training step, from gradient() to apply_gradients(), contains this clip. Clip before the "
-                "step by hand."
+                "No training step, from gradient() to apply_gradients(), contains this clip. In PyTorch, write it "
+                "between loss.backward() and optimizer.step()."
             )
         for span in ranges:
             if span.step is None:

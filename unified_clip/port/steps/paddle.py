@@ -28,8 +28,10 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
 """Functions and methods that only print their arguments."""
 
-BY_HAND = "Attach a clip configuration to the optimizer, or clip before its steps by hand."
-SOMETHING_ELSE = "{} may also be something else. Assign nothing else to it."
+BY_HAND = "Call ClipConfig(...).attach_to(optimizer) once, or clip the gradients before each optimizer.step()."
+SOMETHING_ELSE = "It is not certain that {0} is {1}: line {2} assigns another value. Assign only {1} to {0}."
+CLIP, OPTIMIZER = "a clip of Paddle", "an optimizer of Paddle"
+UNKNOWN_VALUE = "The value of {0} is unknown, as that of an argument or a part of a tuple. Assign it by {0} = ..."
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods of an optimizer that clip, as step() does."""
 
@@ -158,7 +160,8 @@ class PaddleOptimizers:
                 continue
             clip = self._clips.get(cast(cst.Call, inner))
             if clip is None:
-                raise UnsureError(SOMETHING_ELSE.format(binding.text))
+                line = self._module.position(value)[0]
+                raise UnsureError(SOMETHING_ELSE.format(binding.text, CLIP, line))
             if clip in self.why_not:
                 raise UnsureError(self.why_not[clip])
             self._check(clip)
@@ -178,7 +181,7 @@ class PaddleOptimizers:
 
     def _values(self, binding: Binding) -> list[cst.BaseExpression]:
         if binding.values is None:
-            raise UnsureError(SOMETHING_ELSE.format(binding.text))
+            raise UnsureError(UNKNOWN_VALUE.format(binding.text))
         return binding.values
 
     def _uses(self, binding: Binding) -> Iterator[cst.Arg]:
@@ -254,7 +257,8 @@ class PaddleOptimizers:
             if is_name(value, "None"):
                 continue
             if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
-                raise UnsureError(SOMETHING_ELSE.format(binding.text))
+                line = self._module.position(value)[0]
+                raise UnsureError(SOMETHING_ELSE.format(binding.text, OPTIMIZER, line))
             passed = keywords_of(value)
             positional = next((arg for arg in value.args if not arg.keyword and calls_parameters(arg.value)), None)
             parameters = passed.get("parameters", passed.get("parameter_list", positional))

@@ -116,7 +116,11 @@ class TapeSteps:
             raise UnsureError("The loss is scaled. In PyTorch, unscale the gradients with GradScaler before the clip.")
         used = self._module.used_names
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
-            raise UnsureError("Each replica clips before gradients are added up. Port the step by hand.")
+            raise UnsureError(
+                "Each replica clips before gradients are added up, but DistributedDataParallel averages them in "
+                "backward(). Call backward() in `with model.no_sync():`, clip, then call "
+                "torch.distributed.all_reduce(parameter.grad) for each parameter."
+            )
         if any(name.startswith("horovod.") for name in used):
             raise UnsureError("Horovod averages gradients. Check what its optimizer for PyTorch clips.")
         if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):

@@ -157,7 +157,9 @@ def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause
         if cause := swapped(call) or without_result(call):
             return cause
         factors = scaled_gradients(call) if len(before) == len(after) else ()
-        return next((Cause(each.kind, each.sentence) for each in factors if call.fits(each, PRODUCT)), None)
+        return next(
+            (Cause(each.kind, each.sentence) for each in factors if each.kind and call.fits(each, PRODUCT)), None
+        )
 
 
 def _nearest(ordered: Sequence[float], norm: float) -> float:

@@ -115,7 +115,8 @@ def record_step(
 
     optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
     settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
-    passes: The known fields about the backward passes before the step.
+    passes: What is known about the backward passes before the step: the fields `backward_calls`, `cleared` and
+        `changed` of a recording.
     is_users: The class is the user's own, so that its module may be any.
 
     ValueError: a name is unknown.

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...causes.observation import Cause
+from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..compare import RecordingComparison
 from ..divergence import Divergence, StageAgreement
@@ -15,7 +15,7 @@ from ..rounding import distance
 from ..runs import RecordedCall, RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
-RULED_OUT = {
+RULED_OUT: dict[CauseKind, str] = {
     "another rule": "another rule",
     "another threshold": "another threshold",
     "another norm type": "another norm type",
@@ -30,7 +30,7 @@ RULED_OUT = {
 "a whole factor on all gradients".
 """
 
-RULED_OUT_BY_NORMS = {
+RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",
     "swapped": "swapped parameters",
     "scaled gradients": "any factor on all gradients",
@@ -38,7 +38,7 @@ RULED_OUT_BY_NORMS = {
 }
 """As RULED_OUT, for causes whose test needs norms of parameters."""
 
-RULED_OUT_BY_STEPS = {
+RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
     "gradients are not cleared": "gradients that are not cleared",
     "gradient accumulation": "another number of backward passes",

@@ -24,7 +24,7 @@ class Default:
     """The group, without a leading slash. For the path of a file: its folder, which may be ''."""
 
     names: tuple[str, ...]
-    """The names of the files. null in the list gives ()."""
+    """The files that the entry chooses, without suffix: ("gpu",) for `trainer: gpu`, () for `trainer: null`."""
 
     package: str | None
     """The package after @ in the entry. None: the package of the group."""

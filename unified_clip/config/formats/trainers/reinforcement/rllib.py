@@ -70,7 +70,10 @@ class RLlib(Format):
         tables = document.data if isinstance(document.data, dict) else {}
         experiments = [name for name, table in tables.items() if isinstance(table, dict)]
         if not experiments:
-            raise ConfigError(f"{document.name}: it has no experiment. Add one, with run and config.")
+            raise ConfigError(
+                f"{document.name}: it has no experiment. Add one, such as my_run: {{run: PPO, config: "
+                f"{{{KEY}: 40.0}}}}. If it is no file of RLlib, choose another --from."
+            )
         imports = [self._experiment(document, name, version) for name in experiments]
         for name, imported in zip(experiments, imports, strict=True):
             if imported.settings != imports[0].settings:
