@@ -39,6 +39,7 @@ def check(
 ) -> CheckReport:
     """Compare the clips of `files`, which are all files below `paths`, with a clip configuration.
 
+    clip: The file of the clip configuration. advance: Called with the number of files that were just read.
     nearest: Whether to accept clips that differ by their family or eps only, with a note.
 
     Raises:

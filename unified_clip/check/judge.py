@@ -109,7 +109,11 @@ def shown(path: Path) -> str:
 
 
 def headline(findings: Sequence[Finding], ignored: int, clips: int, file: str) -> str:
-    """Return the result of a check in a sentence."""
+    """Return the result of a check in a sentence.
+
+    ignored: The number of findings that check.ignore covers. clips: The number of clips.
+    file: The name of the clip configuration.
+    """
     clip_count = f"{clips} clip{'' if clips == 1 else 's'}"
     if not findings:
         same = clips - ignored

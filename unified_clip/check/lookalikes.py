@@ -21,7 +21,10 @@ WHY = (
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return an unknown clip for the first setting that is named like a clip, such as config.grad_clip = 1.0."""
+    """Return an unknown clip for the first setting in a file that is named like a clip, such as config.grad_clip = 1.0.
+
+    [] if the file has no such setting, or is not valid Python.
+    """
     try:
         tree = parse_tree(path.read_bytes().decode("utf-8", "replace"), path.name)
     except ConfigError:

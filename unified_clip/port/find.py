@@ -33,7 +33,10 @@ def find(module: Module) -> list[FoundClip]:
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
-    reason = "The file assigns something else to the name of this function. Port this clip by hand."
+    reason = (
+        "The file assigns something else to the name of this function. Remove that assignment, or port what is "
+        "assigned."
+    )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
 
@@ -179,6 +182,6 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
         why_not = (
             "This method belongs to a training engine, such as Accelerator, and clips the engine's own parameters. "
-            "Port it together with the engine."
+            "Keep the call with the engine. Without the engine, clip between backward() and step()."
         )
         yield FoundClip(call, module.code(call.func), call=call, why_not=why_not)

@@ -227,7 +227,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
         answer = run(*command, "-z", "--", ".")
         if answer.returncode:
             reason = answer.stderr.decode(errors="replace").strip()
-            raise PortError(f"git cannot read {path}. Correct its path, or add --force: {reason}", "UC402")
+            raise PortError(f"git cannot read {path}. Correct this, or add --force: {reason}", "UC402")
         names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
     in_commit, changed = names
     return in_commit - changed

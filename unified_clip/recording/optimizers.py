@@ -27,8 +27,9 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Number the calls of two runs by the steps of their optimizers. Both runs must have recorded these steps, and must
-    not have set `step`.
+    """Number the calls of two runs by the steps of their optimizers.
+
+    Unless both runs recorded these steps and counted each call as a step, the calls keep their numbers.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not all(run.optimizer_steps and _counts_calls(run) for run in (a, b)):

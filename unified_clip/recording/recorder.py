@@ -235,8 +235,8 @@ class Recording:
         """Warn once that calls in this framework's graph cannot be recorded."""
         self._is_empty = False  # this warning replaces that of an empty recording
         self._warn(
-            f"a clip call inside a graph of {framework} is not recorded, since that graph cannot report values; "
-            "call it outside the graph to record it"
+            f"a clip call inside a graph of {framework} is not recorded, since that graph cannot report values. "
+            "To record the call, make it outside the graph."
         )
 
     def _add(self, call: CallRecorder) -> None:
@@ -314,7 +314,7 @@ class Recording:
         try:
             _safetensors.write_at_once(path, gradients)
         except OSError as error:
-            self._warn(f"the gradients of a step could not be stored beside {self.path}: {error.strerror}")
+            self._warn(f"the gradients of a step are not stored beside {self.path}: {error.strerror}. Correct this.")
             return None
         return path.name
 
@@ -360,7 +360,7 @@ class CallRecorder:
         if recording.gradients_every is None:
             return
         if event.in_graph:
-            recording._warn("gradients inside a graph are not stored; clip outside the graph to store them")
+            recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
         elif self.step % recording.gradients_every == 0:
             self._gradients.update(copy_gradients(clip, names))
 

@@ -106,8 +106,10 @@ def compare_steps(
 ) -> Verification:
     """Compare the runs of both training steps, and write their recordings to `out` as old.jsonl and new.jsonl.
 
-    VerifyError: a run has no clip call, or their outputs cannot be compared.
-    names: The contents of the file of --map.
+    weights: The initial weights. steps: The number of batches. names: The contents of the file of --map.
+    max_ulp: Differences of up to this many units in the last place are no differences.
+
+    VerifyError: a run has no clip call, the outputs cannot be compared, or `names` has an unknown name.
     """
     for run in (old, new):
         reject_changing_outputs(run)

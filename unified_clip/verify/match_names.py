@@ -50,7 +50,10 @@ class NameMatcher:
         self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
-        """Return the names of the gradients of a call. None if the call clipped a tensor that is not a gradient."""
+        """Return the names of the gradients of a call. None if the call clipped a tensor that is not a gradient.
+
+        line: The recorded call. directory: The directory of the recording.
+        """
         parameters = line.parameters
         if not parameters:
             return NameMatch({}, False)

@@ -59,6 +59,7 @@ def normalize(
 
     Gradients get the names that the training step yields, calls are merged and sorted, and every call has a step.
 
+    weights: The initial weights. steps: The number of batches.
     common_names: The name that both runs share, by name in this run. Lists are sorted by this name.
     reference: The other run's recording. The calls of this run are sorted like the calls of the other run.
     """

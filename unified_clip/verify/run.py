@@ -201,7 +201,10 @@ def run(
     """Run both training steps in parallel, each in its own process, and return the runs.
 
     VerifyError: a function or its output is invalid. WorkerError: a process crashed or hung.
+
+    weights, batches: Arrays by name. The first axis of the batches is the step.
     out: The directory for the recordings and tensors.
+    timeout: Seconds for both processes together.
     resync: The contents of the file of --map, to copy the old weights into the new step after each step. None: do not.
     advance: Moves the bars "old" and "new", by the steps that each has done.
     """
@@ -264,7 +267,10 @@ def _read(script: Script, out: Path, steps: int) -> ScriptRun:
     try:
         ended = json.loads((out / ENDED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise WorkerError(f"{script} ended its process before its last step. Let the function return.") from None
+        raise WorkerError(
+            f"{script} ended its process before its last step. Remove the call that ends the process, such as "
+            "sys.exit() or os._exit()."
+        ) from None
     if "invalid" in ended:
         raise VerifyError(f"{script}: {ended['invalid']}")
     count = ended["given"]

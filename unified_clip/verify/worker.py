@@ -65,7 +65,12 @@ def main() -> None:
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
-    """Run the training step in a file, and record its clip calls. Return the content of `ended.json`."""
+    """Run the training step in a file, and record its clip calls. Return the content of `ended.json`.
+
+    name: The name of the function. job, out: The directories with the inputs and for the outputs.
+
+    InvalidStepError: the function or its output is invalid. ResyncError: its weights cannot be set.
+    """
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     recording.stores_results = True
@@ -126,7 +131,9 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     try:
         inspect.signature(function).bind({}, [])
     except TypeError as error:
-        raise InvalidStepError(f"{name} must accept two arguments, weights and batches: {error}") from None
+        raise InvalidStepError(
+            f"{name} must accept two arguments, weights and batches: {error}. Write def {name}(weights, batches):"
+        ) from None
     return function
 
 

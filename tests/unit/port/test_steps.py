@@ -646,7 +646,7 @@ def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str)
             ("    grads = [tf", "    optimizer = x\n    grads = [tf"),
             "The optimizer is assigned after the call of gradient()",
         ),
-        (("optimizer.apply", "next(optimizers).apply"), "The optimizer is not a variable here. Assign it to one."),
+        (("optimizer.apply", "next(optimizers).apply"), "The optimizer is not a variable here. Assign it first"),
         (("    grads = [tf", "    grads[0] = x\n    grads = [tf"), "The step may not apply all gradients"),
         (("    grads = [tf", "    del grads[0]\n    grads = [tf"), "The step may not apply all gradients"),
         (("    grads = [tf", "    grads.reverse()\n    grads = [tf"), "The step may not apply all gradients"),

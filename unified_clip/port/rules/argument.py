@@ -17,12 +17,13 @@ from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
     "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4. "
-    "Find out which version the file is for, and port this by hand."
+    "Look up the version that the file needs. Then call ClipConfig(rule=..., threshold=...).attach_to(optimizer), with "
+    'rule="global_norm" or rule="norm".'
 )
 
 OFF_IN_KERAS = (
     "A limit of 0 or less switches clipping off in Keras up to 2.3.1 and from 2.11. In the versions between them, "
-    "tf.keras makes all gradients 0, or rejects the limit. Remove this argument."
+    "tf.keras makes all gradients 0, or rejects the limit. To clip nothing, remove this argument."
 )
 
 
@@ -53,7 +54,7 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=lambda clip: not clip.kind and not is_need_clip(clip), target="drop-in")
 def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
-    file.flag(clip, "This argument makes the optimizer clip. Attach a clip configuration instead.")
+    file.flag(clip, "This argument makes the optimizer clip. Call ClipConfig(...).attach_to(optimizer) instead.")
 
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")

@@ -83,5 +83,7 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
 def flag_program(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(
-        clip, "This call belongs to a static program of Paddle, which PyTorch does not have. Clip in the training step."
+        clip,
+        "This call belongs to a static program of Paddle, which PyTorch does not have. Clip between backward() and "
+        "step().",
     )

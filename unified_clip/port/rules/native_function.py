@@ -16,7 +16,7 @@ from .function import is_function
 from .registry import RuleOrder, register
 
 TORCH = "torch.nn.utils"
-WITHOUT = "Port it without --native, or by hand."
+WITHOUT = "Run port without --native."
 ONLY_IN_PLACE = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
 
 WriteClip = Callable[[str, str], list[str]]

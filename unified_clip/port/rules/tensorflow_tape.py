@@ -22,8 +22,8 @@ from .argument import is_need_clip
 from .registry import RuleOrder, register
 
 STEPS_ELSEWHERE = (
-    "The training steps of this optimizer are not in this file. Attach a clip configuration to the optimizer, or clip "
-    "before its steps by hand."
+    "The training steps of this optimizer are not in this file. Call ClipConfig(...).attach_to(optimizer) where it is "
+    "created, or clip the gradients before each optimizer.step()."
 )
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
 """Attributes of an optimizer that the file may use: reading them does not prevent the rewrite."""
@@ -151,7 +151,9 @@ class TapeRewrite:
         if self._module.uses_on_other_objects(binding):
             raise UnsureError(STEPS_ELSEWHERE)
         if len(keywords_of(call).keys() & KERAS_RULES) > 1:
-            raise UnsureError("Several limits are set, which Keras 3 rejects. Keep one of them.")
+            raise UnsureError(
+                "Several of clipnorm, clipvalue and global_clipnorm are set, which Keras 3 rejects. Keep one."
+            )
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
         methods = [self._module.parents[read] for read in binding.reads]
         names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]

@@ -140,9 +140,15 @@ class PaddleOptimizers:
     def _check(self, clip: FoundClip) -> None:
         for name in SELECTING_ARGUMENTS:
             if name in clip.arguments.passed:
-                raise UnsureError(f"{name}= selects parameters or programs. Clip only those by hand.")
+                raise UnsureError(
+                    f"{name}= selects parameters or programs. Clip only the gradients that it selects, before "
+                    "optimizer.step()."
+                )
         if self._static:
-            raise UnsureError("The file builds static programs, which run later. Port its steps by hand.")
+            raise UnsureError(
+                "The file builds static programs, which PyTorch does not have. Write a training step: backward(), "
+                "clip, step()."
+            )
 
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain.
@@ -167,7 +173,9 @@ class PaddleOptimizers:
             self._check(clip)
             clips.append(clip)
         if self._module.uses_on_other_objects(binding):
-            raise UnsureError(f"{binding.text} may be read or set on another object. Rename the attribute.")
+            raise UnsureError(
+                f"{binding.text} may be read or set on another object. Give this attribute a name of its own."
+            )
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=. {BY_HAND}")
@@ -217,19 +225,21 @@ class PaddleOptimizers:
             return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
-                f"{self._module.code(call.func)} takes the clip, and may not be an optimizer of Paddle. {BY_HAND}"
+                f"{self._module.code(call.func)} takes the clip, and may be no optimizer of Paddle. {BY_HAND}"
             )
         target = self._target(call)
         binding = self._module.binding(target)
         if binding.key is None:
             raise UnsureError(
-                "The optimizer is not assigned to a variable, so its steps cannot be found. Assign it to one."
+                "The optimizer is not assigned to a variable, so its steps cannot be found. Assign it: optimizer = ..."
             )
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("Other code is on the line of the optimizer. Give it a line of its own.")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
-            raise UnsureError(f"{binding.text} is global or nonlocal here. Pass it as an argument.")
+            raise UnsureError(
+                f"{binding.text} is global or nonlocal here. Pass the optimizer to the function as an argument."
+            )
         if binding.key not in self._by_binding:
             self._by_binding[binding.key] = self._optimizer(binding)
         return self._by_binding[binding.key]
@@ -268,7 +278,10 @@ class PaddleOptimizers:
             lists.append(parameters.value)
         clips = {self._module.code(argument.value) for argument in arguments}
         if len(clips) != 1 or len(set(map(self._module.code, lists))) != 1:
-            raise UnsureError(f"{binding.text} may be created with several clips or parameters. Create it in one way.")
+            raise UnsureError(
+                f"{binding.text} may be created with several clips or parameters. Pass the same clip and parameters "
+                "each time."
+            )
         grouped = self._adds_group(binding) or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
 
@@ -309,21 +322,25 @@ class PaddleOptimizers:
         name, call = method.attr.value, self._module.parents[method]
         full_name = f"{binding.text}.{name}"
         if name in CLIPPING_METHODS:
-            raise UnsureError(f"{full_name}() in line {line} clips, too. Use step() instead.")
+            raise UnsureError(f"{full_name}() in line {line} clips, too. Call {binding.text}.step() instead.")
         if name not in ("step", "minimize", "_grad_clip"):
             return None
         if name == "_grad_clip" or not isinstance(call, cst.Call):
             raise UnsureError(f"Line {line} uses {full_name} without a call. {BY_HAND}")
         step = self._at(call, name, line)
         if name == "step" and call.args:
-            raise UnsureError(f"{full_name}() in line {line} takes a closure. Clip inside the closure by hand.")
+            raise UnsureError(
+                f"{full_name}() in line {line} takes a closure. Clip inside the closure, after backward()."
+            )
         if name == "minimize":
             if not all(isinstance(argument.value, Target) for argument in call.args):
-                raise UnsureError(f"Line {line} computes the loss in {full_name}(). Assign it to a variable.")
+                raise UnsureError(
+                    f"Line {line} computes the loss in {full_name}(). Assign the loss to a variable first."
+                )
             if len(call.args) > 1:
                 raise UnsureError(f"{full_name}() in line {line} has more arguments than the loss. {BY_HAND}")
             if not isinstance(step.statement, cst.Expr):
-                raise UnsureError(f"Line {line} uses the result of {full_name}(). Drop it: step() returns nothing.")
+                raise UnsureError(f"Line {line} uses the result of {full_name}(). Use no result: step() returns None.")
         return step
 
     def _at(self, call: cst.Call, kind: str, line: int) -> OptimizerStep:

@@ -15,11 +15,12 @@ from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
 from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
-GRAPH = "A TensorFlow session runs this step later. Port it by hand: PyTorch runs a step at once."
+GRAPH = "A TensorFlow session runs this step later. In PyTorch, write backward(), clip and step() in the training loop."
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
-NOT_TOGETHER = "gradient() and apply_gradients() are not in one function. Put them into one."
+NOT_TOGETHER = "gradient() and apply_gradients() are not in one function. Move both calls into one function."
 SEVERAL_GRADIENTS = (
-    "Several gradients are computed before they are applied. backward() would add them up: port it by hand."
+    "Several gradients are computed before they are applied. backward() would add them up. Use "
+    "torch.autograd.grad(loss, parameters) for each."
 )
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
@@ -113,7 +114,10 @@ class TapeSteps:
 
     def _step(self, source: cst.Call, apply: cst.Call, calls: Sequence[cst.Call]) -> TapeStep:
         if any(method_of(call) in SCALED for call in calls):
-            raise UnsureError("The loss is scaled. In PyTorch, unscale the gradients with GradScaler before the clip.")
+            raise UnsureError(
+                "The loss is scaled. In PyTorch, call scaler.unscale_(optimizer) of torch.amp.GradScaler before the "
+                "clip."
+            )
         used = self._module.used_names
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError(
@@ -122,28 +126,41 @@ class TapeSteps:
                 "torch.distributed.all_reduce(parameter.grad) for each parameter."
             )
         if any(name.startswith("horovod.") for name in used):
-            raise UnsureError("Horovod averages gradients. Check what its optimizer for PyTorch clips.")
+            raise UnsureError(
+                "Horovod averages gradients. If it does so before the clip, call optimizer.synchronize() before the "
+                "clip in PyTorch, and step() inside `with optimizer.skip_synchronize():`."
+            )
         if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):
             raise UnsureError(SEVERAL_GRADIENTS)
         if method_of(source) != "gradient":
             raise UnsureError(GRAPH)
         first, last = self._module.small_statement(source), self._module.small_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
-            raise UnsureError("gradient() or apply_gradients() shares a line with other code. Give each its own line.")
+            raise UnsureError(
+                "gradient() or apply_gradients() shares a line with other code. Write each call on its own line."
+            )
         if not isinstance(last, cst.Expr) or last.value is not apply:
-            raise UnsureError("The result of apply_gradients() is used. Do not use it: step() returns None.")
+            raise UnsureError("The result of apply_gradients() is used. Remove that use: step() returns None.")
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
-            raise UnsureError("gradient() and apply_gradients() are not in one block of lines. Put them into one.")
+            raise UnsureError(
+                "gradient() and apply_gradients() are not in one block of lines. Write both calls in one block, with "
+                "the same indentation."
+            )
         loss, variables = self._arguments(source)
         self._check_optimizer(source, apply)
         values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
         if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
-            raise UnsureError("There are several losses. Add them up first: backward() takes one.")
+            raise UnsureError(
+                "There are several losses. Add them up to one loss before gradient(): backward() takes one."
+            )
         self._check_apply(apply)
         self._check_list(source)
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
-            raise UnsureError("The step may not apply all gradients, each to its own variable. Port it by hand.")
+            raise UnsureError(
+                "The step may not apply all gradients, each to its own variable. If it does, write "
+                "apply_gradients(zip(gradients, variables)). Otherwise, set .grad of the applied parameters only."
+            )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _is_persistent(self, tape: cst.Call) -> bool:
@@ -155,23 +172,29 @@ class TapeSteps:
         """Return (expression of the loss, code of the variables). UnsureError: the call has other arguments."""
         arguments = Arguments(source, ("target", "sources"))
         if arguments.unknown or len(arguments.passed) < 2:
-            raise UnsureError("gradient() has more arguments than loss and variables. Port it by hand.")
+            raise UnsureError(
+                "gradient() has more arguments than loss and variables. Remove them, or write the step in PyTorch: "
+                "output_gradients= is gradient= of backward()."
+            )
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
-            raise UnsureError("gradient() gets the variables as a dict. Pass a list.")
+            raise UnsureError("gradient() gets the variables as a dict. Pass a list, such as list(variables.values()).")
         return arguments.passed["target"].value, self._module.code(variables)
 
     def _check_apply(self, apply: cst.Call) -> None:
         has_other = any(argument.star or keyword_of(argument) not in ("", "grads_and_vars") for argument in apply.args)
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
-            raise UnsureError(f"{method_of(apply)}() has more arguments than gradients and variables. Port it by hand.")
+            raise UnsureError(
+                f"{method_of(apply)}() has more arguments than gradients and variables. Remove the others, or write "
+                "the step in PyTorch."
+            )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
         """Check that the optimizer is in a variable that is assigned before the step. UnsureError: the optimizer is not
         in such a variable.
         """
         if not isinstance(owner_of(apply), Target):
-            raise UnsureError("The optimizer is not a variable here. Assign it to one.")
+            raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
         nodes = [bound.node for bound in self._module.binding(owner_of(apply)).bounds if bound.node is not None]
         if any(self._module.position(node)[0] in lines for node in nodes):
@@ -183,6 +206,6 @@ class TapeSteps:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
                 raise UnsureError(
-                    "gradient() gets one variable, not a list. Port it by hand: call loss.backward(), and read the "
-                    "variable's .grad."
+                    "gradient() gets one variable, not a list. In PyTorch, call loss.backward(), and clip "
+                    "[variable.grad]."
                 )
