@@ -179,7 +179,9 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
     for folder in path.resolve().parents:
         if isinstance(name, str) and name and (folder / name).is_file():
             return folder / name
-    raise source.wrong(call, f"{ast.unparse(call)} reads a file that is in no directory above this source.")
+    raise source.wrong(
+        call, f"{ast.unparse(call)} reads a file that is in no directory above this source. Correct its path."
+    )
 
 
 def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:

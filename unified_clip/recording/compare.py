@@ -87,8 +87,8 @@ def compare(
     advance("compare", 1)
     if not (explained or agreements):
         raise RunError(
-            f"{left.path} and {right.path}: No numbers were compared. Clips by value record none without norms=True. "
-            "Record both runs with norms=True.",
+            f"{left.path} and {right.path}: No numbers were compared. Clips by value record none without --norms. "
+            "Record both runs with --norms, in Python with record(..., norms=True).",
             "UC502",
         )
     return RecordingComparison(left, right, max_ulp, pairs, explained, agreements)

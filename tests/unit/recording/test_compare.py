@@ -820,7 +820,7 @@ BOUNDED = {**line(1, rule="value", norm_type=None, norm=None, coef=None, paramet
             [EMPTY, {**EMPTY, "error": "ValueError: no"}],
             "b.jsonl: None of the 2 recorded calls clipped a gradient: 1 raised an error (ValueError: no), 1 got no",
         ),
-        ([BOUNDED], [BOUNDED], "No numbers were compared. Clips by value record none without norms=True. Record both"),
+        ([BOUNDED], [BOUNDED], "No numbers were compared. Clips by value record none without --norms. Record both"),
     ],
 )
 def test_runs_that_have_nothing_to_compare_are_refused(

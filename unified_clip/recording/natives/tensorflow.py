@@ -206,6 +206,10 @@ def report_call(
     As few operations as possible read the tensors, because TensorFlow optimizes a graph by the operations that read
     each tensor.
 
+    describe: A function that returns the call's settings for the values of `thresholds`.
+    before, after: The gradients before and after the clip. names, weights: The names and values of their variables;
+        without names, both are inferred if every gradient's variable is known.
+    is_gradient: Returns whether the tensors are gradients; None if that is unknown.
     norm: The norm that the function returned.
     """
     needs = OBSERVER.needs()
