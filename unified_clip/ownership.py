@@ -33,10 +33,6 @@ class _ElsewhereCounted:
         self._rule = also_elsewhere if callable(also_elsewhere) else None
         self._parameters = () if callable(also_elsewhere) else tuple(also_elsewhere)
 
-    @property
-    def is_empty(self) -> bool:
-        return self._rule is None and not self._parameters
-
     def __contains__(self, parameter: Any) -> bool:
         if self._rule is None:
             return any(parameter is listed for listed in self._parameters)
@@ -120,11 +116,6 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError(f"Rank {rank} is not on the mesh, which has the ranks {sorted(self.mesh_ranks)}")
         self._here = self._coordinates([rank])
         self._counts_plain = self._is_first(np.array([rank]))
-
-    @property
-    def reads_only_meshes(self) -> bool:
-        """Whether the result depends on the mesh of a parameter alone."""
-        return self._elsewhere.is_empty
 
     def __call__(self, parameter: Any) -> bool:
         own = getattr(parameter, "device_mesh", None)

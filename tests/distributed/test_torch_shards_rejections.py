@@ -78,17 +78,6 @@ def test_all_raise_where_one_rank_rejects_an_argument(worlds: Worlds, how: str, 
         assert second.norm == reference.norm(ARRAYS), "the ranks are at the same call again"
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("compares_all", "raising"), [(False, [2, 3]), (True, [0, 1, 2, 3])])
-def test_the_ranks_of_one_copy_raise_together_or_all(worlds: Worlds, compares_all: bool, raising: list[int]) -> None:
-    """The copies of HSDP make their calls by themselves, unless the group of all ranks is passed."""
-    found = worlds(4).run(rejections.rejected_in_one_copy, compares_all)
-    assert [rank for rank, (first, _) in enumerate(found) if first.error] == raising
-    check(found[3][0], "^ValueError: max_norm is -1.0")
-    check(found[2][0], f"^ValueError: rank {3 if compares_all else 1} rejected this call: ValueError: max_norm is -1.0")
-    assert [second.norm for _, second in found] == [reference.norm(ARRAYS)] * 4
-
-
 def test_a_rank_does_not_wait_where_no_other_does(worlds: Worlds) -> None:
     here, there = worlds(2).run(rejections.rejected_alone)
     assert len(here) == 7

@@ -260,10 +260,6 @@ class Distributed(ABC):
     def has_ranks(self) -> bool:
         """Return whether this process may have other ranks, and is not traced by a compiler."""
 
-    def recall(self, parameters: Sequence[Any], spec: DistributedSpec) -> tuple[Shards, list[Leaf], list[Leaf]] | None:
-        """Return the shards, gradients and parameters of a list that an earlier call has checked; None for another."""
-        return None
-
     def with_spec(self, spec: DistributedSpec) -> Backend:
         """Return the backend for a caller's declaration."""
         return cast(Backend, self)

@@ -11,7 +11,7 @@ from . import containers, observer, validation
 from .backend import Backend, Parameters
 from .containers import Tree
 from .distributed import AWAITED, INFERRED, DistributedSpec, Measures
-from .gradients import CollectedGradients, GradientList, RecalledGradients
+from .gradients import CollectedGradients, GradientList
 from .path import CollectedPath
 from .types import Leaf
 from .writers import Functional, InPlace
@@ -39,15 +39,7 @@ def collect_in_place(
 ) -> tuple[GradientList, Functional | InPlace]:
     """Return gradients to be clipped in place. `plain`: try one pass. `options`: of `in_place`."""
     path = None
-    is_simple = plain and not observer.needs_leaves()
-    plain = is_simple and not spec.is_given
-    if is_simple and backend.distributed is not None and options == {"measures": "total"}:
-        container = _listed(container)
-        recalled = backend.distributed.recall(container, spec) if type(container) in (list, tuple) else None
-        if recalled is not None:
-            shards, leaves, parameters = recalled
-            writer = InPlace(backend, container, parameters, {})
-            return RecalledGradients(backend, shards, leaves, writer, function), writer
+    plain = plain and not observer.needs_leaves() and not spec.is_given
     if plain and backend.parameters is not None:
         container = _listed(container)
         if type(container) in (list, tuple):

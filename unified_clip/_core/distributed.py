@@ -58,16 +58,23 @@ class DistributedSpec:
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> None:
-        """Raise ValueError for a parameter without a name, or a pattern that matches no parameter of this rank."""
-        if isinstance(self.ownership, Mapping):
-            for leaf in leaves:
-                self.ownership_of(leaf)
-            for pattern in self.ownership if leaves else ():
-                if not any(fnmatchcase(str(leaf.name), pattern) for leaf in leaves):
-                    raise ValueError(
-                        f"the pattern {pattern!r} of ownership matches no parameter of this rank, such as "
-                        f"{leaves[0].name!r}. Correct it, or leave it out on ranks without such parameters"
-                    )
+        """Raise ValueError for a parameter without a name, or a pattern behind others that match all of its parameters.
+
+        A pattern may match no parameter: other ranks may have them.
+        """
+        if not isinstance(self.ownership, Mapping):
+            return
+        for leaf in leaves:
+            self.ownership_of(leaf)
+        patterns = list(self.ownership)
+        for at, pattern in enumerate(patterns):
+            names = [str(leaf.name) for leaf in leaves if fnmatchcase(str(leaf.name), pattern)]
+            earlier = [each for each in patterns[:at] if any(fnmatchcase(name, each) for name in names)]
+            if names and all(any(fnmatchcase(name, each) for each in earlier) for name in names):
+                raise ValueError(
+                    f"the pattern {pattern!r} of ownership decides for no parameter: {earlier[0]!r} comes first and "
+                    f"matches {names[0]!r}, too. Put {pattern!r} before it"
+                )
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
         """Return itself: a copy has the same process group and parameters."""

@@ -173,18 +173,6 @@ class GradientList:
         return Slices(dense_axes, self._sparse.row_groups(sparse.indices, kept))
 
 
-class RecalledGradients(GradientList):
-    """Distributed gradients of a list that an earlier call has checked, to be clipped in place by their total norm."""
-
-    def __init__(self, backend: Backend, shards: Shards, leaves: list[Leaf], writer: Writer, function: str) -> None:
-        self._writer, self.function, self._differentiable = writer, function, False
-        self.backend, self.shards, self.leaves, self.values = backend, shards, leaves, shards.values
-        assert backend.distributed is not None
-        self._distributed, self._measure = backend.distributed, backend.distributed.partial_sums
-        self._must_match, self._tensor_norms, self._coalesced = {}, {}, [None] * len(leaves)
-        AWAITED.send_rejection = partial(shards.send_rejection, "total")
-
-
 class CollectedGradients(GradientList):
     """Plain gradients that were collected in one pass."""
 

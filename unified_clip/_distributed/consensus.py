@@ -88,7 +88,7 @@ class Call:
             (name, differences.format_value(value)) for name, value in self.arguments.items() if value is not None
         )
         layout = None if self.layout is None else [label for _, label in self.layout]
-        copies = [leaf.position for leaf, _ in self.copies]
+        copies = [leaf.name or leaf.position for leaf, _ in self.copies]  # ranks may list other parameters between
         return [_digest(arguments), None if layout is None else _digest(layout), _digest((copies, self.checksum))]
 
     def text(self) -> dict[str, Any]:

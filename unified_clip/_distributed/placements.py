@@ -74,7 +74,6 @@ class DistributedGradients(LocalShards):
         self._gradients = [leaf.tensor for leaf in gradients]
         self._groups: dict[Any, ProcessGroup] = {}
         self._assumed_copies: list[int] = []
-        self._is_counted: list[bool] = []
         self._checked_meshes: dict[int, Ranks] = {}
 
     # -- from the framework
@@ -124,10 +123,6 @@ class DistributedGradients(LocalShards):
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
         """Return the groups over which a gradient is sharded, one after the other; None if unknown."""
-
-    def group_of_one_copy(self) -> ProcessGroup | None:
-        """Return a group of ranks that have all elements together, if placements alone determine it."""
-        return None
 
     def inferred_group(self) -> ProcessGroup | None:
         """Return the group that the framework has set up, if neither the caller nor a mesh determines it."""
@@ -202,12 +197,8 @@ class DistributedGradients(LocalShards):
             return [self.values[index] for index in indices]
         self._assumed_copies = []
         # All errors come before the first collective, in which all ranks take part.
-        self._is_counted = [self._counts(index, self._group) for index in indices]
-        return [tensor for tensor, counts in zip(self.all_reduced(indices), self._is_counted, strict=True) if counts]
-
-    def all_reduced(self, indices: Sequence[int]) -> Iterable[Tensor]:
-        """Return the local tensors of gradients, with `Partial` reduced by collectives."""
-        return map(self.reduced, indices)
+        is_counted = [self._counts(index, self._group) for index in indices]
+        return [tensor for tensor, counts in zip(map(self.reduced, indices), is_counted, strict=True) if counts]
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -246,8 +237,6 @@ class DistributedGradients(LocalShards):
         if process_group != "auto":
             return self.group_from(process_group)
         sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_sharded(tensor)}
-        if world.size in sizes and self._spec.ownership is None:
-            return self.group_of_one_copy() or world
         if world.size in {*sizes, *map(len, self._declared_meshes())}:
             return world
         if (inferred := self.inferred_group()) is not None:

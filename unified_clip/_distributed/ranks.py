@@ -49,7 +49,7 @@ class Ranks(Sequence[int]):
 
     def __le__(self, other: Ranks) -> bool:
         """Return whether `other` has all of these ranks."""
-        return self.is_same_set(other) or (len(self) < len(other) and bool(other.has(self._array).all()))
+        return len(self) <= len(other) and bool(other.has(self._array).all())
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
         """Return for each of an array of ranks whether it is among these."""
@@ -63,7 +63,7 @@ class Ranks(Sequence[int]):
         return places
 
     def is_same_set(self, other: Ranks) -> bool:
-        return np.array_equal(self._sorted, other._sorted)
+        return len(self) == len(other) and self <= other
 
 
 class KeptByIdentity(Generic[V]):
@@ -76,17 +76,11 @@ class KeptByIdentity(Generic[V]):
         return len(self._entries)
 
     def get(self, owner: Any, compute: Callable[[Any], V]) -> V:
-        value = self.find(owner)
-        if value is None:
-            value = compute(owner)
-            self.put(owner, value)
-        return value
-
-    def find(self, owner: Any) -> V | None:
-        entry = self._entries.get(id(owner))
-        return entry[1] if entry is not None and entry[0]() is owner else None
-
-    def put(self, owner: Any, value: V) -> None:
         key, entries = id(owner), self._entries
+        entry = entries.get(key)
+        if entry is not None and entry[0]() is owner:
+            return entry[1]
+        value = compute(owner)
         with suppress(TypeError):  # an int, PyTorch's group on ranks outside of it
             entries[key] = weakref.ref(owner, lambda _: entries.pop(key, None)), value
+        return value

@@ -107,7 +107,7 @@ def whole_gradients(parameters: dict[str, nn.Parameter], are_summed: bool = True
         gradient: Any = parameter.grad
         if not are_summed and models.is_sum(gradient):
             name, gradient = f"{name}, term of rank {dist.get_rank()}", gradient.to_local()
-        values = (models.whole(gradient) if isinstance(gradient, DTensor) else gradient).flatten()
+        values = (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).flatten()
         found.append(Piece(name, values.numel(), np.arange(values.numel()), values.numpy().copy()))
     return found
 

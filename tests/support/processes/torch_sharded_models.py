@@ -265,13 +265,9 @@ def is_sum(tensor: Any) -> bool:
 
 def gathered(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {
-        name: as_array(whole(tensor) if isinstance(tensor, DTensor) else tensor) for name, tensor in tensors.items()
+        name: as_array(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
+        for name, tensor in tensors.items()
     }
-
-
-def whole(tensor: DTensor) -> Tensor:
-    """All of it; sums are added up in float64, and rounded once."""
-    return tensor.to(torch.float64).full_tensor().to(tensor.dtype) if is_sum(tensor) else tensor.full_tensor()
 
 
 def parts(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:

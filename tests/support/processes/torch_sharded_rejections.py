@@ -52,15 +52,6 @@ def by_ownership(p: float) -> Any:
     return uc.clip_grad_norm_(given, 1.0, p, process_group=dist.group.WORLD, ownership=ownership)
 
 
-def rejected_in_one_copy(compares_all: bool) -> tuple[Attempt, Attempt]:
-    """The last rank of HSDP passes a threshold that is none. Then all ranks clip again."""
-    given = parameters(ARRAYS, "HSDP")
-    group = {"process_group": dist.group.WORLD} if compares_all else {}
-    threshold = -1.0 if dist.get_rank() == dist.get_world_size() - 1 else 1e9
-    first = attempt(lambda: uc.clip_grad_norm_(given, threshold, **group))
-    return first, attempt(lambda: uc.clip_grad_norm_(given, 1e9, **group))
-
-
 def by_dtype(p: float) -> Any:
     """A list of gradients, one of which is of integers on one rank."""
     plain = torch.ones(3, dtype=torch.int32 if dist.get_rank() == 1 else torch.float32)

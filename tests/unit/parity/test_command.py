@@ -264,7 +264,7 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
     ("clip", "message"),
     [
         (lambda: None, "run.jsonl: No clip calls were recorded"),
-        (lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0), "run.jsonl: No norm above 0 to plot."),
+        (lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0), "run.jsonl: it has no norm above 0 to plot"),
     ],
 )
 def test_a_recorded_run_without_norms_is_refused(

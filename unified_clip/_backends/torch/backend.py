@@ -14,7 +14,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Tensor
-from . import arithmetic, block_sums, checked_lists, conditions, operators, sharded
+from . import arithmetic, block_sums, conditions, operators, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
 from .primitives import LIST_PRIMITIVES, TorchPath, TorchPrimitives, norm_by_operations
@@ -126,14 +126,6 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return None  # PyTorch's own operations on DTensors have derivatives
         entry.break_graph("distributed gradients cannot be clipped in a compiled graph")
         return shards
-
-    def recall(self, parameters: Sequence[Any], spec: DistributedSpec) -> tuple[Shards, list[Leaf], list[Leaf]] | None:
-        if torch.compiler.is_compiling() or not parameters or not sharded.is_dtensor(parameters[0]):
-            return None
-        call = checked_lists.recall(parameters, spec)
-        if call is None or not _are_plain(call.values):
-            return None
-        return sharded.TorchShards.recalled(call, spec), call.gradients, call.parameters
 
     def has_ranks(self) -> bool:
         distributed = torch.distributed
@@ -299,15 +291,6 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 def _collector() -> Any | None:
     """Return the collector of plain gradients for the host path; None if raw reads would escape a trace."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
-
-
-def _are_plain(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all tensors may be written in one pass, and none is an alias of another."""
-    collector = _collector()
-    tensor_list = collector and collector.of_tensors(tensors, False, True)
-    if tensor_list is not None:
-        return len(tensor_list.tensors) == len(tensors)
-    return conditions.are_plain_on_devices(tensors)
 
 
 def _collected(

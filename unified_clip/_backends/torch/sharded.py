@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from ..._core.types import Leaf, Tensor
 from ..._distributed.norm import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import KeptByIdentity, Ranks
-from .checked_lists import Checked, Recalled, remember
 
 
 def is_dtensor(value: Any) -> bool:
@@ -80,30 +78,25 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 class TorchGroup(ProcessGroup):
     """A process group of `torch.distributed`."""
 
-    def __init__(self, group: Any, tensors: Iterable[Any]) -> None:
+    def __init__(self, group: Any) -> None:
         super().__init__(group, _RANKS.get(group, _ranks_of_group), here=torch.distributed.get_rank())
-        self._device_type = payload_device(group, tensors)
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device_type)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=_device(self.key))
         torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), self.key)
         reduced: list[int] = tensor.tolist()
         return reduced
 
 
-def payload_device(group: Any, tensors: Iterable[Any]) -> str:
-    """Return the type of device on which a group all-reduces: that of the tensors, so that NCCL reduces for GPUs.
+def _device(group: Any) -> torch.device:
+    """Return the device of a group's collectives: the CPU if its backend supports it.
 
-    All ranks have to choose alike, one without tensors too.
+    It depends on the group alone, so that all ranks choose alike, also one without tensors.
     """
-    supported: list[str] = [device.type for device in group._device_types] if group is not None else []
-    used = {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
-    if not used and (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
-        used = {accelerator.type}
-    fitting = [kind for kind in supported if kind != "cpu" and kind in used]
-    return (fitting or (["cpu"] if "cpu" in supported else supported) or ["cpu"])[0]
+    devices = [device.type for device in group._device_types] if group is not None else []
+    return torch.device("cpu" if "cpu" in devices or not devices else devices[0])
 
 
 class TorchShards(DistributedGradients):
@@ -117,32 +110,10 @@ class TorchShards(DistributedGradients):
         with torch.no_grad():
             self.values = [_local(gradient) for gradient in self._gradients]
 
-    @classmethod
-    def recalled(cls, call: Recalled, spec: DistributedSpec) -> TorchShards:
-        """Return the shards of a list that was checked at an earlier call."""
-        shards = cls.__new__(cls)
-        DistributedGradients.__init__(shards, call.gradients, call.parameters, spec)
-        shards.values, shards._checked, shards._group = call.values, call.checked, call.checked.group
-        return shards
-
-    _checked: Checked | None = None
-
-    def labels(self) -> list[tuple[Leaf, str]] | None:
-        if self._checked is not None:
-            texts = self._checked.labels
-            return None if texts is None else list(zip(self._parameters, texts, strict=True))
-        labels = super().labels()
-        if not self.awaits_sums():
-            texts = None if labels is None else [text for _, text in labels]
-            remember(self._leaves, self._parameters, self._spec, self.group(), self._is_counted, texts)
-        return labels
-
     def want_derivatives(self) -> bool:
         return any(isinstance(gradient, torch.Tensor) and gradient.requires_grad for gradient in self._gradients)
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        if self._checked is not None:
-            return list(itertools.compress(self.values, self._checked.is_counted))
         check_declared([leaf.parameter for leaf in self._parameters], self._spec)
         return super().counted(indices)
 
@@ -188,45 +159,19 @@ class TorchShards(DistributedGradients):
         return any(placement.is_partial() for placement in tensor.placements)
 
     def reduced(self, index: int) -> Tensor:
-        return self.all_reduced([index])[0]
-
-    def all_reduced(self, indices: Sequence[int]) -> list[Tensor]:
-        """Add up `Partial` gradients with equal placements in one collective."""
-        alike: dict[Any, list[int]] = {}
-        for index in indices:
-            gradient = self._gradients[index]
-            if is_dtensor(gradient) and self.is_partial(gradient):
-                self._check_sums(index)
-                local = self.values[index]
-                key = gradient.device_mesh, gradient.placements, local.dtype, local.device
-                alike.setdefault(key, []).append(index)
-        values = dict(zip(indices, map(self.values.__getitem__, indices), strict=True))
-        for members in alike.values():
-            values.update(zip(members, self._sums(members), strict=True))
-        return [values[index] for index in indices]
-
-    def _check_sums(self, index: int) -> None:
-        for placement in self._gradients[index].placements:
+        gradient = self._gradients[index]
+        if not is_dtensor(gradient) or not self.is_partial(gradient):
+            return self.values[index]
+        for placement in gradient.placements:
             if placement.is_partial() and placement.reduce_op not in ("sum", "avg"):
                 raise ValueError(
                     f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
                     "supported. Redistribute it first"
                 )
-
-    def _sums(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the sums, or means, of gradients with equal placements over the ranks: added up in float64."""
-        terms, like = [self.values[index] for index in indices], self._gradients[indices[0]]
-        dtype = terms[0].dtype
+        replicated = sys.modules["torch.distributed.tensor"].Replicate()
         with torch.no_grad():
-            joined = torch.cat([term.reshape(-1) for term in terms]).to(torch.promote_types(dtype, torch.float64))
-            for dim, placement in enumerate(like.placements):
-                size = like.device_mesh.size(dim)
-                if placement.is_partial() and size > 1:
-                    torch.distributed.all_reduce(joined, group=like.device_mesh.get_group(dim))
-                    if placement.reduce_op == "avg":
-                        joined /= size
-            sums = joined.to(dtype).split([term.numel() for term in terms])
-            return [total.view(term.shape) for total, term in zip(sums, terms, strict=True)]
+            placements = [replicated if placement.is_partial() else placement for placement in gradient.placements]
+            return _local(gradient.redistribute(placements=placements))
 
     def elements(self, index: int) -> int:
         gradient = self._gradients[index]  # of a sparse gradient, `values` are the stored rows
@@ -245,21 +190,6 @@ class TorchShards(DistributedGradients):
     def world(self) -> ProcessGroup:
         is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
         return self._group_of(torch.distributed.group.WORLD) if is_initialized else SingleProcess()
-
-    def group_of_one_copy(self) -> ProcessGroup | None:
-        """Return the group along the only dimension that shards, or this rank alone if all DTensors are replicated."""
-        tensors = self._tensors()
-        if not all(map(is_dtensor, tensors)):
-            return None
-        mesh, meshes = tensors[0].device_mesh, {id(tensor.device_mesh): tensor.device_mesh for tensor in tensors}
-        if any(other != mesh for other in meshes.values()):
-            return None
-        along = zip(range(mesh.ndim), *{tensor.placements for tensor in tensors}, strict=True)
-        dims = [(dim, all(p.is_replicate() for p in placed)) for dim, *placed in along if mesh.size(dim) > 1]
-        sharding = [dim for dim, is_copied in dims if not is_copied]
-        if not sharding:
-            return SingleProcess(torch.distributed.get_rank())
-        return self._group_of(mesh.get_group(sharding[0])) if len(sharding) == 1 < len(dims) else None
 
     def group_from(self, process_group: Any) -> ProcessGroup:
         if hasattr(process_group, "get_all_groups"):
@@ -280,7 +210,7 @@ class TorchShards(DistributedGradients):
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
     def _group_of(self, group: Any) -> ProcessGroup:
-        return self.cached_group(group, functools.partial(TorchGroup, group, self._tensors()))
+        return self.cached_group(group, functools.partial(TorchGroup, group))
 
 
 _RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
