@@ -101,8 +101,9 @@ interpreted-torch: $(VENV)/package
 
 # On a machine with a CUDA device, in an environment with a CUDA build of PyTorch: tests with the kernels and without, memory
 # errors where NVIDIA's checker is installed, then times.
+gpu: export TRITON_INTERPRET = 0
 gpu:
-	TRITON_INTERPRET=0 UNIFIED_CLIP_TRITON=1 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
+	UNIFIED_CLIP_TRITON=1 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
 	UNIFIED_CLIP_TRITON=0 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
 	if command -v compute-sanitizer; then UNIFIED_CLIP_TRITON=1 compute-sanitizer --error-exitcode 1 \
 		python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch -k "cpus or graph"; fi

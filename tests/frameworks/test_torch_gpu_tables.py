@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -315,3 +316,30 @@ def test_each_capture_has_a_table_whose_host_memory_is_kept(table: ModuleType, s
     second_gpu.capturing = False
     assert table.table_of(tensors) is eager
     del table._captured[kept:]
+
+
+def test_another_default_device_changes_nothing(table: ModuleType) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+    with torch.device("meta"):
+        uc.clip_grad_norm_(parameter, 1.0)
+    assert table._tables
+    assert parameter.grad.tolist() == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_nan_keeps_its_bits_in_value_clipping(table: ModuleType, dtype: torch.dtype) -> None:
+    integers = torch.int32 if dtype == torch.float32 else torch.int16
+    nan = torch.tensor([math.nan, -math.nan, 5.0], dtype=dtype)
+    nan.view(integers)[:2] += 1
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=dtype))
+    parameter.grad = nan.clone()
+    uc.clip_grad_value_(parameter, 1.0)
+    assert table._tables
+    assert torch.equal(parameter.grad.view(integers)[:2], nan.view(integers)[:2])
+    assert parameter.grad[2] == 1.0
+
+
+def test_inductor_leaves_the_operators_out_of_its_cuda_graphs() -> None:
+    for name in ("norm", "kernel_norm", "scale_"):
+        assert torch.Tag.cudagraph_unsafe in getattr(torch.ops.unified_clip, name).default.tags

@@ -24,9 +24,14 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 HostPathOf = Callable[[Sequence[Tensor]], Path]
 
 LIBRARY = torch.library.Library("unified_clip", "DEF")
-LIBRARY.define("norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor")
-LIBRARY.define("kernel_norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor")
-LIBRARY.define("scale_(Tensor(a!)[] tensors, Tensor coef, bool per_tensor) -> ()")
+# The kernels' tables are kept, and a CUDA graph would reuse their memory. PyTorch before 2.9 does not know the tag.
+OUTSIDE_CUDA_GRAPHS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
+for schema in (
+    "norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor",
+    "kernel_norm(Tensor[] tensors, float p, bool per_tensor) -> Tensor",
+    "scale_(Tensor(a!)[] tensors, Tensor coef, bool per_tensor) -> ()",
+):
+    LIBRARY.define(schema, tags=OUTSIDE_CUDA_GRAPHS)
 
 ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.register_torch()
 
@@ -72,7 +77,7 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
             return torch.ops.unified_clip.kernel_norm(tensors, p, per_tensor)
         path = host_path([tensor.resolve_neg() for tensor in tensors])  # norms per tensor have order 2
         with path.scope():
-            return torch.tensor(path.norm(p), dtype=torch.float64)
+            return torch.tensor(path.norm(p), dtype=torch.float64, device="cpu")
 
     def norm_with_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)

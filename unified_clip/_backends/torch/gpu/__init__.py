@@ -47,7 +47,8 @@ def table_of(tensors: Sequence[Tensor]) -> Table | None:
         return None
     from . import table
 
-    return table.table_of(tensors) if tensors[0].is_cuda or table.INTERPRETED else None
+    # The interpreter cannot read the memory of a GPU.
+    return table.table_of(tensors) if tensors[0].is_cuda != table.INTERPRETED else None
 
 
 def new_tensors(tensors: Sequence[Tensor], launches: Callable[[Table], Sequence[Callable[[], None]]]) -> list[Tensor]:

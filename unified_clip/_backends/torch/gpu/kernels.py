@@ -155,10 +155,14 @@ def add_exactly(
 ) -> None:  # fmt: skip
     """Add the powers of groups in doubt to their windows, as integers: no order of additions shows."""
     lanes = tl.arange(0, width)
-    for chunk in range(first_chunk + tl.program_id(0).to(tl.int64), end_chunk, tl.num_programs(0)):
-        tensor, start, _, length = _chunk(table, tensors, chunk, chunk_size, dtype, False)
-        state = states + (tensor if per_tensor else tensor * 0) * STATE
+    begin = first_chunk + tl.program_id(0).to(tl.int64)
+    end = begin * 0 + end_chunk
+    if not per_tensor:
+        end = tl.where(tl.load(states) != 0, end, begin)  # mostly no chunk is looked at
+    for chunk in range(begin, end, tl.num_programs(0)):
+        state = states + (tl.load(table + 3 * tensors + 2 * chunk) if per_tensor else chunk * 0) * STATE
         if tl.load(state) != 0:
+            _, start, _, length = _chunk(table, tensors, chunk, chunk_size, dtype, False)
             for window in range(WINDOWS):
                 total = tl.zeros([width], tl.float64)
                 for at in range(0, length, width):
@@ -212,13 +216,16 @@ def _changed(
     values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
     dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return products or clamped values, computed in float32 and rounded once."""
+    """Return products, computed in float32 and rounded once, or clamped values, of which NaN keeps its bits."""
     numbers = values.to(tl.float32)
     if clamps:
         numbers = tl.where(numbers < low, low, tl.where(numbers > high, high, numbers))
     else:
         numbers = numbers * coef
-    return _to_bfloat16_by_bits(numbers) if by_bits else numbers.to(dtype)
+    changed = _to_bfloat16_by_bits(numbers) if by_bits else numbers.to(dtype)
+    if clamps:
+        changed = tl.where((values.to(tl.float32) < low) | (values.to(tl.float32) > high), changed, values)
+    return changed
 
 
 @triton.jit

@@ -85,7 +85,7 @@ class Table:
         self._chunks = sum(counts)
         order = sorted(range(self._length), key=lambda index: str(addresses.dtypes[index]))
         self._parts = list(_parts(addresses, counts, order))
-        numbers = _numbers(addresses, torch.tensor(counts), torch.tensor(order))
+        numbers = _numbers(addresses, _on_host(counts), _on_host(order))
         self.size = len(numbers)
         self._memory = _sent(numbers, self._device)
         self._groups = self._memory[3 * self._length + 2 * self._chunks :]
@@ -161,12 +161,18 @@ def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
     """Return the numbers of a table, which `kernels` describe, and the groups of chunks: all, then of each tensor."""
     in_order = counts[order]
     ends = in_order.cumsum(0)
-    numbers = torch.arange(int(counts.sum())) - (ends - in_order).repeat_interleave(in_order)
+    total = int(counts.sum())
+    numbers = torch.arange(total, device="cpu") - (ends - in_order).repeat_interleave(in_order)
     chunks = torch.stack([order.repeat_interleave(in_order), numbers], 1)
     last = torch.empty_like(ends).index_copy_(0, order, ends)
     groups = torch.stack([last - counts, last], 1)
-    lists = [torch.tensor(each) for each in (addresses.sources, addresses.targets, addresses.lengths)]
-    return torch.cat([*lists, chunks.flatten(), torch.tensor([0, len(numbers)]), groups.flatten()])
+    lists = [_on_host(each) for each in (addresses.sources, addresses.targets, addresses.lengths)]
+    return torch.cat([*lists, chunks.flatten(), _on_host([0, total]), groups.flatten()])
+
+
+def _on_host(numbers: Sequence[int]) -> Tensor:
+    """Return integers in the memory of the host, also where the caller has set another default device."""
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 _tables: OrderedDict[Hashable, Table] = OrderedDict()
