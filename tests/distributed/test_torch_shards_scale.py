@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -108,8 +109,13 @@ def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
     owner = mesh_ownership(mesh)
     given = parameters(mesh, Shard(0), Shard(1)) + parameters(mesh["shard"], Shard(0))
     uc.clip_grad_norm_(given, 1.0, ownership=owner)
-    with mock.patch.object(Ranks, "__init__", side_effect=AssertionError("ranks were read again")):
+    with (
+        mock.patch.object(Ranks, "__init__", side_effect=AssertionError("ranks were read again")),
+        mock.patch.object(Ranks, "has", autospec=True, side_effect=Ranks.has) as has,
+    ):
         uc.clip_grad_norm_(given, 1.0, ownership=owner)
+    assert has.call_count, "this rank is looked up in its group"
+    assert all(np.ndim(call.args[1]) == 0 for call in has.call_args_list), "ranks of meshes were compared again"
 
 
 def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: list[Any]) -> None:

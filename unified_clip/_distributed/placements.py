@@ -236,7 +236,7 @@ class DistributedGradients(LocalShards):
         process_group, world = self._spec.process_group, self.world()
         if process_group != "auto":
             return self.group_from(process_group)
-        sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_sharded(tensor)}
+        sizes = {len(ranks) for ranks in self._meshes}
         if world.size in {*sizes, *map(len, self._declared_meshes())}:
             return world
         if (inferred := self.inferred_group()) is not None:
@@ -298,5 +298,9 @@ class DistributedGradients(LocalShards):
     @functools.cached_property
     def _has_full_mesh(self) -> bool:
         """Return whether a tensor is on a mesh of all ranks. Plain tensors beside it are assumed to be copies."""
-        meshes = {id(ranks): ranks for ranks in map(self.ranks, filter(self.is_sharded, self._tensors()))}
-        return any(map(self._group.ranks.__le__, meshes.values()))
+        return any(map(self._group.ranks.__le__, self._meshes))
+
+    @functools.cached_property
+    def _meshes(self) -> list[Ranks]:
+        """Return the ranks of each mesh of the parameters and gradients."""
+        return list({id(ranks): ranks for ranks in map(self.ranks, filter(self.is_sharded, self._tensors()))}.values())

@@ -19,6 +19,7 @@ class Ranks(Sequence[int]):
 
     def __init__(self, ranks: Any) -> None:
         self._array = np.asarray(ranks, np.int64).reshape(-1)
+        self._is_within: KeptByIdentity[bool] = KeptByIdentity()
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:
@@ -49,7 +50,10 @@ class Ranks(Sequence[int]):
 
     def __le__(self, other: Ranks) -> bool:
         """Return whether `other` has all of these ranks."""
-        return len(self) <= len(other) and bool(other.has(self._array).all())
+        return len(self) <= len(other) and self._is_within.get(other, self._compare)
+
+    def _compare(self, other: Ranks) -> bool:
+        return bool(other.has(self._array).all())
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
         """Return for each of an array of ranks whether it is among these."""
