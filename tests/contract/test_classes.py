@@ -44,7 +44,7 @@ def test_paddles_two_spellings_are_one_class(kit: Kit) -> None:
 
 def test_an_iterator_with_nothing_left_warns(kit: Kit) -> None:
     for call in (kit.namespace.GradientClipByGlobalNorm(1.0), kit.namespace.append_gradient_clip_ops):
-        with pytest.warns(ClipWarning, match="nothing left"):
+        with pytest.warns(ClipWarning, match="no items left"):
             assert call(iter([])) == []
 
 
@@ -81,7 +81,7 @@ def test_need_clip_of_the_clip_is_a_predicate_on_the_parameter(kit: Kit) -> None
 def test_tensors_in_place_of_pairs_are_refused(kit: Kit) -> None:
     clip = kit.namespace.GradientClipByGlobalNorm(1.0)
     for wrong in ([kit.tensor([3.0, 4.0])], [(kit.parameter(),)], kit.tensor([3.0, 4.0]), {"w": kit.tensor([1.0])}, 3):
-        with pytest.raises(TypeError, match="pair"):
+        with pytest.raises(TypeError, match=r"\(parameter, gradient\) tuple"):
             clip(wrong)
     with pytest.raises(TypeError, match="position 1"):
         clip([*pairs(kit, [3.0]), (kit.parameter(), 4.0)])
@@ -211,7 +211,7 @@ def test_parameters_are_held_weakly(kit: Kit) -> None:
 
 
 def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
-    with pytest.raises(TypeError, match="pass GradientClipByValue"):
+    with pytest.raises(TypeError, match="Pass GradientClipByValue"):
         kit.namespace.set_gradient_clip(1.0)
     for wrong in ("weight", 3, kit.parameter(), {"weight": kit.parameter()}):
         with pytest.raises(TypeError, match="param_list is"):

@@ -347,7 +347,7 @@ try:
 except ModuleNotFoundError as error:
     print(error.name, error)
 """
-    assert in_a_new_process(code).startswith("optax unified_clip.jax.transforms needs the package optax")
+    assert in_a_new_process(code).startswith("optax unified_clip.jax.transforms needs optax")
 
 
 @pytest.mark.parametrize("name", transforms.__all__)

@@ -41,7 +41,7 @@ def test_zero_is_chosen_inside_the_graph() -> None:
     assert [round(float(g[0]), 5) for g in run(tf.constant([3.0]), tf.constant([0.5]))] == [1.0, 0.5]
 
 
-@pytest.mark.parametrize(("nonfinite", "remedy"), [("raise", "look at the norm outside"), ("skip", "use 'zero'")])
+@pytest.mark.parametrize(("nonfinite", "remedy"), [("raise", "check the norm outside"), ("skip", "Use 'zero'")])
 def test_what_a_graph_cannot_do_is_refused(nonfinite: str, remedy: str) -> None:
     clip = ClipConfig(rule="none", nonfinite=nonfinite)
     with pytest.raises(TypeError, match=remedy):

@@ -22,31 +22,33 @@ NeedClip = Callable[[Any], bool]
 
 
 class FrameworkBinding:
-    """A class that a namespace binds to its framework by a subclass."""
+    """The base of the public classes. Each namespace, such as `unified_clip.torch`, defines subclasses."""
 
     _backend: ClassVar[Backend | Resolver]
 
     recorded_as: ClassVar[str]
-    """The name of an instance's calls in recordings."""
+    """The name in recordings of calls of an instance."""
 
     def __init_subclass__(cls) -> None:
         cls.recorded_as = cls.__name__
 
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        """Return the backend for an argument, and the argument."""
+        """Return (the backend for an argument, the argument). An iterator is replaced if its items were read."""
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
 
 class GradientClip(FrameworkBinding):
-    """Base class of the three clips: selection of parameters, and the two kinds of calls."""
+    """The base class of the three clips by value, by norm and by global norm: `need_clip`, and the two ways to call
+    them.
+    """
 
     _function: ClassVar[str]
     _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
 
     def __init__(self, need_clip: NeedClip | None) -> None:
         if need_clip is not None and not callable(need_clip):
-            raise TypeError(f"need_clip is {need_clip!r}; pass a function of a parameter that returns True or False")
+            raise TypeError(f"need_clip is {need_clip!r}. Pass a function of a parameter that returns True or False")
         self.need_clip = need_clip
 
     def __call__(self, params_grads: Iterable[Any]) -> ParamGrads:
@@ -111,12 +113,15 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norms that a call takes."""
+    """The norms that a call measures over ranks; None for a clip by value."""
 
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Return pairs that can be clipped in one go."""
+        """Collect (parameter, gradient) tuples in one pass. Return (the gradients, the writer of new tuples).
+
+        None: the tuples have to be checked one by one.
+        """
         if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
             return None
         if type(pairs) not in (list, tuple) or backend.parameters is None:
@@ -130,20 +135,20 @@ class GradientClip(FrameworkBinding):
         )
 
     def _takes(self, parameter: Any) -> bool:
-        """Return whether a parameter's gradient is counted and scaled."""
+        """Return whether the gradient of a parameter is part of the norm, and clipped."""
         return wants_clipping(parameter) and (self.need_clip is None or bool(self.need_clip(parameter)))
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip what takes part; the norm, if it is one over all."""
+        """Clip these gradients. Return the total norm; None for the clips by value and by norm."""
 
     def _group(self) -> object:
-        """Parameters whose clips have equal groups are clipped in one call by `append_gradient_clip_ops`."""
+        """Return the key of this clip's group. `append_gradient_clip_ops` clips the parameters of a group together."""
         return id(self)
 
 
 class GradientClipByValue(GradientClip):
-    """Clip every element."""
+    """The clip by value: clip every element to [min, max]."""
 
     _needs_order = True
 
@@ -159,7 +164,7 @@ class GradientClipByValue(GradientClip):
 
 
 class GradientClipByNorm(GradientClip):
-    """Clip every gradient by its own norm."""
+    """The clip by norm: clip every gradient by its own norm."""
 
     _measures = "each"
 
@@ -176,7 +181,7 @@ class GradientClipByNorm(GradientClip):
 
 
 class GradientClipByGlobalNorm(GradientClip):
-    """Clip all gradients by their total norm."""
+    """The clip by global norm: clip all gradients by their total norm."""
 
     _measures = "total"
 
@@ -193,7 +198,7 @@ class GradientClipByGlobalNorm(GradientClip):
     ) -> None:
         super().__init__(need_clip)
         if not isinstance(group_name, str):
-            raise TypeError(f"group_name is {group_name!r}; pass a string")
+            raise TypeError(f"group_name is {group_name!r}. Pass a string")
         self.clip_norm = validation.known_threshold(self._resolve(clip_norm)[0], clip_norm, "clip_norm")
         self.group_name = group_name
         self.auto_skip_clip = auto_skip_clip
@@ -210,7 +215,7 @@ class GradientClipByGlobalNorm(GradientClip):
 
 
 class ErrorClipByValue(FrameworkBinding):
-    """Clip every element of one gradient, in a hook."""
+    """Clip every element of one gradient to [min, max]. Instances are passed to `register_hook`."""
 
     def __init__(self, max: Any, min: Any = None) -> None:
         self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)
@@ -232,11 +237,15 @@ class ErrorClipByValue(FrameworkBinding):
         return writer.result()
 
 
-# -- pairs
+# -- (parameter, gradient) tuples
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Apply to every gradient the clip of its parameter; clips of one group measure one norm. All or nothing."""
+    """Return (parameter, gradient) tuples in which each gradient is clipped by the clip of its parameter.
+
+    The parameters of one group share a total norm. After an error, no gradient is changed.
+    clip_of: Returns the clip of a parameter; None to leave its gradient unchanged.
+    """
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:

@@ -14,12 +14,12 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""Return the backend of an argument's tensors, and the argument. Looking into an iterator replaces it."""
+"""A function that returns (the backend of an argument's tensors, the argument). A read iterator is replaced."""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """The top level passes it in place of a backend. The argument decides which backend it is."""
+    """What `unified_clip` itself passes in place of a backend. `resolve` finds the backend of an argument."""
 
     resolve: Resolve
 

@@ -1,4 +1,4 @@
-"""Clip groups of gradients by a rule each, as configurations do; `rule` has the rule itself."""
+"""Clip groups of gradients, each by a rule of its own, as configurations do. `_core/rule.py` has the formula."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ from .._core.rule import ClipRule, Norm
 from .._core.types import Scalar, Tensor
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
-"""What becomes of gradients if a norm is not finite: as the rule has it; an error; None; zeros."""
+"""What happens if a norm is not finite: "family" applies the formula, "raise" raises an error, "skip" removes the
+gradients, and "zero" makes them 0.
+"""
 
 IN_GRAPHS = {
-    "raise": "raise from inside a graph; use 'zero' or 'family' there, and look at the norm outside",
-    "skip": "leave a step out from inside a graph; use 'zero', which makes all gradients 0 there, or let the "
+    "raise": "raise from inside a graph. Use 'zero' or 'family' there, and check the norm outside the graph",
+    "skip": "skip a step from inside a graph. Use 'zero', which makes all gradients 0 there, or let the "
     "integration with the optimizer skip the step",
 }
-"""What a compiled graph cannot do, and what to do instead."""
+"""The ends of the errors about values of `nonfinite` that a compiled graph does not support."""
 
 
 class Outcome(NamedTuple):
-    """The result of a call for groups."""
+    """The result of `clip`."""
 
     path: Path
-    """Over all gradients."""
+    """The path over all gradients."""
 
     n: Scalar
     norm: Tensor
     """The total norm, as the caller gets it."""
 
     norms: list[list[Norm]]
-    """Of each group; empty if it is clipped by value."""
+    """The norms of each group, in the order of the groups. Empty for a group that is clipped by value."""
 
     max_abs: list[Scalar | None]
-    """The largest magnitude of each group that is clipped by value."""
+    """For each group, its largest magnitude if it is clipped by value, else None."""
 
     counts: tuple[Scalar, Scalar] | None
-    """The numbers of NaN and inf: on the host path if a norm is not finite, on the device path with `details`."""
+    """(number of NaN, number of inf). Only counted on the host path if the total norm is not finite, and on the device
+    path with `details`.
+    """
 
     per_tensor: list[Norm]
-    """The norm of each gradient, with `details`."""
+    """The norm of each gradient; empty without `details`."""
 
     skipped: bool
 
@@ -61,9 +65,11 @@ def clip(
     patterns: object = None,
     step: int | None = None,
 ) -> Outcome:
-    """Clip each group by its rule. The groups cover all gradients, in order.
+    """Clip each group by its rule, and return the outcome. The groups cover all gradients, in order.
 
-    `inputs`: tensors that thresholds depend on. `patterns` and `step` have to be equal on every rank.
+    groups: (indices of the gradients, rule) of each group. inputs: Tensors that thresholds depend on.
+    details: Whether to measure the norm of each gradient, too.
+    patterns, step: The configuration's patterns and step, which must be equal on every rank.
     """
     everything = range(len(gradients.values))
     if gradients.shards is not None:
@@ -85,7 +91,7 @@ def clip(
         (total, whole.p),
         *((norm, own.p) for (_, own), found in zip(groups, measured, strict=True) for norm in found),
     ]
-    skipped = _is_refused(nonfinite, gradients, orders)
+    skipped = _is_skipped(nonfinite, gradients, orders)
     per_tensor = []
     if details:
         gradients.tensor_norms(whole.p)
@@ -105,7 +111,7 @@ def clip(
 def _must_match(
     rules: Sequence[ClipRule], nonfinite: Nonfinite, details: bool, patterns: object, step: int | None
 ) -> dict[str, Any]:
-    """Return what has to be equal on every rank. A threshold that only a compiled graph has is not compared."""
+    """Return the values by name that must be equal on every rank. A threshold that is a tensor is not compared."""
     thresholds = [each.threshold for each in rules if isinstance(each.threshold, float)]
     threshold = {"threshold": thresholds[0]} if len(thresholds) == 1 else {"thresholds": thresholds}
     described = [
@@ -123,8 +129,12 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
         return gradients.norm(path, group, math.inf)
 
 
-def _is_refused(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
-    """Return whether to skip the step. Raise if the caller asks for that, and if a compiled graph cannot know."""
+def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
+    """Return whether to skip the step: for "skip", if a norm is not finite.
+
+    NonFiniteNormError: a norm is not finite, for "raise". TypeError: a compiled graph cannot decide it.
+    orders: (norm, norm type) of each measured norm.
+    """
     if nonfinite not in IN_GRAPHS:
         return False
     for norm, p in orders:
@@ -140,7 +150,7 @@ def _is_refused(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition under which results are kept, and not zeros; None if it is known to hold."""
+    """Return the condition under which results are not replaced by zeros; None if it is known to be true."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 
@@ -149,7 +159,7 @@ def _keep(outcome: Outcome) -> Scalar | None:
 
 
 def smallest_coefficient(outcome: Outcome) -> Tensor:
-    """Return the smallest coefficient as a tensor: NaN if any is, and 1 if there is none."""
+    """Return the smallest coefficient as a tensor: NaN if one is NaN, and 1 if there is none."""
     path = outcome.path
     with path.scope():
         xp = path.xp
@@ -162,7 +172,7 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
 
 
 def all_finite(outcome: Outcome) -> Tensor:
-    """Return 1 as a tensor if the total norm and those of all groups are finite, else 0."""
+    """Return 1 as a tensor if the total norm and the norms of all groups are finite, else 0."""
     path = outcome.path
     with path.scope():
         xp = path.xp

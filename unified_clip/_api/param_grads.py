@@ -1,4 +1,4 @@
-"""(parameter, gradient) tuples, as optimizers pass them."""
+"""Read (parameter, gradient) tuples, which optimizers pass."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ ParamGrads = list[tuple[Any, Any]]
 
 
 def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[int]]:
-    """(parameter, gradient) pairs as leaves, and the parameter's place in each pair: Variables tell the two apart."""
+    """Return (the gradients as leaves, the index of the parameter in each tuple).
+
+    The index is 1 on TensorFlow if the second item is the Variable, else 0. TypeError: an entry is no such tuple.
+    """
     if (
         backend.is_tensor(params_grads)
         or isinstance(params_grads, dict | str)
         or not isinstance(params_grads, Iterable)
     ):
-        raise TypeError(f"params_grads is a {type(params_grads).__name__}; pass a list of (parameter, gradient) pairs")
+        raise TypeError(f"params_grads is a {type(params_grads).__name__}. Pass a list of (parameter, gradient) tuples")
     leaves, indices = [], []
     pairs = list(params_grads)
     if isinstance(params_grads, Iterator) and not pairs:
-        validation.warn("an iterator over params_grads had nothing left in it; pass a list if you need it twice")
+        validation.warn("params_grads is an iterator with no items left. Pass a list if you need it twice")
     for position, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"position {position} of params_grads is no (parameter, gradient) pair; pass pairs")
+            raise TypeError(f"position {position} of params_grads is no (parameter, gradient) tuple. Pass such tuples")
         index = _parameter_index(backend, pair, position)
         parameter, gradient = pair[index], pair[1 - index]
         name = parameter if isinstance(parameter, str) else backend.parameter_name(parameter)
@@ -42,14 +45,14 @@ def _parameter_index(backend: Backend, pair: Sequence[Any], position: int) -> in
     if backend.variables is None:
         if backend.is_parameter(pair[1]) and not backend.is_parameter(pair[0]):
             raise TypeError(
-                f"position {position} of params_grads has its parameter where the gradient belongs; pass (parameter, "
-                "gradient) pairs"
+                f"position {position} of params_grads has its parameter where the gradient belongs. Pass "
+                "(parameter, gradient) tuples"
             )
         return 0
     variables = [backend.variables.is_variable(item) for item in pair]
     if variables == [True, True] or (variables == [False, False] and not isinstance(pair[0], str)):
         raise TypeError(
-            f"position {position} of params_grads has {sum(variables)} Variables; one of the two must be the Variable, "
-            "which is the parameter, and the other its gradient"
+            f"position {position} of params_grads has {sum(variables)} Variables. Pass (gradient, variable) or "
+            "(variable, gradient) tuples"
         )
     return int(variables[1])

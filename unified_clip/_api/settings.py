@@ -1,4 +1,4 @@
-"""The bodies of the two functions of Paddle 1.x that set and apply a clip."""
+"""The bodies of `set_gradient_clip` and `append_gradient_clip_ops`, by which Paddle 1.x sets and applies clips."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .param_grads import ParamGrads
 
 
 class ClipSettings:
-    """The default clip of all parameters, and the own clips of single ones, which are referenced weakly."""
+    """The default clip of all parameters, and clips of single parameters, to which it keeps weak references only."""
 
     def __init__(self) -> None:
         self.default: GradientClip | None = None
@@ -33,13 +33,13 @@ class ClipSettings:
 
 
 SETTINGS = ClipSettings()
-"""One for the process and all frameworks."""
+"""The clips that `set_gradient_clip` has set, for the whole process and all frameworks."""
 
 
 def check_clip(clip: Any) -> None:
     if clip is not None and not isinstance(clip, GradientClip):
         raise TypeError(
-            f"clip is {clip!r}; pass GradientClipByValue, GradientClipByNorm, GradientClipByGlobalNorm or None"
+            f"clip is {clip!r}. Pass GradientClipByValue, GradientClipByNorm, GradientClipByGlobalNorm or None"
         )
 
 

@@ -1,8 +1,9 @@
-"""MLX. In-place names write as `gradient[...] = value` does, which changes this array object and no other.
+"""The backend of MLX. In-place names write as `gradient[...] = value` does, which changes this array object and no
+other.
 
-Arrays of MLX often share memory: those of a slice, or the gradients of `a + b`. So the host path reads memory and never
-writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and `mx.compile` the device path computes, on the
-CPU stream: MLX has float64 nowhere else.
+Arrays of MLX often share memory, such as a slice with its array, or the gradients of a and b in f(a + b). So the host
+path reads memory and never writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the
+device path computes on the CPU stream, because MLX has float64 only there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class MlxBackend(Backend, DevicePrimitives):
-    """`Backend` and `DevicePrimitives` for MLX. NumPy arrays are read and written where they are."""
+    """The `Backend` and the `DevicePrimitives` of MLX. NumPy arrays are read and written in their own memory."""
 
     name = "mlx"
     writable = True
@@ -78,7 +79,10 @@ class MlxBackend(Backend, DevicePrimitives):
         return _is_traced([scalar])
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """The same array object is one gradient. Two objects are two, even in the same memory."""
+        """Return, for each gradient, the index of the first entry with the same object.
+
+        Two array objects are two gradients, even if they share memory.
+        """
         views = [None if isinstance(tensor, mx.array) else self.as_tensor(tensor) for tensor in tensors]
         return memory.alias_owners(tensors, views, describe)
 
@@ -95,7 +99,9 @@ class MlxBackend(Backend, DevicePrimitives):
         return mx.array(array, DTYPES[dtype])
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Copy arrays, and free each one before the next is copied: results do not take twice their memory."""
+        """Return each array as a copy, and free it before the next one is copied, so that results do not need twice the
+        memory.
+        """
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
 
@@ -178,7 +184,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return another array object. Memory is shared, which an assignment to either object ends."""
+        """Return another array object. It shares the memory until something is assigned to one of the two."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
@@ -190,7 +196,7 @@ class MlxBackend(Backend, DevicePrimitives):
 
 
 class AssigningPath(host.HostPath):
-    """The host path, whose writes assign new values to array objects."""
+    """The host path of MLX. Its writes assign new values to array objects instead of writing into memory."""
 
     _backend: MlxBackend
 
@@ -206,13 +212,13 @@ def _is_module(value: Any) -> bool:
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
-    """Return whether a transformation traces any of the values, and start to evaluate them if not."""
+    """Return whether a transformation traces any of the values. If not, start to evaluate them."""
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether a transformation forbids to evaluate. MLX has no other sign of one."""
+    """Return whether evaluating these values raises an error. MLX shows in no other way that it transforms code."""
     try:
         evaluate(values)
     except ValueError as error:
@@ -252,7 +258,7 @@ def _magnitudes(tensor: Tensor) -> mx.array:
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
-    """Return |g / divisor|**p, for a complex tensor and p = 2 the sum of both parts' squares."""
+    """Return |g / divisor|**p. For a complex tensor and p = 2, this is the sum of the squares of both parts."""
     if p == 2:
         numbers = [_wide(part) if divisor is None else _wide(part) / divisor for part in _parts(tensor)]
         return reduce(mx.add, (number * number for number in numbers))
@@ -264,12 +270,12 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
 
 
 def _exp(numbers: mx.array) -> mx.array:
-    """Return the exponential in float64, which MLX's own function computes in float32 on a CPU."""
+    """Return the exponential, computed in float64. MLX's own function computes it in float32 on a CPU."""
     return mx.power(math.e, numbers)
 
 
 def _product(tensor: mx.array, coef: Scalar) -> mx.array:
-    """Return tensor * coef, in float32 with coef rounded to it, but for float64."""
+    """Return tensor * coef, computed in float64 for float64, else in float32."""
     if _is_complex(tensor):
         return _complex(*(_product(part, coef) for part in _parts(tensor)))
     if tensor.dtype == mx.float64:
@@ -278,7 +284,7 @@ def _product(tensor: mx.array, coef: Scalar) -> mx.array:
 
 
 def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
-    """Return real + imaginary * 1j, but no NaN for an infinite part."""
+    """Return complex numbers with these parts. Unlike real + imaginary * 1j, an infinite part does not give NaN."""
     return mx.stack([real, imaginary], axis=-1).view(mx.complex64).squeeze(-1)
 
 

@@ -1,4 +1,4 @@
-"""NumPy: the smallest backend, and the model for adding a framework. It has only the host path."""
+"""The backend of NumPy, the smallest one. It has only the host path. Read it first to add a framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """`Backend` for NumPy. Scalars become 0-d arrays that cannot be written."""
+    """The `Backend` of NumPy. NumPy's scalars become 0-d arrays that cannot be written."""
 
     name = "numpy"
     writable = True

@@ -1,1 +1,1 @@
-"""The computation of the rule: on raw memory on the host, or by a framework's own operations."""
+"""Compute norms, products and clamped values: on raw memory on the host, or by a framework's own operations."""

@@ -1,4 +1,4 @@
-"""A checksum of numbers, for comparing copies of gradients across ranks."""
+"""Compute a checksum of tensors, by which ranks compare their copies of gradients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ CHUNK = 2**16
 
 
 def checksum(views: Sequence[Array]) -> int:
-    """Return 64 bits that depend on the numbers' bits and order: a sum of products by fixed pseudorandom weights."""
+    """Return a checksum of 64 bits over the bits and the order of numbers: a sum with fixed pseudorandom weights."""
     totals = (int(np.dot(part, weights()[: part.size])) + part.size for view in views for part in _integers(view))
     return combined(totals)
 
 
 def combined(totals: Iterable[int]) -> int:
-    """Return the checksum from the totals of chunks, in order: the sum of products, plus the number of integers."""
+    """Return the checksum of several chunks from their totals, which are given in order.
+
+    The total of a chunk is its weighted sum, plus the number of its integers.
+    """
     checksum = 0
     for total in totals:
         checksum = (checksum * 0x9E3779B97F4A7C15 + total) % 2**64
@@ -29,7 +32,7 @@ def combined(totals: Iterable[int]) -> int:
 
 @functools.cache
 def weights() -> npt.NDArray[np.uint64]:
-    """Return odd weights, which detect every single change: SplitMix64 of 1, 2 and so on."""
+    """Return the weights: SplitMix64 of 1, 2 and so on, made odd, so that a change of one number changes the sum."""
     bits = np.arange(1, CHUNK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
@@ -37,7 +40,7 @@ def weights() -> npt.NDArray[np.uint64]:
 
 
 def _integers(view: Array) -> Iterator[npt.NDArray[np.uint64]]:
-    """Yield the bits of numbers in chunks, as integers of up to 32 bits, whose products keep their upper bits."""
+    """Yield the bits of numbers in chunks, as uint64 arrays of integers below 2**32."""
     flat = np.ascontiguousarray(view).reshape(-1)
     bits = flat.view(np.uint16 if flat.itemsize == 2 else np.uint32)
     for start in range(0, bits.size, CHUNK):

@@ -21,7 +21,7 @@ NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """The host path over a tensor list of the compiled kernels."""
+    """The host path over a `TensorList` of the compiled kernels, which reads the tensors without NumPy arrays."""
 
     _has_complex = False
     _are_floats = True
@@ -55,11 +55,13 @@ class TensorListPath(HostPath):
         return self._list.number(n, self.norm_dtype == "float64")
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return no context if subnormal numbers are kept: NumPy never warns about floats."""
+        """Return a context manager that does nothing if this thread keeps subnormal numbers: there are no warnings to
+        silence.
+        """
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
-        """Return new tensors, which the list makes if the framework takes them."""
+        """Return the results as new tensors. If the framework supports that, the kernels' list makes them."""
         if self._list.makes_tensors:
             results: list[Tensor] = compute()
             return results
@@ -69,7 +71,7 @@ class TensorListPath(HostPath):
 
 
 class PerTensorPath(TensorListPath):
-    """`TensorListPath` with one norm and one coefficient per tensor, in arrays."""
+    """A `TensorListPath` with one norm and one coefficient for each tensor: its scalars are arrays."""
 
     def norm(self, p: float) -> Array:
         """Return the 2-norm of each tensor."""
@@ -83,7 +85,7 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def scale(self, coef: Array) -> list[Tensor]:
-        """Return new tensors, and unchanged ones for a coefficient of 1."""
+        """Return new tensors with the products; the tensors themselves for a coefficient of 1."""
         indices, changed, coefs = self._changed(coef)
         products = changed._new(partial(changed._list.scale_each, coefs, self._threads))
         results = dict(zip(indices, products, strict=True))
@@ -97,7 +99,7 @@ class PerTensorPath(TensorListPath):
         return processor.ieee_arithmetic()
 
     def _changed(self, coef: Array) -> tuple[list[int], TensorListPath, list[float]]:
-        """Return the indices of coefficients other than 1, with the path over their tensors and the coefficients."""
+        """Return (indices of the coefficients other than 1, path over their tensors, these coefficients)."""
         indices = np.flatnonzero(coef != 1.0).tolist()
         return indices, self.part(indices), coef[indices].tolist()
 
@@ -108,10 +110,11 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return a collector of plain gradients, by DLPack's C interface or the buffer protocol; None without kernels.
+    """Return the kernels' collector of plain gradients; None without compiled kernels.
 
-    `methods`: methods of tensors, with their result for a plain one. `recording`: the attribute of a tensor, with its
-    value for a recorded derivative.
+    It reads tensors by DLPack's C interface or by the buffer protocol.
+    methods: Methods of tensors, each with its result for a plain tensor.
+    recording: An attribute of tensors, and its value if a derivative is recorded.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:
@@ -121,12 +124,15 @@ def collector(
 
 
 def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
-    """Return a path over a tensor list; None for no list or an empty one."""
+    """Return the path over a `TensorList`; None if it is None or empty."""
     return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
 
 
 def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
-    """Return a path over the gradients of parameters; None unless all are plain, or with one in `main_grad` only."""
+    """Collect the gradients of parameters in one pass, and return the path over them.
+
+    None: a gradient is not plain, or a parameter has its gradient in `main_grad` only.
+    """
     if collector is None:
         return None
     path = path_over(cast(Backend, backend), collector.of_parameters(parameters))

@@ -1,6 +1,6 @@
-"""The device path: the rule's arithmetic by a framework's own operations, in float64.
+"""The device path: compute norms, products and clamped values by a framework's own operations, in float64.
 
-Compiled graphs, GPUs and derivatives use it. It moves no value to the host.
+Compiled graphs, GPUs and derivatives use it. No value is copied to the host.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the bits of `near`, float64 numbers rounded to float32, with the last bit set if that was inexact.
+    """Return float32 numbers, as bits, that round to 16 bits as the float64 numbers `wide` would if rounded once.
 
-    Rounding such a number to 16 bits gives the same result as rounding once. Frameworks cast float64 to 16 bits through
-    float32, which rounds twice. `wide` and `near` are float64, `bits` int32.
+    Frameworks cast float64 to 16 bits through float32, which rounds twice. The returned numbers are `wide` rounded to
+    float32, with the last bit set if that rounding was inexact (rounding to odd).
+    near: `wide` rounded to float32, as float64. bits: The same numbers as float32 bits, in int32.
     """
     inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
     bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
@@ -37,7 +38,7 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
 
 
 def round_once(primitives: DevicePrimitives, bound: Tensor, dtype: str) -> Tensor:
-    """Return a bound rounded once to a dtype. Frameworks cast float64 to 16 bits through float32: they round twice."""
+    """Return a bound rounded once to a dtype. Frameworks would round float64 to 16 bits twice, through float32."""
     twice = primitives.cast(bound, dtype)
     if dtype not in HALF or primitives.dtype(bound) in (*HALF, "float32"):
         return twice
@@ -58,7 +59,10 @@ def relative_powers(
     log: Callable[[Tensor], Tensor],
     exp: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. `numbers`: from 0 to the divisor."""
+    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. Each number is from 0 to the divisor.
+
+    where, log, exp: The framework's operations.
+    """
     zero = numbers == 0
     below = log(where(zero, divisor, numbers)) - log(divisor)
     below = where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
@@ -66,12 +70,12 @@ def relative_powers(
 
 
 def inverse(p: float) -> float:
-    """Return 1 / p, at most the largest float64: the logarithm of 1 times infinity is NaN."""
+    """Return 1 / p, but at most the largest float64: infinity times the logarithm of 1 would be NaN."""
     return min(1 / p, sys.float_info.max)
 
 
 class DeviceScalars:
-    """Scalars of one framework, on the device of some tensors."""
+    """The functions for scalars of one framework, on the device of the tensors `like`."""
 
     def __init__(self, backend: DevicePrimitives, like: Sequence[Tensor]) -> None:
         self._backend, self._like = backend, like
@@ -189,20 +193,23 @@ class DevicePath:
         return [self._bounds(tensor, low, high) for tensor in self._tensors]
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
-        """Round numbers to the tensor's dtype here, since frameworks round twice to bfloat16."""
+        """Return bounds in the tensor's dtype. Numbers are rounded here, because frameworks round twice to bfloat16."""
         dtype = self._backend.dtype(tensor)
         rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
         return [self._backend.bound(bound, tensor) for bound in rounded]
 
     def _divisor(self, max_abs: Scalar) -> Scalar:
-        """Return the largest magnitude, or 1 if it is 0 or not finite, as a constant: n does not depend on it."""
+        """Return a divisor for power sums: the largest magnitude, or 1 if that is 0 or not finite.
+
+        It has no derivative, because the norm does not depend on the divisor.
+        """
         xp = self.xp
         usable = xp.where((max_abs > xp.asarray(0.0)), max_abs, xp.asarray(1.0))
         usable = xp.where(usable < xp.asarray(math.inf), usable, xp.asarray(1.0))
         return self._backend.stop_gradient(usable)
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
-        """Return the root of a power sum, rounded; 0 with derivative 0 at 0."""
+        """Return the norm from a power sum, rounded to `norm_dtype`. For a sum of 0, it is 0 with derivative 0."""
         xp = self.xp
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)

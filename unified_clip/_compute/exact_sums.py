@@ -8,15 +8,19 @@ import numpy.typing as npt
 from .._core.exact import BLOCK, Accumulator
 
 CHUNK = 16 * BLOCK
-"""Elements per conversion to float64, few enough for the cache."""
+"""The number of elements that are converted to float64 at once: few enough for the cache."""
 
 LIMB = 18
-"""Bits of a limb. A 53-bit mantissa has limbs of 18, 18 and 17 bits. Products of limbs add up to less than 2**37 per
-element, and to less than 2**53 per CHUNK."""
+"""A mantissa of 53 bits is split into three whole numbers (limbs) of 18, 18 and 17 bits. Products of limbs add up to
+less than 2**37 for an element, and to less than 2**53 for CHUNK elements.
+"""
 
 
 def sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
-    """Return the exact sum of |x| or x**2 of finite float64: limbs of the mantissas, added up for each exponent."""
+    """Return the exact sum of |x|**p of finite float64 numbers, for p = 1 or 2.
+
+    The mantissas are split into limbs, which are added up for each exponent.
+    """
     total = 0
     for start in range(0, values.size, CHUNK):
         bits = np.ascontiguousarray(values[start : start + CHUNK]).view(np.uint64)

@@ -1,4 +1,4 @@
-"""The device path with the compiled kernels as operations of a framework's graph."""
+"""The device path in graphs that can call the compiled kernels, as operations of the framework's graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .device import DevicePath
 
 
 class GraphKernels(Protocol):
-    """The compiled kernels as operations of one framework. `tensors`: those of the device path."""
+    """The compiled kernels as operations of one framework's graphs. `tensors`: the tensors of a device path."""
 
     def supports(self, tensors: Sequence[Tensor]) -> bool:
         """Return whether the kernels compute on these tensors, in the graph that is being traced."""
@@ -21,10 +21,12 @@ class GraphKernels(Protocol):
         """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-        """Return the products with a coefficient, or of each tensor with its own from a vector."""
+        """Return the products of all tensors with a coefficient, or with a vector that has a coefficient for each
+        tensor.
+        """
 
     def ndim(self, scalar: Scalar) -> int | None:
-        """Return the number of axes; None if it is unknown."""
+        """Return the number of axes of a scalar; None if it is unknown."""
 
 
 class GraphPath(DevicePath):
@@ -38,7 +40,10 @@ class GraphPath(DevicePath):
         differentiable: bool,
         is_per_tensor: bool = False,
     ) -> None:
-        """`is_per_tensor`: one norm and one coefficient per tensor, in vectors."""
+        """Store the arguments.
+
+        is_per_tensor: Whether each tensor has its own norm and coefficient, so that scalars are vectors.
+        """
         super().__init__(backend, tensors, differentiable)
         self._graph_kernels, self._is_per_tensor = graph_kernels, is_per_tensor
 
@@ -56,7 +61,7 @@ class GraphPath(DevicePath):
         return self.norm_by_operations(p)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        """Return the norm without the kernels, with derivatives."""
+        """Return the norm, computed by the framework's operations, which have derivatives."""
         assert not self._is_per_tensor, "`per_tensor` has checked that the kernels compute these norms"
         return super().norm(p)
 

@@ -26,7 +26,7 @@ from .scalars import HOST
 
 
 class HostPath:
-    """`Path` over the memory of tensors of any layout."""
+    """The path over tensors in CPU memory, of any layout. It reads and writes their raw memory."""
 
     on_host = True
     xp = HOST
@@ -49,7 +49,7 @@ class HostPath:
         return self._backend.name
 
     _square_sums: tuple[list[float], list[float]] | None = None
-    """The sums of `tensor_norms`, with their relative errors. The next `norm` uses them."""
+    """The sums that `tensor_norms` has computed, with their relative errors, for the next call of `norm`."""
 
     def norm(self, p: float) -> Scalar:
         if p == 2 and self._square_sums is not None:
@@ -93,7 +93,7 @@ class HostPath:
         return max(maxima, key=kernels.nan_last)
 
     def _real_and_complex(self) -> tuple[Any, list[Array]]:
-        """Return the list of the real arrays, and the complex ones."""
+        """Return (the list of the real arrays, the complex arrays)."""
         real = [part for part in self._parts if part[1] in FORMATS]
         return kernels.array_list(real), [view for view, dtype in self._parts if dtype not in FORMATS]
 
@@ -127,7 +127,9 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Clamp integers, and by bounds that are tensors, without the list."""
+        """Return clamped copies. The kernels' list supports neither integers nor bounds that are tensors: NumPy clamps
+        these.
+        """
         if isinstance(low, int | float) and isinstance(high, int | float) and self._are_floats:
             return self._new(partial(self._list.clamp, kernels.bounds(low), kernels.bounds(high), self._threads))
         return self._new_arrays(partial(self._clamp_each, low, high))
@@ -154,9 +156,9 @@ class HostPath:
         return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
     def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
-        """Return a write into memory, after one that bumps the versions of automatic differentiation.
+        """Return the writes of a change: first report it to automatic differentiation, then write into memory.
 
-        `results`: returns the same values in new tensors, for frameworks that assign.
+        write: Writes into memory. results: Returns the same values in new tensors, for frameworks that assign.
         """
         return [Write(partial(self._backend.bump_versions, self._tensors), nothing), Write(write)]
 
@@ -200,17 +202,17 @@ class HostPath:
         return processor.ieee_arithmetic()
 
     def _bound(self, bound: Any, dtype: str) -> Array:
-        """Return a number or a tensor rounded once to the dtype; bfloat16 as float32."""
+        """Return a bound as an array, rounded once to the dtype. A bfloat16 is stored as float32."""
         if self._backend.is_tensor(bound):
             return kernels.round_to(kernels.decode(self._backend.host_view(bound), self._backend.dtype(bound)), dtype)
         return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)
 
     def _new(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
-        """Return new tensors. `compute`: a change of the list, which writes results into arrays."""
+        """Return new tensors with results. `compute`: a function that writes the results into given arrays."""
         return self._new_arrays(compute)
 
     def _new_arrays(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
-        """Return new tensors over arrays that `compute` writes."""
+        """Return new tensors with the contents of new arrays, into which `compute` writes."""
         new = np.empty_like if self._backend.writable else kernels.shareable_empty_like
         results = [new(view) for view in self._views]
         compute(results)
@@ -226,10 +228,10 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 
 
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
-    """Return whether compiled graphs may call the compiled kernels, where a framework supports it. `own`: its paths.
+    """Return whether compiled graphs may call the compiled kernels, if a framework supports that.
 
-    UNIFIED_CLIP_GRAPH=framework keeps graphs free of them. UNIFIED_CLIP_GRAPH=kernels enables them where the default
-    does not.
+    UNIFIED_CLIP_GRAPH=framework disables it, and UNIFIED_CLIP_GRAPH=kernels enables it where `by_default` is False.
+    own: The values of UNIFIED_CLIP_PATH that only this framework has.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
@@ -238,9 +240,9 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU; empty if it is unset.
+    """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU; '' if it is unset.
 
-    That is 'framework', or one of the framework's `own`.
+    It is 'framework', or one of `own`, the values that only this framework has.
     """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)

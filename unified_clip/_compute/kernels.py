@@ -1,7 +1,7 @@
 """The arithmetic of the host path, on lists of arrays: exact norms, scaling and clamping.
 
-A list is the compiled kernels' `TensorList`, or `ArrayList`, which has its methods in NumPy, with the same bits. NumPy
-lacks bfloat16, which is stored as uint16.
+A list is a `TensorList` of the compiled kernels, or an `ArrayList`, which has the same methods in NumPy and returns the
+same bits. NumPy has no bfloat16: an array of uint16 stores its bits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from .exact_sums import CHUNK, sum_exactly
 Array = npt.NDArray[Any]
 
 CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
-"""The compiled kernels' codes of dtypes."""
+"""The code of each dtype in the compiled kernels."""
 
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""The alignment of memory that frameworks share, and the size in bytes from which aligning is faster than a copy."""
+"""In bytes: the alignment of memory that frameworks share without a copy, and the size from which such memory is faster
+than a copy.
+"""
 
 
 Part = tuple[Array, str]
@@ -40,7 +42,9 @@ Part = tuple[Array, str]
 
 
 class ArrayList:
-    """The compiled kernels' `TensorList` in NumPy, with the same bits. It takes any dtype, byte order and array."""
+    """What `TensorList` is in the compiled kernels, in NumPy and with the same bits. It supports all dtypes and byte
+    orders.
+    """
 
     is_short = True  # it uses one thread
 
@@ -65,9 +69,9 @@ class ArrayList:
         sums[...] = _slice_sums(view, dtype, kept, np.float64).reshape(sums.shape)
 
     def scale(self, coef: Scalar, threads: int, results: Sequence[Array]) -> None:
-        """Write view * coef into results. 16-bit numbers are multiplied in float32, and a coefficient of 1 copies.
+        """Write the products with a coefficient into `results`. 16-bit numbers are multiplied in float32.
 
-        `coef`: also one for each slice, as an array that broadcasts.
+        coef: A number (1 copies), or an array that broadcasts, with a coefficient for each slice.
         """
         for (view, dtype), out in zip(self._parts, results, strict=True):
             if isinstance(coef, float) and coef == 1.0:
@@ -89,7 +93,7 @@ class ArrayList:
 
 
 def array_list(parts: Sequence[Part]) -> Any:
-    """Return a list of the compiled kernels, if they are built and support the dtypes and byte orders, else NumPy's."""
+    """Return a `TensorList` if the compiled kernels are built and support the arrays, else an `ArrayList`."""
     if KERNELS is None or not all(dtype in CODES and view.dtype.isnative for view, dtype in parts):
         return ArrayList(parts)
     return KERNELS.TensorList.of_arrays([view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts))
@@ -99,7 +103,7 @@ def array_list(parts: Sequence[Part]) -> Any:
 
 
 def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
-    """Return the sum of |g|**p over a list for a norm of `dtype`: exactly, or as fast as that norm allows."""
+    """Return the sum of |g|**p over a list, exactly or as fast as the precision of a norm in `dtype` allows."""
     method = sum_method(dtype, exactly)
     limbs, nan, infinite = arrays.power_sum(p, method, threads)
     sums = SUMS[method](int.from_bytes(limbs, "little"))
@@ -113,7 +117,7 @@ def sum_of_moduli(view: Array, method: str) -> Accumulator:
 
 
 def sum_method(dtype: str, exactly: bool) -> str:
-    """Return the name of a list's summation. Block sums are too coarse for float64 norms, and for float64 numbers."""
+    """Return the name of the summation for a norm in `dtype`. For float64, sums over blocks are not precise enough."""
     if exactly:
         return "exact"
     return "blocks" if dtype == "float32" else "compensated"
@@ -129,7 +133,7 @@ def _real_and_imaginary(view: Array, dtype: str) -> list[Part]:
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
-    """Return the fast sum: float64 within a block, whose powers are exact, and integers over blocks."""
+    """Return the fast sum of |g|**p: in float64 within a block, and exactly over blocks."""
     sums = []
     for chunk in _chunks(parts):
         blocks = chunk.reshape(-1, BLOCK)
@@ -172,7 +176,7 @@ def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float
 
 
 def general_norm(parts: Sequence[Part], p: float, dtype: str, threads: int = 1) -> float:
-    """Return the norm for any p, relative to the largest magnitude, in NumPy's extended precision."""
+    """Return the p-norm for any p. Powers of |g| / largest |g| are added up in NumPy's extended precision."""
     parts = magnitudes(parts)
     top = array_list(parts).max_abs(threads)
     if top == 0 or not math.isfinite(top):
@@ -181,14 +185,14 @@ def general_norm(parts: Sequence[Part], p: float, dtype: str, threads: int = 1) 
 
 
 def magnitudes(parts: Sequence[Part]) -> list[Part]:
-    """Replace complex arrays by float64 moduli."""
+    """Return the arrays with each complex one replaced by its moduli in float64."""
     return [
         (moduli.rounded(view), "float64") if dtype.startswith("complex") else (view, dtype) for view, dtype in parts
     ]
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
-    """Return the sum of (|g| / top)**p as two numbers, whose sum it is."""
+    """Return the sum of (|g| / top)**p as two floats to be added, for more precision than one float has."""
     total = np.longdouble(0)
     for chunk in _chunks(parts):
         total += np.sum((np.abs(chunk).astype(np.longdouble) / top) ** np.longdouble(p))
@@ -196,7 +200,7 @@ def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tu
 
 
 def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-    """Return the norm from the sum relative to the largest magnitude."""
+    """Return the p-norm from the result of `relative_sum` with the same `top`, rounded to `dtype`."""
     root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
     with np.errstate(over="ignore"):  # the scope of a device path has no NumPy settings
         return float(np.float64(root) if dtype == "float64" else np.float32(root))
@@ -209,9 +213,10 @@ def nan_last(value: float) -> tuple[bool, float]:
 def slice_norms(
     view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1, arrays: Any | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return the correctly rounded 2-norm of each slice, from a fast sum, and from an exact sum where in doubt.
+    """Return the correctly rounded 2-norm of each slice. In the result, `axes` have the length 1.
 
-    `arrays`: the list of the view, if it exists.
+    A fast sum decides most roundings; for the other slices, the sum is exact.
+    norm_name: The dtype of the norms. arrays: The list with the view, if there is one already.
     """
     kept = [axis not in axes for axis in range(view.ndim)]
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
@@ -236,7 +241,7 @@ def slice_norms(
 def grouped_slice_norms(
     view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """Return the norms of slices over all rows with equal numbers in `groups`; for each row, that of its slice."""
+    """Return, for each row, the 2-norm of its slice: of all rows with the same number in `groups`, along `axes`."""
     norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
@@ -247,7 +252,7 @@ def grouped_slice_norms(
 
 
 def _slices(view: Array, kept: list[bool]) -> Array:
-    """Return a view whose kept axes come first."""
+    """Return a view of the array in which the kept axes come first."""
     return np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))
 
 
@@ -259,7 +264,10 @@ def _slice_sums(view: Array, dtype: str, kept: list[bool], wide: type[np.floatin
 
 
 def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array, Array]:
-    """Return the rounded square roots of sums with the relative error `lost`, and the indices of those in doubt."""
+    """Return (rounded square roots of sums, indices of the roots whose rounding is in doubt).
+
+    lost: The relative error of the sums.
+    """
     sums = np.asarray(sums)
     lost = np.asarray(lost) + 4 * np.finfo(sums.dtype).eps  # for the product and the root below
     low, high = (np.sqrt(sums * (1 + sign * lost)).astype(dtype).astype(np.float64) for sign in (-1, 1))
@@ -267,7 +275,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a format with more precision than `dtype`; None for float64 on some processors."""
+    """Return a NumPy dtype with more precision than `dtype`; None if the processor has no wider format than float64."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -276,7 +284,7 @@ def wider_than(dtype: str) -> type[np.floating[Any]] | None:
 
 
 def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
-    """Scale one array in NumPy, with a coefficient for each slice."""
+    """Write the products of an array with a coefficient, or with one for each slice, into `out`."""
     if dtype.startswith("complex"):
         part = part_dtype(dtype)
         _scale(view.real, part, coef, out.real)
@@ -290,7 +298,7 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
 
 
 def bounds(value: float) -> list[float]:
-    """Return a bound rounded to each format, for a list."""
+    """Return a bound rounded to each dtype in FORMAT_NAMES, as the `clamp` of a list takes it."""
     return [nearest(value, dtype) for dtype in FORMAT_NAMES]
 
 
@@ -305,7 +313,7 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """Return a new aligned array, which TensorFlow and JAX share instead of copying it."""
+    """Return a new array whose memory is aligned so that TensorFlow and JAX share it instead of copying it."""
     if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
     memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)
@@ -326,7 +334,7 @@ def is_array(value: Any) -> bool:
 
 
 def own_copy(value: Any) -> Array:
-    """Return a copy of an array or a NumPy scalar, in the machine's byte order, for a framework to keep."""
+    """Return a copy of an array or a NumPy scalar in the machine's byte order. A framework may keep its memory."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
@@ -337,20 +345,20 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def storage(array: Array) -> tuple[Array, str]:
-    """Return an array in the host path's form, and its dtype's name: bfloat16 (of ml_dtypes) becomes uint16."""
+    """Return (the array as the host path stores it, name of its dtype). An ml_dtypes bfloat16 is stored as uint16."""
     name = dtype_name(array.dtype)
     return (array.view(np.uint16) if name == "bfloat16" else array), name
 
 
 def decode(array: Array, dtype: str) -> Array:
-    """Return the numbers of an array: bfloat16 bits become float32, others are unchanged."""
+    """Return the numbers of a stored array: bfloat16 as float32, other dtypes unchanged."""
     if dtype != "bfloat16":
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Round float32 to bfloat16 bits or to float16, ties to even; return other dtypes unchanged."""
+    """Return float32 numbers as stored float16 or bfloat16, rounded to even in ties; other dtypes unchanged."""
     if dtype == "float16":
         return values.astype(np.float16, copy=False)
     if dtype != "bfloat16":
@@ -361,7 +369,7 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def round_to(values: Array, dtype: str) -> Array:
-    """Round float64 once to a format, bfloat16 as float32; convert to an integer dtype."""
+    """Return float64 numbers rounded once to a dtype. Numbers rounded to bfloat16 are returned as float32."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     near = values.astype(np.float32)

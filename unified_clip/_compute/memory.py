@@ -1,4 +1,4 @@
-"""Memory: arrays over an address, and aliases among tensors."""
+"""View the memory at an address as an array, and find aliases among tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .kernels import Array
 
 
 def view_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
-    """Return the memory at an address as an array; strides in elements. The owner must outlive the view."""
+    """Return the memory at an address as an array. Strides are in elements. The caller keeps the memory alive."""
     numpy_dtype = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     if math.prod(shape) == 0:
         return np.empty(shape, numpy_dtype)
@@ -27,10 +27,11 @@ class _Memory:
 
 
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
-    """Return, for each tensor, the index of the first one in the same memory.
+    """Return, for each tensor, the index of the first tensor in the same memory.
 
-    Raise ValueError for partial overlap, and for memory that cannot be written. A tensor without a view is an alias
-    only of the same object.
+    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is only an
+    alias of the same object.
+    describe: Returns the name of a tensor for errors, from its index.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
     owners = [seen[id(tensor)] for tensor in tensors]
@@ -95,7 +96,10 @@ def _shares_memory(a: Array, b: Array) -> bool:
 
 
 def _overlaps_itself(view: Array) -> bool:
-    """Return whether two elements overlap. If each stride exceeds the extent of smaller ones, none do."""
+    """Return whether two elements of an array overlap in memory.
+
+    None do if each stride exceeds the memory that all smaller strides span.
+    """
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False
     steps = _steps(view)

@@ -1,7 +1,7 @@
 """Moduli |x + yj| of complex numbers: their exact sum, and the correctly rounded maximum.
 
-A modulus is a square root, which float64 rounds. Here it is the sum of two float64, with a relative error below 2**-95.
-If that leaves the result open, it is an integer number of units: see `Accumulator`.
+A modulus is a square root, which float64 would round. Here it is the sum of two float64, with a relative error below
+2**-95. If that does not decide the result, it is rounded down to an integer number of units (see `Accumulator`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Relative distances to the largest square within which a square may be the largest: in float64, and in two float64."""
+"""A square that is computed with rounding may be the largest if its relative distance from the computed maximum is at
+most this: in float64, and as the sum of two float64.
+"""
 
 
 SMALL = 2.0**-400
-"""Below it, squares of scaled moduli underflow in two float64."""
+"""Squares of scaled moduli below this number are too small for the sum of two float64."""
 
 
 class Scaled(NamedTuple):
-    """The magnitudes of real and imaginary parts, divided by a power of two so that the largest is near 1."""
+    """The magnitudes of real and imaginary parts, divided by a power of two so that the largest of them is near 1."""
 
     x: Float64s
     y: Float64s
@@ -55,7 +57,7 @@ def rounded(view: Array) -> Float64s:
 
 
 def compensated_sum(view: Array) -> Accumulator:
-    """Return the sum of moduli, each as the sum of two float64."""
+    """Return the sum of all moduli. Each modulus is computed as the sum of two float64."""
     total = Accumulator()
     for chunk in _chunks(view):
         flags = _flags(chunk)
@@ -70,7 +72,7 @@ def compensated_sum(view: Array) -> Accumulator:
 
 
 def exact_sum(view: Array) -> Accumulator:
-    """Return the sum of moduli, each rounded down to an integer number of units."""
+    """Return the sum of all moduli. Each modulus is rounded down to an integer number of units."""
     total = Accumulator()
     for chunk in _chunks(view):
         flags = _flags(chunk)
@@ -85,7 +87,7 @@ def exact_sum(view: Array) -> Accumulator:
 
 
 def max_abs(view: Array, dtype: str) -> float:
-    """Return the largest modulus, rounded once; NaN if there is a NaN, 0 for no elements."""
+    """Return the largest modulus, rounded once to `dtype`; NaN if an element is NaN, 0 without elements."""
     result, squares = Accumulator(), {0}
     for chunk in _chunks(view):
         result += _flags(chunk)
@@ -96,7 +98,10 @@ def max_abs(view: Array, dtype: str) -> float:
 
 
 def _max_square(chunk: Array) -> int:
-    """Return the largest square in units, computed exactly for the few that may be the largest in two float64."""
+    """Return the largest square of a modulus, in units of 2**-UNIT.
+
+    The squares that may be the largest, as sums of two float64, are computed exactly.
+    """
     x, y, _ = _scaled(chunk)
     high, low = _sum_of_squares(x, y)
     near = np.flatnonzero(high >= high.max() * (1 - NEAR[0]))

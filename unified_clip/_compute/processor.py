@@ -1,4 +1,4 @@
-"""The processor's treatment of subnormal numbers, and its threads."""
+"""Whether this thread keeps subnormal numbers, and how many threads to use."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def default_threads() -> int:
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers."""
+    """Return whether this thread computes with subnormal numbers. If not, the processor replaces them by 0."""
     return bool(SMALLEST != 0.0)  # equal to zero if the processor flushes subnormal numbers
 
 
 @contextmanager
 def ieee_arithmetic() -> Iterator[None]:
-    """Keep subnormal numbers, and silence NumPy's warnings.
+    """Inside the `with` block, keep subnormal numbers, and silence NumPy's warnings.
 
-    A thread may flush subnormal numbers to zero: torch.set_flush_denormal sets this, and TensorFlow for py_function.
+    A thread flushes subnormal numbers to zero after torch.set_flush_denormal, and in TensorFlow's py_function.
     """
     with np.errstate(all="ignore"):
         if keeps_subnormals() or LIBM is None:
@@ -52,7 +52,10 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """Return the C library for its floating-point environment; None unless FE_DFL_ENV is known to be -1."""
+    """Return the C library, whose functions set the floating-point environment.
+
+    None: this platform is not known to define FE_DFL_ENV as -1.
+    """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None
     return ctypes.CDLL(None)

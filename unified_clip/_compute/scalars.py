@@ -1,4 +1,4 @@
-"""Scalars of the host path. A configuration can be read without the kernels, so this module does not import them."""
+"""The functions for scalars of the host path. `config` needs them without the kernels, which are not imported here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._core.types import Scalar
 
 
 class HostScalars:
-    """The functions of Python's numbers and NumPy's arrays."""
+    """The functions for scalars that are Python's numbers or NumPy's arrays."""
 
     def asarray(self, value: Any) -> Scalar:
         return float(value)

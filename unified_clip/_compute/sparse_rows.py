@@ -1,4 +1,4 @@
-"""Sums of repeated rows in sparse gradients."""
+"""Sum the repeated rows of sparse gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from .processor import ieee_arithmetic
 
 
 def merge_rows(indices: npt.NDArray[Any], values: Array, dtype: str) -> tuple[npt.NDArray[Any], Array]:
-    """Sum rows of `values` (n, ...) with equal columns of `indices` (k, n), and round each sum once."""
+    """Sum the rows of `values` that have equal indices. Return (unique indices, sums), each sum rounded once.
+
+    indices: An array of shape (k, n), with the k indices of each row. values: An array of shape (n, ...).
+    """
     unique, inverse = np.unique(indices, axis=1, return_inverse=True) if len(indices) > 1 else unique_row(indices)
     order = np.argsort(inverse, kind="stable", axis=None)
     starts = np.searchsorted(inverse.ravel()[order], np.arange(unique.shape[1]))
@@ -28,7 +31,10 @@ def unique_row(indices: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 
 
 def sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array:
-    """Sum rows from each start to the next, correctly rounded, so that their order does not matter."""
+    """Return the sums of consecutive rows, from each index in `starts` to the next.
+
+    They are correctly rounded, so that the order of the rows does not matter.
+    """
     if dtype.startswith("complex"):
         result = np.empty((len(starts), *rows.shape[1:]), rows.dtype)
         result.real, result.imag = (sum_segments(part, starts, part_dtype(dtype)) for part in (rows.real, rows.imag))

@@ -16,23 +16,26 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """One framework. Methods without a body are required; the others have a default.
+    """The interface of one framework. Methods without a body are required; the others have a default.
 
-    A backend with a capability inherits its class below.
+    A backend with a capability, such as sparse gradients, also inherits the class of the capability below.
     """
 
     name: str
     """The namespace: "torch" for unified_clip.torch."""
 
     writable: bool
-    """True if tensors can be written in place. If not, in-place names update the container."""
+    """Whether tensors can be written in place. If not, the in-place functions replace the tensors in the caller's list
+    or dict.
+    """
 
     donates: bool = False
-    """True if a caller may donate a tensor's memory, which deletes every tensor that shares it. Functional names then
-    return copies of unchanged gradients."""
+    """Whether the framework's users may donate a tensor's memory to a compiled function, as in JAX. Every tensor that
+    shares the memory is then deleted, so functional names return copies of unchanged gradients.
+    """
 
     takes_capsules: bool = False
-    """True if `from_capsules` returns tensors over DLPack's memory, without a copy."""
+    """Whether `from_capsules` returns tensors that share the memory of DLPack capsules, without a copy."""
 
     def kernels_in_graphs(self) -> bool:
         """Return whether compiled graphs on a CPU call the compiled kernels."""
@@ -44,33 +47,37 @@ class Backend(Protocol):
         """Return whether this is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Return a NumPy array or a variable as a tensor of the framework; a tensor as itself.
+        """Convert a NumPy array or a variable to a tensor of the framework; return a tensor unchanged.
 
-        Where in-place names write into gradients (not parameters), the tensor shares the array's memory.
+        If in-place functions write into gradients, not into parameters, the tensor shares the array's memory.
         """
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a bound of value clipping as a tensor with its own dtype."""
+        """Convert a bound of `clip_by_value` to a tensor, without changing its dtype."""
         return self.as_tensor(value)
 
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        """Return the lengths, with None for an unknown length; None for an unknown rank."""
+        """Return the shape of a tensor, with None for an unknown length; None if the number of axes is unknown."""
 
     def is_parameter(self, value: Any) -> bool:
-        """Return whether a tensor's type is that of a parameter, so it cannot be a gradient."""
+        """Return whether a tensor has the type of a parameter, so that it cannot be a gradient."""
         return False
 
     def parameter_name(self, parameter: Any) -> str | None:
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """Return the end of an error message: the kind of tensor, and the remedy. None if it can be clipped."""
+        """Return why a gradient cannot be clipped, as the end of an error message with the remedy. None if it can be
+        clipped.
+        """
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Reject a tensor that `register_hook` never passes to a hook."""
+        """Raise TypeError for a tensor that `register_hook` never passes to a hook, such as a value of a static
+        program.
+        """
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
@@ -80,29 +87,34 @@ class Backend(Protocol):
     # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return the host path if every tensor and extra input (a bound) supports it, else the device path.
+        """Return the host path if every tensor and every extra input supports it, else the device path.
 
-        `differentiable`: a functional name, so a derivative may be recorded.
+        extra_inputs: Tensors that the call also reads, such as bounds.
+        differentiable: Whether a derivative may be recorded, because the function returns new tensors.
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Return a path over a list of tensors and None, in one pass; None unless all are plain.
+        """Collect a list of tensors and None in one pass, and return the path over them.
 
-        `in_place`: the call writes the tensors if they can be written.
+        None: a tensor is not plain, such as a sparse one, so that tensors have to be checked one by one.
+        in_place: Whether the call writes the tensors, if the framework's tensors can be written.
         """
         return None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return a one-element tensor's value; None in a graph, or if reading it waits for a device."""
+        """Return the value of a tensor with one element. None inside a compiled graph, or if reading would wait for a
+        device.
+        """
 
     def wants_derivative(self, scalar: Tensor) -> bool:
-        """Return whether a derivative by an eager tensor is being recorded."""
+        """Return whether a derivative with respect to an eager tensor is being recorded."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return, for each gradient, the index of the first one in the same memory. Only that one is clipped.
+        """Return, for each gradient, the index of the first gradient in the same memory. Only that gradient is clipped.
 
-        Raise ValueError for partial overlap, and for memory that cannot be written.
+        Raise ValueError if two gradients overlap in part, or if the memory cannot be written.
+        describe: Returns the name of a gradient for error messages, from its index.
         """
 
     # -- memory, for the host path
@@ -114,18 +126,23 @@ class Backend(Protocol):
         """Return a new tensor with the values of a NumPy array, which it may keep; bfloat16 as uint16."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return `from_host` of several arrays. It may remove them from the list to free their memory early."""
+        """Return a new tensor for each array, as `from_host` does. Arrays may be removed from the list to free memory
+        early.
+        """
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         """Return a norm as a 0-d tensor."""
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
-        """Return tensors over the memory of DLPack capsules. Only called if `takes_capsules`."""
+        """Return tensors that share the memory of DLPack capsules. Only called if `takes_capsules` is True."""
         return []
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Put results of the host path on the devices of the framework's own results."""
+        """Return results of the host path on the devices on which the framework itself would put them.
+
+        sources: For each result, the tensors from which it was computed.
+        """
         return results
 
     def threads(self) -> int | None:
@@ -164,48 +181,60 @@ class Backend(Protocol):
 
 
 class Parameters(ABC):
-    """In-place names take parameters, which carry their gradient in `.grad`."""
+    """The capability of frameworks whose parameters have their gradient in `.grad`. In-place functions take parameters
+    there.
+    """
 
     main_gradient_remedy: str
-    """The remedy if a parameter has a gradient in `main_grad` only."""
+    """What error messages advise if a parameter has a gradient in `main_grad` only."""
 
     @abstractmethod
     def gradient_of(self, parameter: Any) -> Any | None: ...
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return `main_grad` of a trainable parameter, where some wrappers accumulate gradients; else None."""
+        """Return the `main_grad` of a trainable parameter, in which some wrappers accumulate gradients; None if it has
+        none.
+        """
 
     @abstractmethod
     def set_gradient(self, parameter: Any, gradient: Any) -> None: ...
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return False for a tensor that cannot have a gradient and is not a frozen parameter: probably a gradient."""
+        """Return whether a tensor can have a gradient, or is a frozen parameter. If not, it is probably a gradient
+        itself.
+        """
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Return a path that writes the gradients of parameters, in one pass; None unless all are plain."""
+        """Collect the gradients of parameters in one pass, and return the path over them; None if a gradient is not
+        plain.
+        """
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Return a path over (parameter, gradient) tuples. A gradient may be None."""
+        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path over them; None if one is
+        not plain.
+
+        A gradient may be None.
+        """
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether the type of any parameter allows shards on other ranks."""
+        """Return whether any parameter has a type whose tensors may have shards on other ranks."""
 
     def identity(self, parameter: Any) -> Hashable:
         """Return a key that differs from that of every other parameter."""
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:
-        """Return a gradient that stays valid after its removal from the parameter."""
+        """Return a gradient that keeps its values when it is removed from its parameter."""
         return gradient
 
 
 class Variables(ABC):
-    """Parameters are a type of their own, such as `tf.Variable`."""
+    """The capability of frameworks whose parameters have a type of their own, such as `tf.Variable`."""
 
     @abstractmethod
     def is_variable(self, value: Any) -> bool: ...
@@ -218,7 +247,7 @@ class Variables(ABC):
 
 
 class Pytree(ABC):
-    """Containers of the framework's own, such as custom pytree nodes."""
+    """The capability of frameworks with their own containers, such as JAX's custom pytree nodes."""
 
     @abstractmethod
     def children(self, node: Any) -> dict[str, Any] | None:
@@ -230,7 +259,7 @@ class Pytree(ABC):
 
 
 class Sparse(ABC):
-    """Sparse gradients."""
+    """The capability of clipping sparse gradients."""
 
     @abstractmethod
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
@@ -238,36 +267,38 @@ class Sparse(ABC):
 
     @abstractmethod
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        """Number the stored rows: rows with equal indices along `axes` get equal numbers.
+        """Return a number for each stored row. Rows with equal indices along `axes` get equal numbers.
 
-        Only called for indices of several axes. Such a backend has `DevicePrimitives.group_sum` too.
+        Only called if the indices have several axes. A backend with this method also defines
+        `DevicePrimitives.group_sum`.
         """
 
 
 class Distributed(ABC):
-    """Gradients with shards or copies on several ranks."""
+    """The capability of clipping gradients that have shards or copies on several ranks."""
 
     @abstractmethod
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
-        """Return the shards of distributed gradients, else None.
+        """Return the shards of a call's gradients; None if no gradient is distributed.
 
-        `parameters`: with or without a gradient. `differentiable`: a functional name, so a derivative may be recorded.
+        parameters: All parameters of the call, also those without a gradient.
+        differentiable: Whether a derivative may be recorded, because the function returns new tensors.
         """
 
     @abstractmethod
     def has_ranks(self) -> bool:
-        """Return whether this process may have other ranks, and is not traced by a compiler."""
+        """Return whether there may be other ranks. False if a compiler traces this call."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
-        """Return the backend for a caller's declaration."""
+        """Return the backend for a call with this declaration of its process group and ownership."""
         return cast(Backend, self)
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """Raise ValueError for a differentiable total norm if other ranks may have more gradients."""
+        """Raise ValueError if other ranks may have more gradients, so that a recorded derivative would be wrong."""
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        """Return sums over the local tensors of `shards`, on the host."""
+        """Return the sums over these local tensors, which the ranks then add up."""
         return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))

@@ -1,4 +1,4 @@
-"""Changes of a group of gradients: new tensors for functional names, writes for in-place ones."""
+"""The changes of gradients that clipping makes: as new tensors for functional names, as writes for in-place names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .types import Scalar, Tensor, Write
 
 
 class Unchanged(NamedTuple):
-    """Keep all values."""
+    """The change that keeps all values, such as with a threshold of inf."""
 
     def is_identity(self, path: Path) -> bool:
         return True
@@ -22,7 +22,7 @@ class Unchanged(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """Multiply by a coefficient."""
+    """The change that multiplies gradients by a coefficient."""
 
     coef: Scalar
 
@@ -37,7 +37,7 @@ class Scaled(NamedTuple):
 
 
 class Clamped(NamedTuple):
-    """Move values beyond a bound onto that bound."""
+    """The change that replaces elements beyond a bound by the bound."""
 
     low: Any
     high: Any
@@ -53,7 +53,7 @@ class Clamped(NamedTuple):
 
 
 class OrZero(NamedTuple):
-    """Apply a change if a condition is true, else write zeros."""
+    """The change that makes another change if a condition is true, else makes all elements 0."""
 
     change: Change
     condition: Scalar

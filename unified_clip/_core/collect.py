@@ -19,11 +19,11 @@ from .writers import Functional, InPlace
 AnyWriter = TypeVar("AnyWriter", Functional, InPlace)
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
-"""Selects and orders gradients."""
+"""A function that selects some of the gradients, and returns them in the order in which they are clipped."""
 
 
 def wants_clipping(parameter: Any) -> bool:
-    """Return False if the parameter's attribute `need_clip` is false."""
+    """Return whether a parameter is clipped: not if its attribute `need_clip` is false."""
     return bool(getattr(parameter, "need_clip", True))
 
 
@@ -37,7 +37,11 @@ def collect_in_place(
     spec: DistributedSpec = INFERRED,
     **options: Any,
 ) -> tuple[GradientList, Functional | InPlace]:
-    """Return gradients to be clipped in place. `plain`: try one pass. `options`: of `in_place`."""
+    """Return (the gradients to clip in place, the writer of their results).
+
+    function: The public name of the call, for errors. instead: The function that errors advise instead.
+    plain: Whether to try to collect all gradients in one pass. options: Arguments of `in_place`.
+    """
     path = None
     plain = plain and not observer.needs_leaves() and not spec.is_given
     if plain and backend.parameters is not None:
@@ -66,7 +70,11 @@ def in_place(
     measures: Measures | None = None,
     **options: Any,
 ) -> tuple[GradientList, InPlace]:
-    """Return gradients to be clipped in place, checked one by one. `options`: of `GradientList`."""
+    """Check gradients one by one. Return (the gradients to clip in place, the writer of their results).
+
+    keep: Returns whether a parameter is clipped. arrange: Selects and orders the gradients.
+    function, instead: As for `collect_in_place`. options: Arguments of `GradientList`.
+    """
     expected = prepare_rejection(backend, spec, measures, in_place=True) if measures else None
     tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
@@ -111,7 +119,10 @@ def collect(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = "total",
 ) -> tuple[GradientList, Functional]:
-    """Return gradients for new results. `plain`: try one pass. See `GradientList`."""
+    """Return (the gradients to clip into new tensors, the writer of these tensors).
+
+    plain: Whether to try to collect all gradients in one pass. measures: As for `GradientList`.
+    """
     container = _listed(container)
     plain = plain and not observer.needs_leaves() and not spec.is_given
     plain_items = containers.plain_items(container) if plain else None
@@ -133,7 +144,10 @@ def collect_one(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
-    """Return one gradient for a new result. `plain`: its name and position are not needed."""
+    """Return (a list with one gradient to clip into a new tensor, the writer of this tensor).
+
+    plain: Whether to try without a check of the gradient's name and position, which only errors need.
+    """
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
         path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
         if path is not None:
@@ -142,14 +156,17 @@ def collect_one(
 
 
 def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
-    """Return plain gradients that were collected in one pass."""
+    """Return (the plain gradients of a path that was collected in one pass, their writer)."""
     return CollectedGradients(path, writer), writer
 
 
 def from_tree(
     backend: Backend, tree: Tree, *, reuse_unchanged: bool = False, **options: Any
 ) -> tuple[GradientList, Functional]:
-    """Return the gradients in a container for new results, checked one by one. `options`: of `GradientList`."""
+    """Check the gradients of a flattened container one by one. Return (the gradients, the writer of new tensors).
+
+    options: Arguments of `GradientList`.
+    """
     items = [leaf.tensor for leaf in tree.leaves]
     writer = Functional(items, tree.rebuild, reuse_unchanged=reuse_unchanged)
     return GradientList(backend, tree.leaves, writer, **options), writer
@@ -161,7 +178,7 @@ def _warn_if_used_up(tree: Tree, function: str) -> None:
 
 
 def _listed(container: Any) -> Any:
-    """Return the items of an iterator as a list; an empty iterator as another empty iterator."""
+    """Return the items of an iterator as a list; other containers, and an empty iterator, as they are."""
     if type(container) in (list, tuple, dict) or not isinstance(container, Iterator):
         return container
     return list(container) or iter(())
@@ -170,7 +187,10 @@ def _listed(container: Any) -> Any:
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
-    """Return the gradients of parameters, each parameter once. Warn if no tensor can have a gradient."""
+    """Return the gradient of each parameter that has one. A repeated parameter counts once.
+
+    Issue a ClipWarning if none of the tensors has or can have a gradient: they are probably gradients.
+    """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
         first.setdefault(on_parameters.identity(leaf.tensor), leaf)
@@ -192,7 +212,7 @@ def _check_main_gradients(
     keep: Callable[[Any], bool],
     arrange: Arrange,
 ) -> None:
-    """Raise ValueError for a selected parameter with a gradient in `main_grad` only."""
+    """Raise ValueError if a parameter to clip has its gradient in `main_grad` only."""
     without = [leaf for leaf in parameters if on_parameters.gradient_of(leaf.tensor) is None]
     hidden = [leaf._replace(tensor=on_parameters.main_gradient_of(leaf.tensor)) for leaf in without]
     hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
@@ -202,11 +222,14 @@ def _check_main_gradients(
             raise validation.main_grad_only(leaf, on_parameters.main_gradient_remedy)
 
 
-# -- errors before the gradients are checked: the ranks that wait for this one have to raise too
+# -- errors before the gradients are checked: other ranks already wait for this rank, so they have to raise, too
 
 
 def prepare_rejection(backend: Backend, spec: DistributedSpec, measures: Measures, *, in_place: bool) -> list[Leaf]:
-    """Have an error of this call sent to the ranks that wait. Return the list for the call's leaves, which is empty."""
+    """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
+
+    Return an empty list, to which the caller adds the leaves of the call: their ranks get the error.
+    """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():
         on_parameters = backend.parameters if in_place else None
@@ -217,7 +240,10 @@ def prepare_rejection(backend: Backend, spec: DistributedSpec, measures: Measure
 def prepare_rejection_for(
     backend: Backend, container: Any, spec: DistributedSpec, measures: Measures, *, in_place: bool
 ) -> None:
-    """Have the error of another argument sent to the ranks that wait. The gradients in a container determine them."""
+    """Prepare to send the error of another argument, such as a threshold, to the ranks that wait for this rank.
+
+    These are the ranks of the gradients in the container.
+    """
     with suppress(TypeError):  # of an entry that is no tensor
         containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
 
@@ -230,7 +256,7 @@ def _send_rejection(
     measures: Measures,
     error: Exception,
 ) -> None:
-    """Send an error to the ranks of the gradients below `leaves`, if they are distributed."""
+    """Send an error to the ranks that have parts of the gradients in `leaves`; do nothing if none is distributed."""
     parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None]
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]

@@ -23,13 +23,13 @@ class Tree(NamedTuple):
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
-    """True for an empty iterator."""
+    """Whether the container was an iterator without items, which was probably used before."""
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
-    """Return the tensors and None in a container. A flat tuple or any iterator is rebuilt as a list.
+    """Return the tensors and None in a container as a `Tree`. A flat tuple or an iterator is rebuilt as a list.
 
-    `into`: an empty list for the leaves. After an error it has those before the entry that is no tensor.
+    into: An empty list that gets the leaves. After an error about an entry, it has the leaves before that entry.
     """
     used_up = False
     if isinstance(container, Iterator):
@@ -73,7 +73,11 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
 
 
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
-    """Flatten lists, flat tuples and dicts of dicts quickly, without checking their items; None for others."""
+    """Return (items, function that rebuilds the container) of a list, tuple or dict of dicts, without checking the
+    items.
+
+    None: another type of container, for which `flatten` is needed.
+    """
     if type(node) in (list, tuple):
         return node, list
     if type(node) is not dict:
@@ -108,7 +112,10 @@ def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int 
 
 
 def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
-    """Reject a container that an in-place name cannot update, if tensors cannot be written."""
+    """Raise TypeError if an in-place function cannot replace the tensors in this container.
+
+    Called for frameworks whose tensors cannot be written. function, instead: As for `collect_in_place`.
+    """
     if backend.is_tensor(container) and not is_variable(backend, container):
         raise TypeError(
             f"{function} received one tensor, and tensors of {backend.name} cannot be written in place. "
@@ -145,9 +152,9 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return the new node, and the writes that put results into its lists, dicts and variables.
+    """Return (the node with its results, the writes that put results into its lists, dicts and variables).
 
-    `results`: in the order of `flatten`.
+    results: The result of each leaf, in the order of `flatten`.
     """
     variables = backend.variables
     if variables is not None and variables.is_variable(node):
@@ -170,7 +177,7 @@ def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[A
 
 
 def _put(node: Any, items: Mapping[Any, Any]) -> Write:
-    """Return the write of items at indices of a list or at keys of a dict."""
+    """Return the write that puts items into a list or a dict, at their indices or keys."""
     old = {key: node[key] for key in items}
 
     def put() -> None:
@@ -198,14 +205,14 @@ def _with_variable(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 
 def sequence(like: Any, items: list[Any]) -> Any:
-    """Return the items in a tuple of the type of `like`, or in a list."""
+    """Return the items in a tuple of the same type as `like`; in a list if `like` is no tuple."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return the items in a mapping of the type of `node` if that can be written, else in a dict."""
+    """Return the items in a mapping of the same type as `node` if that type can be written, else in a dict."""
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items
     new = copy.copy(node)
@@ -235,7 +242,7 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:
-    """Return the framework of a tensor of another framework; None for any other value."""
+    """Return the framework of a tensor that belongs to another framework than `backend`; None for any other value."""
     framework = framework_of(type(value))
     is_tensor = hasattr(value, "shape") and hasattr(value, "dtype")
     return framework if is_tensor and framework != backend.name else None

@@ -43,11 +43,15 @@ class DistributedSpec:
 
     @property
     def owners(self) -> list[Any]:
-        """The ownership of each pattern, or that of all parameters."""
+        """The values of `ownership`: one for each pattern of names, or the single one for all parameters."""
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
-        """Return the ownership of the first pattern that matches a gradient's name; None if none does."""
+        """Return the declared ownership of a gradient: that of the first pattern that matches its name; None if none
+        does.
+
+        ValueError: `ownership` has patterns, and the gradient has no name.
+        """
         if not isinstance(self.ownership, Mapping):
             return self.ownership
         if leaf.name is None:
@@ -58,9 +62,9 @@ class DistributedSpec:
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> None:
-        """Raise ValueError for a parameter without a name, or a pattern behind others that match all of its parameters.
+        """Raise ValueError if a parameter has no name, or if earlier patterns match all parameters of a pattern.
 
-        A pattern may match no parameter: other ranks may have them.
+        A pattern that matches no parameter is no error, because other ranks may have such parameters.
         """
         if not isinstance(self.ownership, Mapping):
             return
@@ -82,34 +86,40 @@ class DistributedSpec:
 
     @property
     def is_given(self) -> bool:
-        """Return whether the caller declared a process group or an ownership, or asked for a count of elements."""
+        """Return whether the caller passed `process_group`, `ownership` or `check_numel`.
+
+        'auto' and None as `process_group`, and False as `check_numel`, do not count.
+        """
         is_counted = self.check_numel is not None and self.check_numel is not False
         return self.process_group not in (None, "auto") or self.ownership is not None or is_counted
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
-        """Return the expected number of counted elements: the caller's, or that of `count`. None without a check."""
+        """Return the number that `check_numel` expects: the caller's number, or for True the result of `count`.
+
+        None: the caller did not ask for this check.
+        """
         if self.check_numel is None or self.check_numel is False:
             return None
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters; None if it may differ between ranks."""
+        """Return the number of parameters, for the comparison between ranks; None if it may differ between ranks."""
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
 INFERRED = DistributedSpec()
-"""The caller declares nothing: gradients are complete on this rank, or carry their placements."""
+"""The declaration of a caller that passes nothing: gradients are complete on this rank, or have placements."""
 
 
 def declared(process_group: Any, ownership: Any = None, check_numel: bool | int | None = None) -> DistributedSpec:
-    """Return the declaration of a call."""
+    """Return the declaration that these arguments of a public function make."""
     if isinstance(process_group, str) and process_group == "auto" and ownership is None and check_numel is None:
         return INFERRED
     return DistributedSpec(process_group, ownership, check_numel)
 
 
 class PartialSums(Protocol):
-    """Sums over local tensors, on the host, before the root of a norm."""
+    """Sums over the local tensors of this rank. The ranks add them up, and then compute the norm."""
 
     norm_dtype: str
 
@@ -119,17 +129,17 @@ class PartialSums(Protocol):
         """Return the largest magnitude, rounded to a dtype; NaN if there is a NaN."""
 
     def checksum(self) -> int:
-        """Return 64 bits that depend on the bits of all values in their order."""
+        """Return a checksum of 64 bits over the bits of all values, which also depends on their order."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p as two numbers, whose sum it is."""
+        """Return the sum of (|g| / top)**p as two floats to be added, for more precision than one float has."""
 
 
 Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 
 class Shards(Protocol):
-    """The gradients of one call, of which this rank has shards. `_distributed.norm` implements it."""
+    """The gradients of one call, of which this rank has shards. `_distributed.norm` implements this interface."""
 
     values: list[Tensor]
     """The local tensor of each gradient, in the gradient's own memory; sparse ones are coalesced afterwards."""
@@ -145,34 +155,48 @@ class Shards(Protocol):
         function: str,
         is_first: bool,
     ) -> Scalar:
-        """Return the p-norm over the complete gradients, and set the `norm_dtype` of a path over the local tensors.
+        """Return the p-norm over the complete gradients with these indices, and set `path.norm_dtype`.
 
-        Ranks compare `must_match` in the same all-reduce. `is_first`: the first norm of a call, over all gradients.
+        path: The path over the local tensors. measure: Returns the sums over local tensors.
+        must_match: Values by name that must be equal on all ranks. They are compared in the same all-reduce.
+        function: The public name of the call, for errors. is_first: Whether this is the first norm of the call.
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return the other ranks with NaN or inf, and their counts, after a `norm` on this path."""
+        """Return ("rank 3", number of NaN, number of inf) for each other rank that has any.
+
+        path: The path of an earlier call of `norm`.
+        """
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool, function: str
     ) -> dict[int, float]:
-        """Return the norm of each gradient by its index. `known_only`: leave out norms that cannot be computed."""
+        """Return the norm of each gradient over all its shards, by index of the gradient.
+
+        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
+        """
 
     def check_by_value(self) -> None:
-        """Raise ValueError if elements cannot be clipped one by one."""
+        """Raise ValueError if elements cannot be clipped by value, such as partial sums of `Partial` placements."""
 
     def metadata(self) -> dict[str, Any]:
-        """Return `ranks` (world size), `rank` and `layout` (gradients per placement) for a clip event."""
+        """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
+
+        `layout` has the number of gradients with each placement.
+        """
 
     def restored(self, index: int, value: Tensor) -> Any:
         """Return a local value as a gradient with the placements of the original."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        """Let the ranks that wait for this one raise too. `measures`: what the call measures."""
+        """Send an error to the ranks that wait for this rank, so that they raise, too.
+
+        measures: What the call measures. It decides which ranks wait.
+        """
 
 
 class Awaited(threading.local):
-    """The current call of this thread, if other ranks wait for this one."""
+    """The function that sends an error of this thread's current call to the ranks that wait; None if no rank waits."""
 
     send_rejection: Callable[[Exception], None] | None = None
 

@@ -17,7 +17,9 @@ class Run(Protocol):
 
 
 def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a body. Pass its call to the observer, and its error to the ranks that wait for this one."""
+    """Run the body of a public function. Pass the call to the observer, and an error to the ranks that wait for this
+    rank.
+    """
     active = observer.active
     try:
         return body(*args, **kwargs) if active is None else active.run(body, *args, **kwargs)
@@ -32,17 +34,17 @@ def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R
 
 
 def break_nothing(message: str) -> None:
-    """Break no graph: no compiler traces this call."""
+    """Do nothing, because no compiler traces this call."""
 
 
 run: Run = run_eagerly
-"""Every public function calls this with its body. Compilers look for this function in the code that they trace."""
+"""Runs the body of every public function. Compilers look for this function in the code that they trace."""
 
 break_graph: Callable[[str], None] = break_nothing
-"""Leave the graph that a compiler makes, before an operation that it cannot have. The message has the reason."""
+"""Makes a compiler end its graph before an operation that a graph cannot contain. The argument is the reason."""
 
 
 def register_compiler(compiler_run: Run, compiler_break_graph: Callable[[str], None]) -> None:
-    """Have a compiler of Python code run all bodies from now on, and break its graphs."""
+    """Replace `run` and `break_graph` by the functions of a compiler of Python code, such as `torch.compile`."""
     global run, break_graph
     run, break_graph = compiler_run, compiler_break_graph

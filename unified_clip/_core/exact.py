@@ -18,21 +18,21 @@ UNIT = 2148
 """The accumulator counts units of 2**-2148, the square of the smallest float64. It is even, for square roots."""
 
 BLOCK = 4096
-"""Maximum elements that a kernel adds in float64, in any order, before the sum goes into an accumulator."""
+"""A kernel adds at most this many elements in float64, in any order, before the sum goes into an accumulator."""
 
 BLOCK_ERROR_SHIFT = 40
 """The relative error of a block's float64 sum of exact non-negative numbers is below 2**-40:
 4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, whatever their order."""
 
 COMPENSATED_ERROR_SHIFT = 80
-"""The relative error of a compensated sum, in two float64, is below 2**-80: see `_native/kernels.cpp`."""
+"""The relative error of a compensated sum (two float64 that are added) is below 2**-80: see `_native/kernels.cpp`."""
 
 LIMBS = 138
 """Words of 32 bits in a sum. The square of the largest float64 is below 2**4196 units, and 2**200 of them fit (as in
 `_native/accumulator.hpp`)."""
 
 WORDS = LIMBS + 5
-"""Integers in a serialized accumulator."""
+"""The number of integers in a serialized accumulator."""
 
 
 class Format(NamedTuple):
@@ -80,12 +80,14 @@ class Accumulator:
 
     @classmethod
     def from_block_sums(cls, total: int) -> Accumulator:
-        """Return the exact sum of float64 sums over blocks of at most BLOCK elements each."""
+        """Return an accumulator for `total`, in units: the exact sum of float64 sums over blocks of BLOCK elements or
+        fewer.
+        """
         return cls(total, blocks=1 if total else 0)
 
     @classmethod
     def from_compensated_sums(cls, total: int) -> Accumulator:
-        """Return the exact sum of compensated sums, in two float64 each."""
+        """Return an accumulator for `total`, in units: the exact sum of compensated sums."""
         return cls(total, compensated=1 if total else 0)
 
     @property
@@ -95,19 +97,21 @@ class Accumulator:
         return blocks + compensated
 
     def to_words(self) -> list[int]:
-        """Return WORDS integers below 2**32: over up to 2**31 ranks, their sums fit int64."""
+        """Return the accumulator as WORDS integers below 2**32. Their sums over up to 2**31 ranks fit into int64."""
         limbs = struct.unpack(f"<{LIMBS}I", self.total.to_bytes(4 * LIMBS, "little"))
         return [*limbs, self.blocks, self.compensated, self.roots, self.nan, self.infinite]
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
-        """Return the accumulator of its words. Added up, the words of several accumulators yield their sum."""
+        """Return the accumulator with these words. If words of several accumulators were added up, it is their sum."""
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
         blocks, compensated, roots, nan, infinite = words[LIMBS:]
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the p-th root (p is 1 or 2), correctly rounded to `dtype`; None if `slack` leaves it open."""
+        """Return the p-th root (p is 1 or 2), correctly rounded to `dtype`; None if `slack` is too large to decide the
+        rounding.
+        """
         if self.nan:
             return math.nan
         if self.infinite:
@@ -122,7 +126,10 @@ class Accumulator:
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
-    """Return the root of a fast sum if its rounding is certain, else of the exact one. `sums`: takes `exactly`."""
+    """Return the correctly rounded norm: from a fast sum if that decides the rounding, else from an exact sum.
+
+    sums: A function that returns the fast sum for False, and the exact sum for True.
+    """
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n
     assert n is not None, "an exact sum has no slack"
@@ -130,7 +137,7 @@ def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> flo
 
 
 def nearest(value: float | Fraction, dtype: str) -> float:
-    """Round a number once to `dtype`, ties to even. The denominator of a fraction is a power of two."""
+    """Round a number once to `dtype`, ties to even. The denominator of a fraction must be a power of two."""
     if value == 0 or (isinstance(value, float) and not math.isfinite(value)):
         return float(value)
     ratio = Fraction(value)
@@ -139,7 +146,10 @@ def nearest(value: float | Fraction, dtype: str) -> float:
 
 
 def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
-    """Return the rounded root. `sticky`: the exact total is larger by less than a unit; for p = 1 only."""
+    """Return the p-th root of `total` units, rounded to `dtype`.
+
+    sticky: Whether the exact total is larger by less than one unit. Only for p = 1.
+    """
     if p == 1:
         return _round(total, -UNIT, sticky, FORMATS[dtype])
     # Shift so that the integer root has 65 bits or more: then one sticky bit decides every rounding.

@@ -15,7 +15,10 @@ from .writers import Writer
 
 
 class GradientList:
-    """Checked gradients, without None. `values` has one dense tensor per leaf; sparse ones are coalesced."""
+    """The checked gradients of a call, without None. `values` has one dense tensor per gradient.
+
+    Of a sparse gradient, it has the stored rows, with repeated rows summed.
+    """
 
     def __init__(
         self,
@@ -31,9 +34,13 @@ class GradientList:
         measures: Measures | None = None,
         function: str = "",
     ) -> None:
-        """`differentiable`: a derivative may be recorded. `parameters`: with or without a gradient; None for `leaves`.
-        `measures`: the norms that the call takes, for which other ranks wait if this one raises. `function`: the public
-        name of the call, for error messages."""
+        """Check the gradients. TypeError or ValueError: one of them cannot be clipped.
+
+        differentiable: Whether a derivative may be recorded. extra_dtypes: Other supported dtypes, such as int32.
+        parameters: The parameters of the call, with or without a gradient. None: the gradients.
+        measures: The norms that the call measures over ranks. After an error, other ranks would wait for them.
+        function: The public name of the call, for error messages.
+        """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support it as a default
         all_leaves = list(leaves)
@@ -72,7 +79,7 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """True if no gradient is sparse, distributed or an alias."""
+    """Whether no gradient is sparse, distributed or an alias."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -80,11 +87,11 @@ class GradientList:
     _is_measured = False
 
     def change(self, group: range, path: Path, change: Change) -> None:
-        """Collect results of a change, or prepare its writes."""
+        """Make a change of a group of gradients: store its results, or prepare its writes."""
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """Set the values that must match on all ranks, which compare them with the norm."""
+        """Set the values by name that must be equal on all ranks. The all-reduce of the norm compares them."""
         norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
@@ -101,7 +108,7 @@ class GradientList:
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group on all ranks. `path`: of the group."""
+        """Return the p-norm over a group of gradients, on all ranks. `path`: the path over the group."""
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
@@ -109,13 +116,16 @@ class GradientList:
         return self.shards.norm(path, group, p, self._must_match, self._measure, **options)
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return the other ranks with NaN or inf, and their counts, after a `norm` on this path."""
+        """Return ("rank 3", number of NaN, number of inf) for each other rank that has any.
+
+        path: The path of an earlier call of `norm`.
+        """
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
-        """Return the norm of each gradient over its ranks; None without distributed gradients.
+        """Return the norm of each gradient over all its shards, by index. None if no gradient is distributed.
 
-        `known_only`: leave out norms that cannot be computed, instead of raising ValueError.
+        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
         """
         if self.shards is None:
             return None
@@ -133,11 +143,11 @@ class GradientList:
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with one norm per gradient of a group; None if each gradient needs a path of its own."""
+        """Return a path with one norm for each gradient of a group; None if each gradient needs a path of its own."""
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
-        """Return a value in the form of its gradient: sparse, or with placements."""
+        """Return a new value of a gradient as a tensor like the gradient: sparse, or with the same placements."""
         sparse = self._coalesced[index]
         if sparse is not None:
             value = sparse.restore(value)
@@ -147,12 +157,14 @@ class GradientList:
         return self._coalesced[index] is not None
 
     def shape(self, index: int) -> tuple[int | None, ...] | None:
-        """Return the shape of a gradient; None if its rank is unknown. A sparse axis has the length None."""
+        """Return the shape of a gradient, with None for the length of a sparse axis; None if the number of axes is
+        unknown.
+        """
         shape, sparse = self.backend.shape(self.values[index]), self._coalesced[index]
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Map the axes of a gradient to its values. Rows that are not stored are 0."""
+        """Return the slices along `axes` of a gradient, as axes of its values. Rows that are not stored count as 0."""
         if self.shards is not None:
             raise ValueError(
                 "axes are not supported for distributed gradients, since a slice may be sharded. Clip the gradient "
@@ -182,7 +194,7 @@ class CollectedGradients(GradientList):
         self.values, self.leaves, self._path, self._writer = path.tensors, [], path, writer
 
     def check_total_norm(self) -> None:
-        """Do nothing: plain gradients have a norm."""
+        """Do nothing: the total norm of plain gradients can always be computed."""
 
     def path(self, group: range, extra_inputs: Sequence[Any] = ()) -> Path:
         return self._path if len(group) == len(self.values) else self._path.part(group)

@@ -12,7 +12,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Rule = Literal["global", "each", "slices", "value"]
-"""One norm over all gradients, per tensor, or per slice of the only tensor; or bounds for every element."""
+"""How a call clips: by one norm over all gradients, by a norm for each gradient, by a norm for each slice of the only
+gradient, or by bounds for every element.
+"""
 
 
 class Clip(NamedTuple):
@@ -25,37 +27,37 @@ class Clip(NamedTuple):
     group: range
     path: Path
     threshold: Scalar | tuple[Any, Any]
-    """The threshold of a norm, or two bounds."""
+    """The threshold of the norm; for the rule "value" the two bounds."""
 
     n: Scalar | None = None
     coef: Scalar | None = None
-    """None without a norm, and for a threshold of inf."""
+    """The clip coefficient. None for the rule "value", and for a threshold of inf."""
 
     p: float | None = None
     eps: float | None = None
     measured: bool = True
-    """True if n was measured, False if the caller passed it."""
+    """Whether the norm `n` was measured. False: the caller passed it."""
 
 
 class Observer(Protocol):
     needs_leaves: bool
-    """True if it needs the gradients one by one, with their names."""
+    """Whether the observer needs the gradients one by one, with their names."""
 
     norms: bool
-    """True if it needs the norm of each gradient."""
+    """Whether the observer needs the norm of each gradient."""
 
     def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a call."""
+        """Run the body of a public function with these arguments, and return its result."""
 
     def on_clip(self, clip: Clip) -> None:
-        """Receive a clip from the rule."""
+        """Record a clip. The rule calls this before anything is written."""
 
     def on_unrecordable_graph(self, framework: str) -> None:
-        """Receive the framework of a compiled graph that cannot report its clips."""
+        """Warn that a compiled graph of this framework cannot report its clips."""
 
 
 active: Observer | None = None
-"""The observer of the process and all its threads."""
+"""The observer of this process and all its threads; None if there is none."""
 
 
 def emit(*fields: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Paths: arithmetic on one list of tensors, on the host or on their devices."""
+"""The interface of paths. A path computes with one list of tensors, on the host or on their devices."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
 class Scalars(Protocol):
-    """The functions of scalars. Their operators are `+`, `-`, `*`, `/`, `<`, `<=`, `>` and `>=`."""
+    """The functions for a path's scalars, which also have the operators `+`, `-`, `*`, `/`, `<`, `<=`, `>` and `>=`."""
 
     def asarray(self, value: Any) -> Scalar:
-        """Return a number or a one-element tensor as a scalar."""
+        """Convert a number, or a tensor with one element, to a scalar."""
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         """Return `yes` where a condition is true, else `no`."""
@@ -21,24 +21,24 @@ class Scalars(Protocol):
     def cos(self, scalar: Scalar) -> Scalar: ...
 
     def to_float32(self, scalar: Scalar) -> Scalar:
-        """Round to float32."""
+        """Return the scalar rounded to float32."""
 
 
 class Change(Protocol):
-    """A change of all tensors of a path."""
+    """A change of all tensors of a path, such as `changes.Scaled`."""
 
     def is_identity(self, path: Path) -> bool:
-        """Return whether no value changes; False if that is unknown without waiting for a device."""
+        """Return whether no element changes. False if only waiting for a device could show it."""
 
     def results(self, path: Path) -> list[Tensor]:
-        """Return new tensors."""
+        """Return the changed values as new tensors."""
 
     def writes(self, path: Path) -> list[Write]:
-        """Prepare the same changes in place."""
+        """Prepare the writes that make the same change in place."""
 
 
 class Path(Protocol):
-    """Arithmetic on one list of dense tensors: `HostPath` on their raw memory, `DevicePath` by the framework."""
+    """Computes with one list of dense tensors: `HostPath` on raw memory, `DevicePath` by the framework's operations."""
 
     on_host: bool
 
@@ -59,13 +59,13 @@ class Path(Protocol):
         """Return the p-norm of each tensor, from one pass over all; None if each tensor needs a path of its own."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        """Return the 2-norm of each slice of the only tensor, reduced over `axes`, kept with length 1.
+        """Return the 2-norm of each slice of the only tensor. In the result, `axes` have the length 1.
 
-        `groups`: see `Slices`. Each row then has the norm of its group's slice.
+        groups: As in `Slices`. If passed, each row gets the norm of the slice that its group forms.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return new tensors g * coef, and g itself where coef is 1."""
+        """Return new tensors with g * coef; g itself for a coefficient of 1."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         """Prepare the writes of g * coef. Return no writes if coef is known to be 1."""
@@ -74,52 +74,52 @@ class Path(Protocol):
         """Return whether any lower bound is above its upper bound; None if unknown, as in a graph."""
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Return new tensors with every element clamped to bounds: numbers, or tensors that broadcast."""
+        """Return new tensors with every element clamped to the bounds, which are numbers or tensors that broadcast."""
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        """Prepare the writes of clamped elements."""
+        """Prepare the writes that clamp every element to the bounds."""
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
-        """Return the results, or zeros where `keep` is false."""
+        """Return `results` if the condition `keep` is true, else zeros."""
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare the writes of a change, with zeros where `keep` is false."""
+        """Prepare the writes of a change if the condition `keep` is true, else of zeros."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the values as a functional name returns unchanged gradients."""
+        """Return the tensors, or copies of them, in the way in which functional names return unchanged gradients."""
 
     def as_norm(self, n: Scalar) -> Tensor:
-        """Return the norm for the caller: 0-d, in `norm_dtype`."""
+        """Return the norm as the tensor that the caller gets: 0-d, in `norm_dtype`."""
 
     def is_one(self, coef: Scalar) -> bool:
-        """Return whether coef is 1; False if that is unknown without waiting for a device."""
+        """Return whether the coefficient is 1. False if only waiting for a device could show it."""
 
     def is_finite(self, n: Scalar) -> bool | None:
-        """Return whether the norm is finite; None in a graph."""
+        """Return whether the norm is finite; None inside a compiled graph."""
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
-        """Return the numbers of NaN and inf in each tensor."""
+        """Return (number of NaN, number of inf) for each tensor."""
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
-        """Return the numbers of NaN and inf in all tensors, without waiting for a device."""
+        """Return (number of NaN, number of inf) over all tensors as scalars, without waiting for a device."""
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
         """Return whether the tensors or these scalars are traced, so that they have no values yet."""
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
-        """Read eager scalars without waiting for them now."""
+        """Start to read eager scalars, and return them as `Deferred`. This does not wait for a device."""
 
     def graph_callback(self) -> GraphCallback | None:
         """Return how the graph that is being traced calls a function; None if it cannot."""
 
     def per_tensor(self) -> Path | None:
-        """Return this path with one 2-norm and one coefficient per tensor: scalars are vectors.
+        """Return this path with one 2-norm and one coefficient for each tensor: its scalars are vectors.
 
-        None if every tensor needs a path of its own.
+        None: each tensor needs a path of its own.
         """
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context of a computation on this path."""
+        """Return the context manager in which this path computes."""
 
 
 class CollectedPath(Path, Protocol):
@@ -129,45 +129,45 @@ class CollectedPath(Path, Protocol):
     def tensors(self) -> list[Tensor]: ...
 
     def part(self, group: range) -> CollectedPath:
-        """Return the path over some of the tensors."""
+        """Return the path over the tensors with these indices."""
 
 
 class DevicePrimitives(Protocol):
-    """The float64 primitives of `DevicePath`, by a framework's own operations."""
+    """The operations in float64 that `DevicePath` needs of a framework."""
 
     name: str
 
     def dtype(self, tensor: Tensor) -> str: ...
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Return a number or a one-element tensor as a float64 scalar, on the device of the tensors."""
+        """Convert a number or a tensor with one element to a float64 scalar, on the device of the tensors `like`."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p over all elements, with finite derivatives at zero.
 
-        Compute p other than 1 and 2 by logarithms: a quotient may underflow where its power does not.
+        For p other than 1 and 2, compute it by logarithms: a quotient may underflow although its power does not.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        """Return the largest |g| in float64: 0 for no elements, NaN if there is a NaN."""
+        """Return the largest |g| in float64: 0 without elements, NaN if an element is NaN."""
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sums of |g / divisor|**2 over `axes`, kept with length 1."""
+        """Return the sums of |g / divisor|**2 over `axes`, which have the length 1 in the result."""
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return the sum of its group for each row. `groups`: from `Backend.row_groups`."""
+        """Return, for each row, the sum over all rows of its group. `groups`: the result of `Sparse.row_groups`."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return the maximum of its group for each row. Rows are 0 or more."""
+        """Return, for each row, the maximum over all rows of the same group. All numbers are 0 or more."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
     def times_divisor(self, scalar: Scalar, divisor: Scalar) -> Scalar:
-        """Return the root of a `power_sum` times its divisor."""
+        """Return the product of a root and the divisor of its `power_sum`."""
         return scalar * divisor
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
@@ -175,10 +175,10 @@ class DevicePrimitives(Protocol):
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Convert to a dtype by the framework's operation, which may round float64 twice on the way to 16 bits."""
+        """Convert a tensor to a dtype by the framework's operation, which may round float64 to 16 bits in two steps."""
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Return the bits of float32 numbers as int32, or the reverse: for `round_once` of `_compute/device.py`."""
+        """Return the bits of float32 numbers as int32, or the reverse, for `round_once` in `_compute/device.py`."""
         raise TypeError(f"{self.name} does not round bounds by their bits")
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
@@ -189,29 +189,31 @@ class DevicePrimitives(Protocol):
         return self.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        """Return g * coef, with coef in float32 for gradients of up to 32 bits, and g where coef is 1."""
+        """Return g * coef, with coef in float32 for gradients of up to 32 bits; g unchanged if coef is 1."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Prepare the writes of g * coef. Raise errors here, unless that needs memory for all products."""
+        """Prepare the writes of g * coef. Errors should be raised here, unless that needs memory for all products."""
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Return a bound in the tensor's dtype, rounded once. A number has that dtype's precision already."""
+        """Convert a bound to the tensor's dtype, rounded once. Numbers are rounded to that dtype already."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any bounds are not in order, NaN included; None if unknown, as in a graph."""
+        """Return whether a lower bound is above its upper bound, or a bound is NaN; None if unknown, as in a graph."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Clamp elements to bounds from `bound`. NaN, and values equal to a bound, keep their bits."""
+        """Return the elements clamped to bounds that `bound` returned. NaN, and values equal to a bound, keep their
+        bits.
+        """
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        """Prepare the writes of clamped tensors. `bounds`: two for each tensor."""
+        """Prepare the writes of clamped tensors. `bounds`: (low, high) for each tensor."""
         results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
         return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
-        """Return where(keep, g, 0)."""
+        """Return the tensors if the condition `keep` is true, else zeros."""
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         """Prepare the writes of values into tensors that can be written."""
@@ -220,13 +222,13 @@ class DevicePrimitives(Protocol):
     def cos(self, scalar: Scalar) -> Scalar: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return an unchanged value for a functional name: a copy if tensors can be written."""
+        """Return an unchanged gradient as a functional name returns it: a copy if tensors can be written."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
-        """Wait for a scalar's device, and return whether it is finite; None in a graph."""
+        """Return whether a scalar is finite, which waits for its device; None inside a compiled graph."""
 
     def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers of NaN and inf in a tensor, as 0-d tensors on its device."""
+        """Return (number of NaN, number of inf) in a tensor, as 0-d tensors on its device."""
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Return whether any of these tensors and scalars is traced, so that it has no value yet."""
@@ -235,7 +237,7 @@ class DevicePrimitives(Protocol):
         """Return an eager scalar as a NumPy array."""
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
-        """Read scalars without waiting for them now."""
+        """Start to read scalars, and return them as `Deferred`. This does not wait for a device."""
         return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
 
     def graph_callback(self) -> GraphCallback | None:
@@ -243,4 +245,4 @@ class DevicePrimitives(Protocol):
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        """Return the context of a computation. It records derivatives only if `differentiable`."""
+        """Return the context manager of a computation. It records derivatives only if `differentiable` is True."""

@@ -39,11 +39,12 @@ TENSORFLOW = PADDLE
 TENSORFLOW_GLOBAL = ClipConvention(eps=0.0, infinite_norm_gives_nan=True)
 
 Kind = Literal["value", "norm", "global_norm"]
-"""Bounds for every element; a norm per tensor; one norm over a group."""
+"""What limits the gradients of a group: bounds for every element, a norm for each tensor, or one norm over the group.
+"""
 
 
 class StepThreshold(NamedTuple):
-    """A threshold that depends on a step inside a compiled graph."""
+    """A threshold that is computed from a step inside a compiled graph."""
 
     compute: Callable[[Scalars], Scalar]
 
@@ -55,41 +56,46 @@ class ClipRule(NamedTuple):
     convention: ClipConvention = PADDLE
     threshold: Scalar | StepThreshold = math.inf
     bounds: tuple[Any, Any] | None = None
-    """Bounds for values. None: from -threshold to threshold."""
+    """The bounds of the kind "value". None: -threshold and threshold."""
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """Axes of the norms per slice of a single gradient."""
+    """The axes over which each slice of a single gradient has its norm; None for the norm of the whole gradient."""
 
     given_norm: Scalar | None = None
-    """A global norm that the caller measured before."""
+    """The total norm, if the caller passes one that was measured before."""
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Numbers that are tensors, on a device or in a compiled graph. The path depends on them."""
+        """The threshold, norm and bounds that are tensors, on a device or in a graph. They take part in the choice of a
+        path.
+        """
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
 
 class Norm(NamedTuple):
-    """The norm of a group, or one per tensor, with the coefficient and the total norm."""
+    """The norm of a group, or a vector with a norm for each tensor. It has the coefficient and the total norm, too."""
 
     group: range
     path: Path
     n: Scalar
-    """None for a group that is clipped by value."""
+    """The norm, or the vector of norms. None for a group that is clipped by value."""
 
     threshold: Scalar | tuple[Any, Any] = math.inf
-    """The bounds of a group that is clipped by value."""
+    """The threshold. For a group that is clipped by value: its bounds."""
 
     coef: Scalar | None = None
-    """None for a threshold of inf, and for values."""
+    """The clip coefficient. None for a threshold of inf, and for a group that is clipped by value."""
 
     total: Tensor | None = None
-    """The total norm for the caller; None for norms per tensor and for values."""
+    """The total norm as the caller gets it. None if the group is clipped per tensor or by value."""
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
-    """Clip all gradients by one rule, and return the total norm if the rule has one."""
+    """Clip all gradients by one rule. Return the total norm; None if the rule clips per tensor or by value.
+
+    The caller then calls `result` or `finish` of the gradients' writer.
+    """
     everything = range(len(gradients.values))
     if gradients.shards is not None:
         gradients.set_consensus_fields(_must_match(rule, error_if_nonfinite))
@@ -111,13 +117,16 @@ def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = Fal
 
 
 def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
-    """Return the values that must match on all ranks. A threshold that is a tensor is not compared."""
+    """Return the values by name that must be equal on all ranks. A threshold that is a tensor is not compared."""
     fields = {"threshold": None if _tensors(rule.threshold) else rule.threshold, **rule.convention.arguments}
     return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 
 
 def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
-    """Raise NonFiniteNormError for a norm that is NaN or infinite. `setting`: the caller's setting, for the message."""
+    """Raise NonFiniteNormError if a norm is NaN or infinite.
+
+    setting: The setting that makes it an error, for the message.
+    """
     path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
     with path.scope():
         validation.finite(path, norm.n, leaves, p, setting, lambda: gradients.nonfinite_elsewhere(path))
@@ -129,9 +138,10 @@ def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "
 def measure(
     gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor] = (), *, scalars: bool = False
 ) -> list[Norm]:
-    """Return the norm of a group, or one per tensor. Tensors on a device come first, since their writes may fail.
+    """Return [norm of the group], or a `Norm` for each tensor if the rule clips per tensor.
 
-    `inputs`: tensors that the threshold depends on. `scalars`: return no arrays of norms.
+    Norms of tensors on a device come first, because their writes may fail.
+    inputs: Tensors that the threshold depends on. scalars: Whether each `Norm` must have a single number.
     """
     if rule.kind == "value":
         return [_bounded(gradients, group, rule, inputs)]
@@ -194,7 +204,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
 
 
 def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
-    """Check the bounds of a group, and return them."""
+    """Check the bounds of a group that is clipped by value. Return them as a `Norm` without a norm."""
     path = gradients.path(group, inputs)
     with path.scope():
         threshold = rule.threshold.compute(path.xp) if isinstance(rule.threshold, StepThreshold) else rule.threshold
@@ -218,7 +228,10 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 
 
 def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
-    """Clip a group by its norms, or by its bounds. `keep`: write zeros where this condition is false."""
+    """Clip a group by its norms or bounds, which `measure` returned.
+
+    keep: A condition. If it is false, all results are zeros. None: keep the results.
+    """
     for norm in norms:
         with norm.path.scope():
             notify(gradients, rule, norm)

@@ -9,29 +9,32 @@ Tensor = Any
 """A dense tensor of a framework."""
 
 Scalar = Any
-"""A float64 value, or an array of them (one per slice): NumPy's on the host path, else the framework's."""
+"""A float64 number, or an array of float64 with a number for each slice: of NumPy on the host path, else of the
+framework.
+"""
 
 
 Receive = Callable[[Sequence[Any]], None]
-"""Receives the values of scalars, each a float or a nested list of floats."""
+"""A function that gets the values of scalars. Each value is a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""Adds a call with the values of scalars to the graph that is being traced. Returns a function that waits for the calls
-of all runs so far."""
+"""A function of scalars and a `Receive` function. It adds to the traced graph a call that passes the scalars' values to
+that function. It returns a function that waits for the calls of all runs so far.
+"""
 
 
 class Deferred(NamedTuple):
     """Numbers that a device may still compute."""
 
     values: Callable[[], list[Any]]
-    """Wait for the numbers, and return each as a float or a nested list of floats."""
+    """Waits for the numbers, and returns each as a float or a nested list of floats."""
 
     ready: Callable[[], bool] = lambda: True
-    """Return whether `values` does not have to wait."""
+    """Returns whether `values` would return at once."""
 
 
 class Leaf(NamedTuple):
-    """One tensor or None of a container, with its position and name."""
+    """An entry of a flattened container: a tensor or None, with its position, its name and its parameter if known."""
 
     tensor: Any
     position: int
@@ -40,39 +43,40 @@ class Leaf(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Position and name, for messages."""
+        """The position and name in words, such as "position 3 (parameter 'bias')"."""
         return f"position {self.position}" + (f" (parameter {self.name!r})" if self.name else "")
 
 
 class CoalescedSparse(NamedTuple):
-    """A sparse gradient with repeated rows summed."""
+    """A sparse gradient whose repeated rows have been summed."""
 
     values: Tensor
     """The stored rows, along the first axis."""
 
     restore: Callable[[Tensor], Any]
-    """Make a sparse gradient from new values."""
+    """Returns a sparse gradient with these new values."""
 
     sparse_axes: int
-    """How many axes of the gradient the indices replace. They come first."""
+    """The number of leading axes of the gradient that the indices replace."""
 
     indices: Tensor
-    """The place of each stored row, in the framework's own layout."""
+    """The indices of each stored row, in the framework's own layout."""
 
 
 class Slices(NamedTuple):
-    """The slices of a gradient's values."""
+    """The slices of a gradient's values, each of which is clipped by its own norm."""
 
     axes: Sequence[int]
 
     groups: Tensor | None = None
-    """For each row of the values, the number of its slice: rows with equal numbers belong together. None: by axes."""
+    """For each row of the values, the number of its slice. Rows with equal numbers form one slice. None: `axes` decide.
+    """
 
 
 class Write(NamedTuple):
-    """One change, with everything computed that can be computed before."""
+    """A prepared change, such as one assignment. Everything that can be computed before it has been computed."""
 
     make: Callable[[], object]
 
     undo: Callable[[], object] | None = None
-    """Restore what was there; None where memory is overwritten."""
+    """Restores the state before the change. None if the change overwrites memory, so that it cannot be undone."""

@@ -31,7 +31,11 @@ INTEGER_RANGES = {
 
 
 def threshold(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a threshold as a float, or the tensor if its value is unknown or its derivative is recorded."""
+    """Return a threshold as a float. A tensor is returned itself if its value is unknown, or if its derivative is
+    recorded.
+
+    what: The name of the argument, for errors. differentiable: Whether a derivative may be recorded.
+    """
     number, scalar = _number(backend, value, what, differentiable)
     if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
         raise ValueError(f"{what} is {number}. Pass 0 or more (inf clips nothing)")
@@ -39,7 +43,7 @@ def threshold(backend: Backend, value: Any, what: str, *, differentiable: bool) 
 
 
 def known_threshold(backend: Backend, value: Any, what: str) -> float:
-    """Return a clip instance's threshold, whose value must be known."""
+    """Return the threshold of a clip instance as a float. TypeError or ValueError: its value is unknown or invalid."""
     return _known(threshold(backend, value, what, differentiable=False), what)
 
 
@@ -50,7 +54,7 @@ def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
 
 
 def given_norm(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a norm that the caller measured before. It may be NaN or inf."""
+    """Return a norm that the caller passes, as `threshold` does. It may be NaN or inf, but not negative."""
     number, scalar = _number(backend, value, what, differentiable)
     if number is not None and number < 0:
         raise ValueError(
@@ -60,7 +64,7 @@ def given_norm(backend: Backend, value: Any, what: str, *, differentiable: bool)
 
 
 def bound(backend: Backend, value: Any, what: str) -> Scalar:
-    """Return a bound of value clipping: a number (int or float), or a tensor."""
+    """Return a bound of value clipping as an int, a float or a tensor. TypeError or ValueError: it is invalid."""
     if backend.is_tensor(value) and _elements(backend.shape(value)) != 1:
         if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{what} is a tensor of {backend.dtype(value)}. Pass real numbers")
@@ -93,7 +97,7 @@ def not_distributed(backend: Backend) -> TypeError:
 
 
 def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
-    """Return the number if its value is known, and the scalar to compute with: the number or the tensor."""
+    """Return (the number, None if its value is unknown; the number or tensor to compute with)."""
     if not _is_real(value):
         if not backend.is_tensor(value):
             raise TypeError(
@@ -140,7 +144,7 @@ def norm_type(value: Any) -> float:
 
 
 def supported(backend: Backend, leaf: Leaf) -> None:
-    """Reject a kind of tensor that the framework's operations cannot clip."""
+    """Raise TypeError or ValueError for a tensor that the framework's operations cannot clip."""
     reason = backend.unsupported(leaf.tensor)
     if reason is not None:
         raise TypeError(f"{leaf.place} is {reason}")
@@ -152,7 +156,10 @@ def supported(backend: Backend, leaf: Leaf) -> None:
 
 
 def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), reject_complex: bool = False) -> None:
-    """Reject integers and booleans, except for `extra_dtypes`; with `reject_complex`, complex numbers too."""
+    """Raise TypeError for a gradient of integers or booleans, unless `extra_dtypes` has its dtype.
+
+    reject_complex: Whether to reject complex numbers, too, because the call clips by value.
+    """
     if dtype in FLOATING or dtype in extra_dtypes:
         return
     if dtype in COMPLEX:
@@ -168,7 +175,7 @@ def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), 
 
 
 def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return the bounds of `clip_by_value` for a tensor; for integers, clamped to the dtype's range."""
+    """Return the bounds of `clip_by_value` for a tensor. For integers, they are clamped to the range of the dtype."""
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
     for value, what in ((low, "clip_value_min"), (high, "clip_value_max")):
         if not isinstance(value, int | float):
@@ -205,7 +212,7 @@ def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
 
 
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
-    """Reject bounds that would change rows of 0, which a sparse gradient does not store."""
+    """Raise ValueError if bounds would change the rows of 0 that a sparse gradient does not store."""
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
         raise ValueError(f"{leaf.place} is sparse, so its bounds cannot be tensors. Pass numbers, or a dense tensor")
     if not low <= 0 <= high:
@@ -223,7 +230,7 @@ def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
 
 
 def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, what: str) -> None:
-    """Raise ValueError for a bound that would enlarge the tensor."""
+    """Raise ValueError if a bound with this shape does not broadcast to the shape `target` of the tensor."""
     if shape is None or target is None:
         return
     lengths = zip(reversed(shape), reversed(target), strict=False)
@@ -249,7 +256,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Return axes as sorted ints, not negative if the rank is known."""
+    """Return the axes as sorted ints. If the number of axes of the tensor is known, negative ones are converted."""
     rank = None if shape is None else len(shape)
     items = value.tolist() if hasattr(value, "tolist") else value
     normalized = []
@@ -266,7 +273,7 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
 
 
 def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
-    """Reject bounds with several elements: their sharding is unknown."""
+    """Raise ValueError for a bound with several elements: how it is sharded is unknown."""
     for bound in bounds:
         shape = backend.shape(bound)
         if shape is None or any(length != 1 for length in shape):
@@ -284,9 +291,9 @@ def finite(
     setting: str,
     elsewhere: Callable[[], Sequence[tuple[str, int, int]]],
 ) -> None:
-    """Raise NonFiniteNormError with the counts of every tensor and rank with NaN or inf.
+    """Raise NonFiniteNormError if the norm is NaN or inf, with the counts of each tensor and rank that has any.
 
-    `setting`: the caller's setting, for the message. `elsewhere`: returns other ranks with their counts.
+    setting: The setting that makes it an error. elsewhere: Returns (rank, NaN, inf) for other ranks.
     """
     is_finite = path.is_finite(n)
     if is_finite is None:
@@ -307,7 +314,7 @@ def finite(
 
 
 def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float]:
-    """Return `min` and `max` of a clip instance."""
+    """Return (min, max) of a clip instance as floats. TypeError or ValueError: a bound is unknown or invalid."""
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
         raise ValueError(f"max is {high} and min is None, which means -max. Pass min as well, or a max of 0 or more")
@@ -341,7 +348,7 @@ def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
 
 
 def warn(message: str) -> None:
-    """Issue a ClipWarning of a call. PyTorch's compiler breaks the graph for it."""
+    """Issue a ClipWarning about a call. Under PyTorch's compiler, this breaks the graph."""
     entry.break_graph(message)
     warn_at_call(message)
 

@@ -15,7 +15,7 @@ from .types import Leaf, Tensor, Write
 
 
 class Changed(Protocol):
-    """The gradients that a writer changes."""
+    """The members of `GradientList` that a writer needs."""
 
     is_collected: bool
     leaves: list[Leaf]
@@ -29,11 +29,11 @@ class Changed(Protocol):
 
 class Writer(Protocol):
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        """Collect results of a change, or prepare its writes."""
+        """Make a change of a group of gradients: store its results, or prepare its writes."""
 
 
 class Functional:
-    """Collect new tensors. `result` rebuilds the container from them."""
+    """The writer of functional names: it stores new tensors, and `result` rebuilds the container from them."""
 
     def __init__(
         self,
@@ -43,8 +43,12 @@ class Functional:
         reuse_unchanged: bool = False,
         into: list[Any] | None = None,
     ) -> None:
-        """`items`: tensors and None. `reuse_unchanged`: return an unchanged gradient itself. `into`: the list that
-        `finish` updates."""
+        """Store the arguments.
+
+        items: The tensors and None in the container. rebuild: Returns the container with new items.
+        reuse_unchanged: Whether to return an unchanged gradient itself, not a copy.
+        into: The list into which `finish` writes the results, if any.
+        """
         self._items, self._rebuild, self._reuse_unchanged, self._into = items, rebuild, reuse_unchanged, into
         self._results = [item for item in items if item is not None]
 
@@ -66,7 +70,7 @@ class Functional:
 
 
 class Writes:
-    """The writes of a call, made together in the scopes of their paths."""
+    """The prepared writes of a call. `make` makes all of them, in the scopes of their paths."""
 
     def __init__(self) -> None:
         self._writes: list[Write] = []
@@ -94,12 +98,15 @@ class Writes:
 
 
 class InPlace:
-    """Write into the gradients' memory, or, if tensors cannot be written, into the container."""
+    """The writer of in-place names: into the gradients' memory, or into the container if tensors cannot be written."""
 
     def __init__(
         self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]
     ) -> None:
-        """`leaves`: of the container. `aliases`: other gradients in the same memory, by a gradient's position."""
+        """Store the arguments.
+
+        leaves: The leaves of the container. aliases: The other gradients in a gradient's memory, by its position.
+        """
         self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
         self._replaced: dict[int, Any] = {}
         self._writes = Writes()
@@ -135,7 +142,7 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Set sparse results on their parameters, and bump the versions of tensors that share written memory."""
+        """Prepare what else a write needs: set sparse results on parameters, and report written aliases to autograd."""
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:
@@ -160,13 +167,13 @@ class InPlace:
 
 
 def nothing() -> None:
-    """Undo a change without visible effect."""
+    """Undo a change that has no visible effect."""
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make changes that can be undone, then the others.
+    """Make all changes, first those that can be undone.
 
-    After an error, undo the former. Raise PartlyClippedError if memory has been overwritten, or undoing fails.
+    After an error, undo them. Raise PartlyClippedError if memory has been overwritten, or if undoing fails.
     """
     undoable = [write for write in writes if write.undo is not None]
     final = [write for write in writes if write.undo is None]
@@ -187,7 +194,7 @@ def make_all(writes: Sequence[Write]) -> None:
 
 
 def _undo(undo: Callable[[], object]) -> bool:
-    """Undo one change. Return False after an error, so that other changes are undone too."""
+    """Undo a change, and return whether that succeeded. An error must not keep other changes from being undone."""
     try:
         undo()
     except Exception:

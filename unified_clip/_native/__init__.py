@@ -1,7 +1,7 @@
-"""The compiled kernels of the host path, where they were built; `_compute/kernels.py` has the same in NumPy.
+"""The compiled kernels of the host path, if they were built. `_compute/kernels.py` computes the same in NumPy.
 
-UNIFIED_CLIP_NATIVE=0 leaves them out, =1 requires them, when the package is installed as well.
-Unset, a clone without them warns where an installed copy has them.
+UNIFIED_CLIP_NATIVE=0 disables them, and UNIFIED_CLIP_NATIVE=1 requires them, also when the package is installed. If it
+is not set, a clone without compiled kernels warns if an installed copy has them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACKAGE_PARENT = Path(__file__).parents[2]
 def _load() -> ModuleType | None:
     setting = os.environ.get("UNIFIED_CLIP_NATIVE", "")
     if setting not in ("", "0", "1"):
-        raise ValueError(f"UNIFIED_CLIP_NATIVE is {setting!r}; set it to 0 or 1, or leave it unset")
+        raise ValueError(f"UNIFIED_CLIP_NATIVE is {setting!r}. Set it to 0 or 1, or leave it unset")
     if setting == "0":
         return None
     try:
@@ -31,7 +31,7 @@ def _load() -> ModuleType | None:
                 _warn_in_clone()
             return None
         raise ImportError(
-            f"UNIFIED_CLIP_NATIVE is 1, and the compiled kernels cannot be loaded ({error}); install unified_clip with "
+            f"UNIFIED_CLIP_NATIVE is 1, and the compiled kernels cannot be loaded ({error}). Install unified_clip with "
             "a C++ compiler, or leave the variable unset"
         ) from error
 
@@ -55,7 +55,7 @@ def _warn_in_clone() -> None:
 
 
 def _installed_kernels() -> Path | None:
-    """Return the directory that holds the installed package, or None if its kernels are not compiled."""
+    """Return the directory in which the package is installed; None if it is not, or has no compiled kernels."""
     try:
         files = metadata.files("unified_clip") or []
     except metadata.PackageNotFoundError:
@@ -68,4 +68,4 @@ def _installed_kernels() -> Path | None:
 
 
 KERNELS = _load()
-"""The extension, or None."""
+"""The extension module with the compiled kernels; None if NumPy computes."""

@@ -349,7 +349,7 @@ def test_kernels_in_graphs_are_asked_for_by_the_name_of_a_framework() -> None:
 def test_the_setting_leaves_it_out_or_requires_it() -> None:
     assert unified_clip.native_available()
     assert [loaded(setting).stdout for setting in ("", "0", "1")] == ["True\n", "False\n", "True\n"]
-    assert "UNIFIED_CLIP_NATIVE is 'yes'; set it to 0 or 1" in loaded("yes").stderr
+    assert "UNIFIED_CLIP_NATIVE is 'yes'. Set it to 0 or 1" in loaded("yes").stderr
 
 
 def test_a_required_extension_that_is_not_there_is_an_import_error() -> None:

@@ -15,7 +15,7 @@ from ..._compute.device import relative_powers
 from ..._core.types import Scalar, Tensor
 
 SMALL = 4096
-"""Maximum elements of a tensor that `stack_small` stacks."""
+"""`stack_small` stacks tensors with at most this many elements."""
 
 
 def real_parts(tensor: Tensor) -> list[Tensor]:
@@ -23,7 +23,7 @@ def real_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Stack small tensors of one type: XLA compiles and runs fewer sums faster."""
+    """Return the tensors, with small ones of the same type stacked: XLA compiles and runs fewer sums faster."""
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
         small = isinstance(tensor.size, int) and tensor.size <= SMALL  # a size is symbolic in `jax.export`
@@ -32,9 +32,9 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """Remove axes of length 1 if the last is one: XLA on a CPU takes six times as long to sum over them.
+    """Return the tensor without its axes of length 1, if its last axis has this length.
 
-    The barrier keeps XLA from restoring the shape.
+    XLA on a CPU takes six times as long to sum over such axes. The barrier keeps XLA from restoring the shape.
     """
     if tensor.shape[-1:] != (1,):
         return tensor
@@ -42,7 +42,7 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Do the same as `jnp.where`, and trace faster. The condition is 0-d, or has axes of length 1."""
+    """Return what `jnp.where` returns; tracing this is faster. The condition is 0-d, or has axes of length 1."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -51,7 +51,10 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
-    """Return indices and rows, with repeated rows summed in float64 and rounded once. Padded like BCOO."""
+    """Return (indices, rows) of a sparse gradient, with repeated rows summed in float64 and rounded once.
+
+    Both keep the length of the gradient: absent rows have indices outside the shape, as BCOO pads.
+    """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
     indices, inverse = jnp.unique(
@@ -83,13 +86,13 @@ def magnitudes(tensor: Tensor) -> Tensor:
 
 
 def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
-    """Divide in two steps: XLA multiplies by the reciprocal, which it flushes to 0 for a large divisor."""
+    """Return numbers / divisor. It takes two steps, because XLA flushes the reciprocal of a large divisor to 0."""
     half = 1.0 / jnp.sqrt(divisor)
     return numbers * half * half
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """Return |g / divisor|**p. JAX computes the derivative of its own power outside of the scope with float64."""
+    """Return |g / divisor|**p. JAX's own power is not used: its derivative would be computed without float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)
@@ -105,16 +108,20 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum along axes, kept with length 1: 0 for no values, NaN if there is a NaN (XLA may drop it)."""
+    """Return the maximum along axes, which have the length 1 in the result.
+
+    It is 0 without values, and NaN if a value is NaN, which XLA's own maximum may drop.
+    """
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 
 
 @maximum.defjvp  # type: ignore[untyped-decorator]
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-    """Distribute the derivative equally over all maxima. JAX's own rule needs float64 under jit.
+    """The derivative of `maximum`: all elements that equal the maximum get the same share of it.
 
-    JAX drops this rule in the second derivative of a loop, so the result has the first derivative too.
+    JAX's own rule would need float64 outside of the scope with float64. In the second derivative of a loop, JAX drops
+    this rule, so the returned maximum has the derivative, too.
     """
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):
@@ -131,7 +138,7 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Return tensor * coef, computed in float32, but for float64 and complex128 in float64."""
+    """Return tensor * coef, computed in float64 for float64 and complex128, else in float32."""
     if tensor.dtype == jnp.float64:
         return tensor * coef
     if jnp.iscomplexobj(tensor):

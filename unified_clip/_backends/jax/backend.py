@@ -1,4 +1,4 @@
-"""JAX. Arrays cannot be written, so in-place names update the list or dict; every pytree is a container."""
+"""The backend of JAX. Arrays cannot be written: in-place names update the list or dict. Every pytree is a container."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .path import JaxPath
 
 
 class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
-    """`Backend` and `DevicePrimitives` for JAX."""
+    """The `Backend` and the `DevicePrimitives` of JAX."""
 
     name = "jax"
     writable = False
@@ -163,7 +163,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return bool(jax.process_count() > 1)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """`tensors`: arrays of one device, or lists of them."""
+        """Return the sums over these tensors. Each is an array on one device, or a list of such arrays."""
         shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
         return super().partial_sums(shards)
 
@@ -185,7 +185,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def takes_host(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether all arrays support the host path: none is traced, on several devices or not on the CPU."""
+        """Return whether all arrays support the host path: each is on a single CPU device, and none is traced."""
         return not host.forced_path() and all(map(is_concrete, tensors))
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
@@ -311,7 +311,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
 @functools.cache
 def _collector(kind: type) -> Any | None:
-    """Return a collector for concrete arrays. Their buffers reject deleted arrays, and those on other devices."""
+    """Return the kernels' collector of JAX arrays of this type. It rejects arrays that are deleted or not on a CPU."""
     return collected.collector(kind) if issubclass(kind, jax.Array) else None
 
 
@@ -328,7 +328,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _check_concrete(rows: Any) -> None:
-    """Reject sums of groups in traced code: their transposes create float64 arrays where x64 is off."""
+    """Raise an error for sums over groups of rows in traced code: their derivatives would need float64 without x64."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
             "axes has some, but not all, sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "

@@ -22,19 +22,20 @@ from ..._core.types import Scalar, Tensor
 Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
-"""A sum is split into windows of 16 bits, from 2**-300, below the square of the smallest float32, up to 2**308. Up to
-2**37 windows add up exactly in float64."""
+"""A sum is split into 38 windows of 16 bits each, from 2**-300, which is below the square of the smallest float32, to
+2**308. In float64, up to 2**37 numbers of a window add up exactly.
+"""
 
 BASE = 2.0**WIDTH
 
 UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
-"""The factor that turns a number into an integer, for each window and the one above it."""
+"""The factor that makes a number an integer in units of a window, for each window and the one above the last."""
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the p-norm (1 or 2) of each group of real arrays, rounded to float32, as float64.
+    """Return the p-norm (p is 1 or 2) of each group of real arrays, correctly rounded to float32, as float64.
 
-    `sharded_axes`: returns the axes of `shard_map` over which an array is sharded. Over others it is replicated.
+    sharded_axes: Returns the axes of `shard_map` over which an array is sharded. Over other axes it is replicated.
     """
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
@@ -51,9 +52,10 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return the sum of |g|**p, and the bound of its relative error in units of 2**-53: the longest chain of additions.
+    """Return (sum of |g|**p, bound on its relative error in units of 2**-53).
 
-    A long sum first adds over the last axes, split where the chain is shortest.
+    The bound is the longest chain of additions. A long tensor is first summed over its last axes: over as many as make
+    the chain shortest.
     """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
@@ -72,16 +74,17 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers as a quotient, which XLA computes once.
+    """Return the same numbers as the result of a division, which XLA computes only once.
 
-    XLA repeats cheaper operations, even the sum over all tensors, in every fusion: in the scaling of every tensor.
+    XLA repeats cheaper operations in every fusion that needs them: it would repeat the sum over all tensors in the
+        scaling of each tensor.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return the sum of each group, with each shard on one device only."""
+    """Return the sum of each group as a vector. Each shard is counted on one device only."""
     return jnp.stack([
         sum(
             (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
@@ -91,14 +94,17 @@ def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) 
 
 
 def counted(value: Scalar, axes: Axes) -> Scalar:
-    """Return a value on the device that is first along all of these axes, and 0 on others."""
+    """Return the value on the device that comes first along all these axes, and 0 on the other devices."""
     for axis in axes:
         value = jnp.where(jax.lax.axis_index(axis) == 0, value, 0.0)
     return value
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return sums over devices, with one collective and a derivative. Integers add up exactly in any order."""
+    """Return sums over all devices along these axes, with their derivative, by one collective.
+
+    Devices send integers, which add up exactly in any order.
+    """
     if not axes:
         return computed_once(own)
     fixed = jax.lax.stop_gradient(own)
@@ -114,7 +120,7 @@ def _over_devices(own: Scalar, axes: Axes) -> Scalar:
 
 
 def _windows(numbers: Tensor) -> Tensor:
-    """Split numbers that are not negative into windows, along a new first axis."""
+    """Split numbers of 0 or more into windows, which are integers. The windows are the new first axis."""
     units = jnp.asarray(UNITS).reshape(-1, *[1] * numbers.ndim)
     return _window(jnp.expand_dims(numbers, 0), units[:-1], units[1:])
 
@@ -127,7 +133,10 @@ def _window(numbers: Tensor, unit: Any, above: Any) -> Tensor:
 def _nearest(
     total: Scalar, root: Scalar, lost: Any, groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes
 ) -> Scalar:
-    """Return the float32 numbers nearest to the roots of exact sums. `lost`: relative error bounds of the totals."""
+    """Return the float32 numbers that are nearest to the roots of the exact sums.
+
+    total, root: The float64 sums and their roots. lost: Bounds on the relative errors of the sums.
+    """
     bits = jax.lax.bitcast_convert_type(root, jnp.uint64) & np.uint64(0x7FF << 52)
     unit = jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-23, 2.0**-149)
     below = jnp.floor(root / unit)
@@ -146,7 +155,7 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the sums of |g|**p, split into windows: integers without carries."""
+    """Return the exact sums of |g|**p over all devices as windows. The windows are integers without carries."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)
@@ -156,7 +165,7 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Return the signs of sums of windows, each an integer of either sign."""
+    """Return the signs of numbers that are given as windows. Each window may be a positive or negative integer."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
         new_carry = jnp.floor((window + carry) / BASE)

@@ -1,7 +1,7 @@
-"""The compiled kernels' norm inside programs of JAX: a custom call on one CPU device, operations elsewhere.
+"""A primitive of JAX for the norm: a custom call of the compiled kernels on one CPU device, JAX's operations elsewhere.
 
-The norm is a primitive of JAX. Its value is the host path's, and its derivatives are those of the operations. XLA
-computes the coefficient and the products, so that it can fuse them with an optimizer's step.
+On one CPU device, it returns the bits of the host path. Its derivatives are those of the operations. XLA computes the
+coefficient and the products, so that it can fuse them with an optimizer's step.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 
 TARGET = "unified_clip_norm"
-"""The name by which XLA finds the function."""
+"""The name under which XLA finds the kernels' function."""
 
 
 class Norm(NamedTuple):
-    """The parameters of one call."""
+    """The parameters of one use of the primitive."""
 
     p: int
     per_tensor: bool
-    """True for one norm per tensor, in a vector; False for one norm over all tensors."""
+    """Whether the result is a vector with a norm for each tensor, not one norm over all tensors."""
 
 
 ByOperations = Callable[[Sequence[Tensor], Norm], Scalar]
 
 
 def supports(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the primitive computes this norm: traced arrays of static shapes, without a mesh."""
+    """Return whether the primitive supports this norm. The arrays must be traced, with static shapes and without a
+    mesh.
+    """
     return bool(
         KERNELS is not None
         and tensors
@@ -53,9 +55,9 @@ def _is_supported(tensor: Tensor) -> bool:
 
 
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
-    """Return the function that applies the primitive. Call it in the scope with float64.
+    """Define the primitive, and return the function that applies it. Call that function in the scope with float64.
 
-    `by_operations`: computes the same by JAX's operations, for other platforms, derivatives and `jax.export`.
+    by_operations: Computes the same norm by JAX's operations, for other platforms, derivatives and `jax.export`.
     """
     primitive = Primitive(TARGET)
 
@@ -75,7 +77,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         return function
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
-        """Compute the norm of arrays, outside of `jax.jit`. It compiles under `jax.disable_jit` too."""
+        """Compute the norm outside of `jax.jit`. Even under `jax.disable_jit`, it is compiled."""
         with jax.enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 
@@ -90,7 +92,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
             return bind(*primals, **parameters), derivative
 
     def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
-        """Put the new axis first in every array, whose batch the kernel then has without gaps."""
+        """The rule for `vmap`: move the batch axis of every array to the front, as the kernel needs it."""
         size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
         with jax.enable_x64(True):
             moved = [
@@ -122,13 +124,13 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """Return whether a program runs in this process on one device. XLA would gather shards for a custom call."""
+    """Return whether a program runs in this process on one device. On several, XLA would gather the shards first."""
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 
 @functools.cache
 def _rejection() -> str:
-    """Give XLA the function, once per process. Return XLA's error, or an empty string."""
+    """Register the kernels' function with XLA, once per process. Return XLA's error; '' if there is none."""
     assert KERNELS is not None
     try:
         jax.ffi.register_ffi_target(TARGET, KERNELS.xla_norm, platform="cpu")
@@ -139,7 +141,7 @@ def _rejection() -> str:
 
 @functools.cache
 def register() -> bool:
-    """Return whether XLA has the function. If this release of XLA rejects it, warn once."""
+    """Register the kernels' function, and return whether XLA accepts it. If not, warn once."""
     error = _rejection()
     if error:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Exchange of memory between JAX's arrays and NumPy."""
+"""Convert between JAX's arrays and NumPy's, if possible without a copy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""Maximum bytes of a small array: compiled code copies it faster than `jax.device_put` shares its memory."""
+"""The largest size in bytes of a small array. Compiled code copies one faster than `jax.device_put` shares its memory.
+"""
 
 
 class _Structure:
-    """Positions of small and large arrays, for a list of shapes and dtypes."""
+    """The positions of small and of large arrays, for one list of shapes and dtypes."""
 
     def __init__(self, arrays: Sequence[kernels.Array]) -> None:
         self.small = [index for index, array in enumerate(arrays) if array.nbytes <= SMALL]
@@ -30,7 +31,7 @@ class _Structure:
 
 
 _STRUCTURES: OrderedDict[tuple[Any, ...], _Structure] = OrderedDict()
-"""The structures of the last lists."""
+"""The structures of the latest lists, by their shapes and dtypes."""
 
 MOST_STRUCTURES = 64
 
@@ -48,10 +49,10 @@ def _structure(arrays: Sequence[kernels.Array]) -> _Structure:
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
-    """Return arrays of JAX with these values, on the default device and uncommitted.
+    """Return JAX arrays with these values, uncommitted on the default device.
 
-    Large ones share the memory of NumPy's, if that is aligned. `jax.device_put` takes 20 microseconds for each array,
-    so a compiled function copies the small ones, from the second list of the same shapes and dtypes on.
+    A large array shares the memory of the NumPy array, if that is aligned. `jax.device_put` takes 20 microseconds for
+    an array. So from the second list of the same shapes and dtypes on, a compiled function copies the small ones.
     """
     structure = _structure(arrays)
     # A float64 array may exist although the process has no x64.
@@ -73,7 +74,7 @@ def _copied(arrays: list[Tensor]) -> list[Tensor]:
 
 
 def _may_compile() -> bool:
-    """Return whether a compiled function takes any value, NaN included, and returns arrays of one device."""
+    """Return whether `put` may use a compiled function: JAX has jit enabled, checks for no NaN, and has no mesh set."""
     config = jax.config
     return (
         not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
@@ -82,7 +83,7 @@ def _may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Put a result on the devices of committed tensors. Without one, the result stays uncommitted."""
+    """Return a result on the devices of the committed tensors. If none is committed, it stays uncommitted."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result
@@ -112,7 +113,7 @@ class Exporter:
 
 
 def is_concrete(tensor: Any) -> bool:
-    """Return whether an array is complete in the memory of one CPU device of this process."""
+    """Return whether a value is an array with all its elements in the memory of one CPU device of this process."""
     if isinstance(tensor, np.ndarray):
         return True
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():

@@ -1,4 +1,4 @@
-"""Inside `shard_map`: the axes over which an array is sharded, and collectives along them."""
+"""Find the axes of `shard_map` over which an array is sharded, and communicate along them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from .block_sums import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """Return the axes over which an array is sharded: its type varies over them. Over others it is replicated.
+    """Return the axes over which an array is sharded: those over which its type varies. Over other axes it is
+    replicated.
 
-    `declared`: only these axes; required if types do not track them.
+    declared: The axes that the caller passes. None: all. ValueError: they are needed, because types do not track axes.
     """
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
@@ -38,7 +39,7 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
 
 
 def reject_unreduced(tensor: Tensor) -> None:
-    """Raise ValueError for an unreduced array, in `shard_map` or with `Explicit` axes."""
+    """Raise ValueError if an array is unreduced: in `shard_map`, or over axes of the type `Explicit`."""
     of = jax.typeof(tensor)
     unreduced = set(getattr(of.sharding.spec, "unreduced", ()))
     if hasattr(of, "manual_axis_type"):  # JAX before 0.10 has none
@@ -51,7 +52,7 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether any flag is true on any device, with one collective."""
+    """Return whether any of these flags is true on any device. `flags`: (flag, axes over which it is sharded)."""
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local
@@ -63,19 +64,22 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """Return whether types track the axes: that of an axis index does, if any."""
+    """Return whether types of arrays track the axes of `shard_map`, which `check_vma=False` switches off."""
     return bool(_varying(jax.lax.axis_index(manual[0])))
 
 
 def _varying(tensor: Tensor) -> frozenset[str]:
-    """Return the axes that an array varies over."""
+    """Return the axes over which an array varies, according to its type."""
     of = jax.typeof(tensor)
     axes: frozenset[str] = of.manual_axis_type.varying if hasattr(of, "manual_axis_type") else of.vma  # before 0.10
     return axes
 
 
 def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
-    """Return the sum of local sums over all devices, each shard counted once, with one collective."""
+    """Return the total of local sums over all devices, by one collective. Each shard is counted once.
+
+    sums: (sum over local shards, axes over which these are sharded).
+    """
     all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
     local = sum(
         (counted(scalar, tuple(axis for axis in all_axes if axis not in axes)) for scalar, axes in sums),

@@ -21,14 +21,14 @@ class JaxPrimitives(DevicePrimitives, Protocol):
         """Return the axes of `shard_map` over which an array is sharded."""
 
     def kernel_norm(self, tensors: Sequence[Tensor], norm: custom_call.Norm) -> Scalar:
-        """Return the norm by the primitive of `custom_call`."""
+        """Return the norm that the primitive of `custom_call` computes."""
 
 
 class JaxPath(DevicePath):
-    """The device path with correctly rounded norms of orders 1 and 2.
+    """The device path of JAX, with correctly rounded norms of norm types 1 and 2.
 
-    The compiled kernels compute them in programs for one CPU device. With several devices, operations do, except for
-    float64.
+    In programs for one CPU device, the compiled kernels compute these norms. With several devices, JAX's operations do,
+    but float64 norms are not correctly rounded there.
     """
 
     _backend: JaxPrimitives
@@ -36,7 +36,10 @@ class JaxPath(DevicePath):
     def __init__(
         self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
     ) -> None:
-        """`is_per_tensor`: one norm and one coefficient per tensor, in vectors."""
+        """Store the arguments.
+
+        is_per_tensor: Whether each tensor has its own norm and coefficient, so that scalars are vectors.
+        """
         for tensor in tensors:
             mesh_axes.reject_unreduced(tensor)
         self._is_per_tensor = is_per_tensor
@@ -72,9 +75,10 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether the norm is correctly rounded: not for float64, and not for symbolic lengths of `jax.export`.
+        """Return whether to round the p-norm correctly by an exact sum.
 
-        Only with several devices, whose number changes the order of additions: the exact sum takes time to compile.
+        This needs several devices, whose number changes the order of additions, because the exact sum takes time to
+        compile. It supports neither float64 nor the symbolic lengths of `jax.export`.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

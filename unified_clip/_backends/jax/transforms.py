@@ -18,7 +18,7 @@ __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_no
 
 NeedClip = Callable[[str], bool]
 
-_STATIC = "with optax.inject_hyperparams, which would change it, name it in static_args='{}'"
+_STATIC = "With optax.inject_hyperparams, which would change it, name it in static_args='{}'"
 
 
 def __dir__() -> list[str]:
@@ -55,7 +55,7 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
         {'b': None, 'w': Array([-0.29999998, -0.39999998], dtype=float32)}
     """
     if isinstance(norm_type, jax.Array):
-        raise TypeError(f"norm_type is an array; pass a number, or 'inf'; {_STATIC.format('norm_type')}")
+        raise TypeError(f"norm_type is an array. Pass a number, or 'inf'. {_STATIC.format('norm_type')}")
     return _by_one_norm(
         "clip_grad_norm", max_norm, "max_norm", rule.PYTORCH, process_group, validation.norm_type(norm_type)
     )
@@ -123,7 +123,7 @@ def gradient_clip_by_global_norm(
     """
     if need_clip is not None and not callable(need_clip):
         raise TypeError(
-            f"need_clip is {need_clip!r}; pass a function of a path, or put a mask into optax.masked; "
+            f"need_clip is {need_clip!r}. Pass a function of a path, or put a mask into optax.masked. "
             + _STATIC.format("need_clip")
         )
     name = "gradient_clip_by_global_norm"
@@ -221,13 +221,16 @@ def _by_one_norm(
 def _transformation(
     name: str, clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: NeedClip | None = None
 ) -> Any:
-    """A `GradientTransformation` that applies `clip` to the leaves, or to those whose path `need_clip` approves."""
+    """Return a `GradientTransformation` that applies `clip` to the updates.
+
+    need_clip: Returns whether to clip the update at a path. None: clip all.
+    """
     try:
         import optax
     except ModuleNotFoundError as error:
         if error.name != "optax":
             raise
-        message = "unified_clip.jax.transforms needs the package optax, which is not installed: pip install optax"
+        message = "unified_clip.jax.transforms needs optax, which is not installed. Install it: pip install optax"
         raise ModuleNotFoundError(message, name="optax") from None
 
     clip.__name__ = f"transforms.{name}"  # for a recording

@@ -1,9 +1,9 @@
-"""Paddle. In-place names take parameters. A changed gradient keeps its memory unless it is sparse.
+"""The backend of Paddle. In-place names take parameters. A clipped gradient keeps its memory unless it is sparse.
 
-Paddle affects the code in three ways. Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses the
-sign of zero: constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives: each
-tensor is converted once (`Dense`). An operation on an eager tensor while a static program is built ends the process:
-`check_mode` rejects it first.
+Three properties of Paddle shape the code. Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses
+the sign of zero: constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives:
+each tensor is converted once (`Dense`). An operation on an eager tensor while a static program is built ends the
+process: `check_mode` rejects such tensors first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COLLECTOR: Any = collected.collector(
 
 
 class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
-    """`Backend` and `DevicePrimitives` for Paddle: eager tensors, and the Values of static programs."""
+    """The `Backend` and the `DevicePrimitives` of Paddle, for eager tensors and for the Values of static programs."""
 
     name = "paddle"
     writable = True
@@ -99,8 +99,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if not paddle.in_dynamic_mode():
             raise TypeError(
                 "a static program, or a to_static graph with full_graph=True, keeps no gradients on its parameters, so "
-                "none can be clipped in place; give the optimizer grad_clip=, clip outside the graph, or use "
-                "clip_by_global_norm on the gradients, which returns the result"
+                "none can be clipped in place. Pass grad_clip= to the optimizer, clip outside the graph, or call "
+                "clip_by_global_norm with the gradients, which returns the result"
             )
         gradient = getattr(parameter, "grad", None)
         return None if sharded.is_cleared(gradient) else gradient
@@ -117,18 +117,20 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Return a copy: `grad = None` clears the memory even if it is shared."""
+        """Return a copy of a gradient: `grad = None` would clear its memory even if that is shared."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return True only for a parameter: a gradient may have stop_gradient=False too."""
+        """Return whether a tensor is a parameter. stop_gradient=False does not show that, because gradients may have
+        it, too.
+        """
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
         if isinstance(gradient, paddle.pir.Value):
             raise TypeError(
-                "ErrorClipByValue is for register_hook of an eager tensor, and this is a value of a static program; "
-                "use clip_by_value on the gradient there"
+                "ErrorClipByValue is for register_hook of an eager tensor, and this is a value of a static program. "
+                "Call clip_by_value with the gradient there"
             )
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
@@ -155,7 +157,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return paddle.unique(columns, return_inverse=True, axis=1)[1]
 
     def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
-        """Return the unique columns of `indices`, and the sums of values with equal columns."""
+        """Return (unique columns of `indices`, sums of the values that have equal columns)."""
         if self.takes_host([indices, values], differentiable=differentiable):
             dtype = self.dtype(values)
             rows, array = sparse_rows.merge_rows(self.host_view(indices), self.host_view(values), dtype)
@@ -202,11 +204,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Check parameters without a gradient first: the collector does not, and they may be distributed."""
+        """As in `Parameters`. Parameters without a gradient may be distributed, which the collector does not check."""
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Check the parameters first: the collector does not, and they may be distributed."""
+        """As in `Parameters`. The parameters may be distributed, which the collector does not check."""
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None
         collector = _collector()
@@ -223,7 +225,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        """Keep no view: `p.grad = None` clears its memory, even while the tensor is alive."""
+        """Return the tensor's memory as a NumPy array. Do not keep it: `p.grad = None` frees the memory of a live
+        tensor.
+        """
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
@@ -357,14 +361,14 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
 
 def _collector() -> Any | None:
-    """Return the collector of plain gradients for the host path; None under `fleet`, which distributes gradients."""
+    """Return the kernels' collector of plain gradients; None under `fleet`, which distributes gradients."""
     return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 
 def _run_as_written() -> None:
-    """Keep paddle.jit.to_static from translating `entry.run`, since it cannot translate the source of bodies.
+    """Keep paddle.jit.to_static from translating `entry.run`, because it cannot translate the bodies of functions.
 
-    By default it then leaves its graph, and bodies take the host path. With full_graph=True they are traced.
+    By default, to_static then ends its graph, and a body runs on the host path. With full_graph=True, it is traced.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

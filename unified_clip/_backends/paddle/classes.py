@@ -1,4 +1,6 @@
-"""Classes and functions that differ on Paddle: optimizers accept the clips, and static programs have settings."""
+"""The clip classes and functions that differ on Paddle: its optimizers accept the classes, and static programs have
+clips.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_
 
 
 class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
-    """A base of clips that Paddle's optimizers accept as `grad_clip=`. They call it once for each parameter group."""
+    """The base class of clips that Paddle's optimizers accept as `grad_clip=`, and call once per parameter group."""
 
     def __str__(self) -> str:
         return repr(self)
@@ -34,16 +36,17 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
 Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
-"""The clips of each static program by the name of a parameter, and the default clip by None.
+"""The clips of each static program by name of the parameter. The key None is for the default clip.
 
-By names, since every access to a parameter creates a new Value, and using one of a deleted program ends the process.
+Parameters are stored by name: each access to a parameter creates a new Value, and using a Value of a deleted program
+ends the process.
 """
 
 
 def set_gradient_clip(
     backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
 ) -> None:
-    """Set a clip as `_api.settings` does. In static mode it belongs to a program."""
+    """Set a clip, as `_api/settings.py` does. In static mode, the clip belongs to a program."""
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside")
     static = program is not None or in_static_mode()
@@ -60,7 +63,7 @@ def set_gradient_clip(
 
 
 def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
-    """Apply the clips of parameters, as `_api.settings` does. In static mode they belong to a program."""
+    """Apply the clips of parameters, as `_api/settings.py` does. In static mode, they belong to a program."""
     return classes.clip_pairs(backend, params_grads, _clip_of)
 
 
@@ -89,7 +92,7 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter, or of a parameter's name in the default main program."""
+    """Return the clip of a parameter, given by itself or by name, in the default main program; None if it has none."""
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
     if isinstance(parameter, paddle.pir.Value):
@@ -113,7 +116,7 @@ def _checked(program: Any) -> Program:
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Replace names in a list or tuple by their parameters; return anything else unchanged."""
+    """Return a list or tuple with names replaced by their parameters; return anything else unchanged."""
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}
@@ -147,9 +150,9 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Wrap a method of Paddle's Optimizer, once: both ways to a static update call it after their own clip.
+    """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set, which Paddle 3 ignores.
 
-    Paddle 3 ignores clips that were set: `minimize` reads only `grad_clip=`.
+    Wrap a method of Paddle's Optimizer, once. Both kinds of static updates call it after their own clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

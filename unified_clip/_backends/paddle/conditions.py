@@ -33,7 +33,7 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or a program is of Paddle's IR before 3.0, which is not supported."""
+    """Return whether a variable or a program is of the old IR, from before Paddle 3.0, which is not supported."""
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 
@@ -45,12 +45,12 @@ def of_old_ir(what: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """Return whether a derivative by a tensor with stop_gradient=False is recorded."""
+    """Return whether derivatives with respect to tensors with stop_gradient=False are recorded."""
     return differentiable and paddle.is_grad_enabled()
 
 
 def in_static_mode() -> bool:
-    """Return whether a static program is being built by hand; paddle.jit.to_static builds its own."""
+    """Return whether the user is building a static program. Programs that paddle.jit.to_static builds do not count."""
     return not paddle.in_dynamic_mode() and not in_to_static_mode()
 
 
@@ -59,7 +59,7 @@ def in_to_static_mode() -> bool:
 
 
 def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
-    """Reject distributed gradients in static programs, which have no all-reduce."""
+    """Raise an error for distributed gradients in static programs, which have no all-reduce."""
     values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
     of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
     is_distributed = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
@@ -71,9 +71,9 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Reject eager tensors while a static program is built, and values of another program.
+    """Raise an error for eager tensors while a static program is built, and for values of another program.
 
-    The first operation on such an eager tensor would end the process. Values of another program cannot run.
+    The first operation on such an eager tensor would end the process. Values of another program have no value here.
     """
     if in_to_static_mode():
         return
@@ -89,12 +89,12 @@ def check_mode(tensors: Iterable[Any]) -> None:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether the tensor's memory is readable and on the CPU."""
+    """Return whether a tensor's memory is on the CPU and can be read."""
     return has_address(tensor) and bool(tensor.place.is_cpu_place())
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether an address on any device identifies the tensor's value: dense, not distributed, not freed."""
+    """Return whether a tensor has one memory address, on any device: it is dense, not distributed, and not freed."""
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

@@ -20,7 +20,9 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 
 
 PIECE, SHORT = 2**20, 2**16
-"""Numbers per power operation, and the maximum numbers of a tensor that is joined with others for it."""
+"""PIECE: powers are computed for about this many numbers at once. SHORT: tensors with at most this many numbers are
+joined for that.
+"""
 
 
 class Dense:
@@ -32,13 +34,15 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """Convert 16-bit numbers to float32, small integers to int64, complex ones to two reals along a last axis."""
+        """The numbers in a supported dtype: float32 for 16 bits, int64 for small integers, two reals on a last axis for
+        complex.
+        """
         if self.is_complex:
             return paddle.as_real(self.tensor)
         return self.tensor.astype(wide_dtype(self.dtype))
 
     def narrow(self, wide: Tensor) -> Tensor:
-        """Return the inverse, rounded once."""
+        """Convert numbers in the dtype of `wide` to the tensor's dtype, rounded once."""
         if self.is_complex:
             return paddle.as_complex(wide)
         return narrowed(wide, self.dtype)
@@ -48,7 +52,7 @@ class Dense:
         return Numbers(self.wide, self.is_complex)
 
     def bound(self, value: Any) -> Tensor:
-        """Return a bound rounded to the tensor's dtype, in the dtype of `wide`."""
+        """Return a bound that is rounded to the tensor's dtype, as a tensor in the dtype of `wide`."""
         dtype = self.wide.dtype
         if isinstance(value, int | float):
             return filled(value, dtype, self.tensor)
@@ -58,7 +62,7 @@ class Dense:
 
 
 class Numbers:
-    """Numbers in a wide dtype: of one tensor, of a slice of one, or of several joined tensors."""
+    """Numbers in the dtype of `Dense.wide`: of one tensor, of a slice of a tensor, or of several joined tensors."""
 
     def __init__(self, wide: Tensor, is_complex: bool) -> None:
         self.wide, self.is_complex = wide, is_complex
@@ -71,7 +75,7 @@ class Numbers:
         return self._fit(coef) * self.wide
 
     def powers(self, p: float, divisor: Scalar | None) -> Tensor:
-        """Return |g / divisor|**p in float64, with derivative 0 at 0."""
+        """Return |g / divisor|**p in float64, with derivative 0 where g is 0."""
         numbers = self.wide.astype("float64")
         if divisor is not None and p in (1, 2):
             numbers = numbers / self._fit(divisor)
@@ -108,7 +112,10 @@ class Numbers:
 
 
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
-    """Yield all numbers in pieces: few, to save operations, and short, since new memory for float64 copies is slow."""
+    """Yield the numbers of all tensors in pieces of medium length.
+
+    Few pieces need few operations. Short pieces need little new memory for float64 copies, which is slow.
+    """
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
         wide, is_complex = tensor.wide, tensor.is_complex
@@ -126,7 +133,7 @@ def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
 
 
 def join_short(tensors: Sequence[Tensor], shape: list[int]) -> Iterator[Tensor]:
-    """Yield joined tensors of about `PIECE` numbers."""
+    """Yield tensors of about `PIECE` numbers, which are joined from these tensors, reshaped to `shape`."""
     ends = itertools.accumulate(math.prod(tensor.shape) for tensor in tensors)
     for _, group in itertools.groupby(zip(ends, tensors, strict=True), lambda item: item[0] // PIECE):
         batch = [tensor if tensor.ndim == len(shape) else tensor.reshape(shape) for _, tensor in group]
@@ -142,13 +149,13 @@ def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Return products, computed in float32, but for float64 and complex128 in float64. A product with 1 is exact."""
+    """Yield the products, computed in float64 for float64 and complex128, else in float32. A factor of 1 is exact."""
     coefs = {dtype: coef.astype(dtype) for dtype in dict.fromkeys(tensor.wide.dtype for tensor in tensors)}
     return (tensor.narrow(tensor.numbers.times(coefs[tensor.wide.dtype])) for tensor in tensors)
 
 
 def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether a derivative by any tensor is recorded, or may be computed in a graph."""
+    """Return whether a derivative with respect to any of these tensors is recorded, or may be computed in a graph."""
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
 
 
@@ -164,20 +171,23 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return an exact 0-d constant, on the device of an eager tensor."""
+    """Return a 0-d tensor with exactly this value, on the device of `like` if that is an eager tensor."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     return paddle.full([], value, dtype, device=like.place if isinstance(like, paddle.Tensor) else None)
 
 
 def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
-    """Return a condition in the shape of a tensor, which may be unknown in a static program."""
+    """Return a condition expanded to the shape of a tensor, which may be unknown in a static program."""
     unknown = min(tensor.shape, default=1) < 0
     return condition.expand(paddle.shape(tensor) if unknown else tensor.shape) if tensor.shape else condition
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Select by a condition. In static programs paddle.where broadcasts by adding zeros, so -0.0 would become 0.0."""
+    """Return `yes` where the condition is true, else `no`.
+
+    paddle.where is not enough: in static programs, it broadcasts by adding zeros, so that -0.0 would become 0.0.
+    """
     shape = condition.shape
     if min(shape, default=1) < 0:
         shape = paddle.shape(condition)  # expand_as fails for empty tensors
@@ -190,7 +200,10 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """Cast correctly: on the CPU, Paddle 3.3 casts float32 numbers near 2**-80 to float16 numbers of up to 1e-4."""
+    """Return numbers cast to a dtype.
+
+    On the CPU, Paddle 3.3 itself casts float32 numbers near 2**-80 to float16 numbers of up to 1e-4.
+    """
     if dtype == paddle.float16:
         zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1
         wide = select(wide.abs() < filled(2.0**-25, wide.dtype, wide), zero, wide)
@@ -198,7 +211,7 @@ def narrowed(wide: Tensor, dtype: Any) -> Tensor:
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """Return float32 numbers whose cast to 16 bits equals rounding `value` once."""
+    """Return float32 numbers that round to 16 bits as `value` would if it was rounded once."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")

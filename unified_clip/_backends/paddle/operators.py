@@ -1,7 +1,7 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-The operators are Python functions. Paddle cannot save a program with them, so only UNIFIED_CLIP_GRAPH=kernels enables
-them.
+Only UNIFIED_CLIP_GRAPH=kernels enables them: they are Python functions, and Paddle cannot save a program with such
+operators.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def enabled() -> bool:
 
 
 class Operators:
-    """`GraphKernels` for Paddle: the operators over tensors of the device path."""
+    """The `GraphKernels` of Paddle: operators over the tensors of a device path."""
 
     def __init__(self, backend: Backend, collector: Any) -> None:
-        """`collector`: collects tensors without gaps in memory, see `collected.collector`."""
+        """Store the arguments. `collector`: as `collected.collector` returns it, for tensors without gaps in memory."""
         self._backend, self._collector = backend, collector
 
     def supports(self, tensors: Sequence[Dense]) -> bool:
@@ -72,7 +72,7 @@ class Operators:
 
     @functools.cache  # noqa: B019  # Paddle keeps the addresses of the functions only, and `self` is as long-lived
     def _functions(self, signature: Signature) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return functions that describe and compute the results of an operator."""
+        """Return (function that describes the results of an operator, function that computes them)."""
         describe, compute = _describe_scale, self._scale
         if signature.kind == "norm":
             describe, compute = functools.partial(_describe_norm, signature), self._norm
@@ -106,7 +106,9 @@ class Operators:
             return tuple(new.clone() if new is old else new for new, old in zip(results, inputs[:-1], strict=True))
 
     def _path(self, signature: Signature, tensors: Sequence[Tensor]) -> tuple[Sequence[int], Path | None]:
-        """Return the indices of tensors with elements, and the path over them; None if there are none."""
+        """Return (indices of the tensors that have elements, path over them). The path is None if no tensor has
+        elements.
+        """
         indices: Sequence[int] = range(len(tensors))
         tensor_list = self._collector.of_tensors(list(tensors), False, False)
         if tensor_list is None:
@@ -123,9 +125,9 @@ class Operators:
 
 @contextmanager
 def eager_operations() -> Iterator[None]:
-    """Let this thread compute with eager tensors.
+    """Let this thread compute with eager tensors inside the `with` block.
 
-    Guards of Paddle also enter dynamic mode: a thread that starts meanwhile would stay in that mode.
+    Paddle's own guards would also enter dynamic mode, in which a thread that starts meanwhile would stay.
     """
     previous = paddle.base.framework._dygraph_tracer()
     paddle.base.core._switch_tracer(TRACER)
@@ -136,7 +138,7 @@ def eager_operations() -> Iterator[None]:
 
 
 class Signature(NamedTuple):
-    """What sets an operator apart from others. Paddle knows it by a name, with a fixed number of inputs."""
+    """What identifies an operator. Paddle registers each operator under a name, with a fixed number of inputs."""
 
     kind: str
     tensors: int

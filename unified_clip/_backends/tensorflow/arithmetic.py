@@ -16,42 +16,43 @@ EAGER = tf.__internal__.EagerTensor
 """The type of eager tensors. Creating a tensor would start the runtime, after which it cannot be configured."""
 
 PIECE = 1 << 18
-"""Elements per conversion to float64: 2 MiB, which fit a cache."""
+"""The number of elements that are converted to float64 at once: 2 MiB, which fit into a cache."""
 
 
 LANES = 4
-"""Maximum pieces in memory as float64."""
+"""At most this many pieces are in memory as float64 at the same time."""
 
 
 SHORT = 1 << 12
-"""Maximum elements of a short tensor: starting an operation takes longer than copying them."""
+"""A tensor with at most this many elements is short: starting an operation takes longer than copying it."""
 
 
 def constant(number: float, dtype: Any) -> Tensor:
-    """Return a number of the precision of `dtype` as a tensor.
+    """Return a tensor with a number that `dtype` represents exactly.
 
-    Through an array: eager TensorFlow caches constants of Python numbers, and returns 0.0 for -0.0.
+    It is made from an array: eager TensorFlow caches constants of Python numbers, and returns 0.0 for -0.0.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
 
 def count_elements(tensor: Tensor) -> float:
-    """Return the number of elements; inf if unknown."""
+    """Return the number of elements of a tensor; inf if it is unknown."""
     count = tensor.shape.num_elements()
     return math.inf if count is None else count
 
 
 def is_for_xla() -> bool:
-    """Return whether XLA compiles the current graph. It fuses operations, so joining tensors is useless."""
+    """Return whether XLA compiles the current graph. XLA fuses operations, so joining tensors there saves nothing."""
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers; for XLA as a quotient, which it computes once.
+    """Return the same numbers; for XLA as the result of a division, which it computes only once.
 
-    XLA repeats cheaper operations, even the sum over all tensors, in every loop: in the scaling of every tensor.
+    XLA repeats cheaper operations in every loop that needs them: it would repeat the sum over all tensors in the
+        scaling of each tensor.
     """
     if not is_for_xla():
         return scalar
@@ -61,9 +62,10 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether to certify the last bit by a branch: under a strategy, for the bits of one process.
+    """Return whether norms must be correctly rounded: under a `tf.distribute` strategy, to get the bits of one process.
 
-    Not for XLA, which would always compile the branch, nor on devices, where an eager branch waits.
+    This needs a branch. So it is False for XLA, which would always run the branch, and for eager tensors on devices,
+    where a branch waits.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -71,26 +73,28 @@ def must_be_exact(tensors: Sequence[Tensor]) -> bool:
 
 
 def additions(pieces: Sequence[Tensor]) -> Any:
-    """Return a bound on the chain of additions from an element of the pieces to the total."""
+    """Return a bound on the number of additions from an element of one of the pieces to the total."""
     known = [count for count in map(count_elements, pieces) if count < math.inf]
     unknown = [tf.size(piece, tf.int64) for piece in pieces if count_elements(piece) == math.inf]
     return max(known, default=0.0) + 2.0 * len(pieces) + sum(tf.cast(size, tf.float64) for size in unknown)
 
 
 def exact_powers(piece: Tensor, p: float) -> Tensor:
-    """Return |g|**p of a flat piece, exact in float64."""
+    """Return |g|**p for p = 1 or 2 of a flat piece, exactly in float64."""
     parts = real_parts(piece, p)
     return tf.concat([tf.square(part) if p == 2 else tf.abs(part) for part in parts], axis=0)
 
 
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
-    """Return whether a branch that skips multiplying by 1 saves time: not for short lists, nor in eager code."""
+    """Return whether a branch that skips multiplying by 1 saves time: not for short lists, and not in eager code or
+    XLA.
+    """
     long = sum(map(count_elements, tensors)) > PIECE
     return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
 
 
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Split long tensors."""
+    """Return the tensors, with each long one split into pieces; for XLA, the tensors themselves."""
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 
 
@@ -104,7 +108,7 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join short tensors of a dtype. Return the tensors, and a function that splits as many results."""
+    """Return (tensors, of which the short ones of a dtype are joined; function that splits their results again)."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -140,7 +144,7 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def real_parts(tensor: Tensor, p: float) -> list[Tensor]:
-    """Return float64 tensors with the same sum of |g|**p: of a complex one, both parts (p = 2) or the magnitude."""
+    """Return float64 tensors with the same sum of |x|**p: for complex numbers both parts (p = 2), or the magnitudes."""
     if not tensor.dtype.is_complex:
         return [tf.cast(tensor, tf.float64)]
     if p == 2:
@@ -157,7 +161,7 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |x / divisor|**p, but |x| for p = 1, with derivative 0 where x is 0."""
+    """Return |x / divisor|**p, with derivative 0 where x is 0. For p = 1, return |x|, without a division."""
     magnitudes = tf.abs(part)
     if p == 1:
         return magnitudes
@@ -169,14 +173,14 @@ def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
-    """Return the maximum: 0 for no elements, NaN if there is a NaN."""
+    """Return the maximum: 0 without elements, NaN if an element is NaN. `over`: the axes, as for `tf.reduce_max`."""
     nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
     top = tf.maximum(tf.reduce_max(magnitudes, **over), constant(0.0, tf.float64))
     return tf.where(nan, constant(np.nan, tf.float64), top)
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Return tensor * coef, computed in float32, but for float64 and complex128 in float64."""
+    """Return tensor * coef, computed in float64 for float64 and complex128, else in float32."""
     if tensor.dtype.is_complex:  # separately: a complex product of inf and coef has NaN
         return tf.complex(product(tf.math.real(tensor), coef), product(tf.math.imag(tensor), coef))
     wide = tf.float32 if is_half(tensor) else tensor.dtype
@@ -184,7 +188,9 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all are eager tensors on the CPU, in eager code. A graph captures them as constants."""
+    """Return whether all values are eager tensors on the CPU, and the code runs eagerly. In a graph, they are
+    constants.
+    """
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

@@ -1,4 +1,4 @@
-"""TensorFlow. Tensors cannot be written, so in-place names update the container, and assign accumulators (Variables).
+"""The backend of TensorFlow. Tensors cannot be written: in-place names update the container, and assign to Variables.
 
 TensorFlow's compilers treat NaN differently: XLA's maximum drops it, and Grappler turns `not (x <= c)` into `x > c`. So
 the arithmetic masks NaN explicitly, and negates no comparison.
@@ -45,11 +45,12 @@ from .arithmetic import (
 from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow too; not of IndexedSlices."""
+"""The base class of eager and symbolic tensors and of every Variable, also of Keras'. IndexedSlices have another one.
+"""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
-    """`Backend` and `DevicePrimitives` for TensorFlow."""
+    """The `Backend` and the `DevicePrimitives` of TensorFlow."""
 
     name = "tensorflow"
     writable = False
@@ -99,7 +100,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return aliases among Variables only: in f(a + b), the gradients of a and b are one tensor."""
+        """Return the owner of each gradient. Only Variables can be aliases: in f(a + b), a and b have the same gradient
+        tensor.
+        """
         first: dict[int, int] = {}
         return [
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
@@ -317,7 +320,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _run_as_written() -> None:
-    """Keep AutoGraph from converting unified_clip: bodies branch only on values that are known while tracing."""
+    """Keep AutoGraph from converting unified_clip's code, whose branches depend on values known while tracing."""
     for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
     with suppress(ImportError, AttributeError):  # a private setting, which saves converting the callers of entry.run

@@ -14,28 +14,32 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""Words of 32 bits in a sum, enough for squares of all float32 and of the middles between them."""
+"""The number of 32-bit words in a sum: enough for the squares of all float32, and of the middles between two of them.
+"""
 
 LOWEST = -304
-"""The exponent of the lowest bit: squares of float32 are 2**-298 or more, or 0."""
+"""The exponent of the lowest bit of a sum. The squares of float32 are 0, or 2**-298 or more."""
 
 INFINITY = 2.0**128
 """The number that would follow the largest float32, in place of infinity."""
 
 PIECE = 1 << 18
-"""Elements per conversion to words."""
+"""The number of elements that are converted to words at once."""
 
 SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Powers = Callable[[Tensor, float], Tensor]
-"""A function of a tensor and p that returns |g|**p in float64: exact, flat, and from 2**-300 to 2**256, or 0."""
+"""A function of a tensor and p that returns |g|**p, exactly, as a flat float64 tensor. Each power is 0, or from 2**-300
+to 2**256.
+"""
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
-    """Return the sum of powers, or a number near it, whose p-th root (p is 1 or 2) is the correctly rounded norm.
+    """Return a number near the sum of powers whose p-th root (p is 1 or 2) is the correctly rounded norm.
 
-    `total`: the float64 sum, which alone has derivatives. `additions`: a bound on its chain of additions.
+    total: The float64 sum, from which the result has its derivatives.
+    additions: A bound on the number of additions from an element to `total`. powers: Returns exact powers.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16: for the roots, and for products of errors
@@ -61,7 +65,10 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return the nearer of two float32 neighbors to the root of a sum; in a tie, the even one."""
+    """Return which of two neighbouring float32 numbers is nearer to the root of a sum; in a tie, the even one.
+
+    words: The exact sum.
+    """
     middle = (low + high) / 2.0
     words -= _words(tf.reshape(tf.where(p > 1.0, middle * middle, middle), [1]))
     carry, rest = tf.constant(0, tf.int64), tf.constant(0, tf.int64)
@@ -73,7 +80,9 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 @functools.cache
 def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """Return a function of a flat tensor: the exact sum of its powers, in words. It is traced once for all lengths."""
+    """Return a function that returns the exact sum of a flat tensor's powers, in words. It is traced once for all
+    lengths.
+    """
 
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +97,7 @@ def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor
 
 
 def _words(powers: Tensor) -> Tensor:
-    """Return the exact sum of powers, in words that may exceed 32 bits, without rounding errors."""
+    """Return the exact sum of powers as words, the lowest first. A word may have more than 32 bits."""
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):
         word = tf.floor(powers * 2.0**-exponent)

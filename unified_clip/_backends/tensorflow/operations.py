@@ -59,9 +59,9 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-    """Return the products, and the tensors themselves where the coefficient is 1.
+    """Return the products of tensors with a coefficient; a tensor itself if its coefficient is 1.
 
-    `coef`: one for all tensors, or a vector with one per tensor.
+    coef: One coefficient for all tensors, or a vector with one for each tensor.
     """
     return list(_apply(SCALE, tensors, per_tensor=per_tensor, coef=coef))
 
@@ -74,7 +74,10 @@ def ndim(scalar: Scalar) -> int | None:
 def _apply(
     name: str, tensors: Sequence[Tensor], *, per_tensor: bool, p: float = 2, is_batch: bool = False, **inputs: Any
 ) -> Any:
-    """Add an operation to the graph. `is_batch`: the first axis of each tensor is one of members, with a norm each."""
+    """Add an operation to the graph, and return its results.
+
+    is_batch: Whether the first axis of each tensor has the members of a batch, each with its own norm.
+    """
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
     attributes = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
     result = op_def_library.apply_op(name, gradients=list(tensors), **inputs, **attributes)
@@ -85,9 +88,9 @@ def _apply(
 
 
 def register(norm_by_operations: NormByOperations) -> None:
-    """Register derivatives, and rules for `tf.vectorized_map`.
+    """Register the derivatives of both operations, and their rules for `tf.vectorized_map`.
 
-    `norm_by_operations`: computes a norm by TensorFlow's operations, from tensors, the order and `per_tensor`.
+    norm_by_operations: Computes a norm by TensorFlow's operations. Its arguments: tensors, p and `per_tensor`.
     """
 
     def norm_gradient(op: Any, gradient: Tensor) -> list[Tensor]:
@@ -128,13 +131,13 @@ def register(norm_by_operations: NormByOperations) -> None:
 
 
 def _stacked_inputs(loop: Any) -> list[Tensor]:
-    """Return the inputs of an operation for all members of a batch."""
+    """Return the inputs of an operation inside `tf.vectorized_map`, stacked for all members of the batch."""
     loop.stack_inputs()
     return [loop.stacked_input(index) for index in range(loop.num_inputs)]
 
 
 def _with_first_axes(tensor: Tensor, lengths: Tensor, *, replaced: int) -> Tensor:
-    """Reshape a tensor: the first `replaced` axes become axes of these lengths."""
+    """Return a tensor whose first `replaced` axes are reshaped to axes of these lengths."""
     return tf.reshape(tensor, tf.concat([lengths, tf.shape(tensor)[replaced:]], axis=0))
 
 
@@ -147,7 +150,10 @@ def _derivatives(
 
 
 def _products(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool, *, is_batch: bool = False) -> list[Tensor]:
-    """Return what `UnifiedClipScale` does. `is_batch`: all inputs have a first axis for the members of a batch."""
+    """Return what `UnifiedClipScale` returns, by TensorFlow's operations.
+
+    is_batch: Whether all inputs have a first axis for the members of a batch.
+    """
     results = []
     for index, tensor in enumerate(tensors):
         factor = coef[..., index] if per_tensor else coef

@@ -13,7 +13,7 @@ from . import operations
 
 
 class TensorflowPath(GraphPath):
-    """The device path, with a derivative of the kernels' norms per tensor."""
+    """The device path of TensorFlow. It defines the derivative of norms per tensor, which the kernels compute."""
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

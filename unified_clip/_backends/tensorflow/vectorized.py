@@ -16,6 +16,6 @@ def _half_sums_of_squares(loop: Any) -> Any:
 
 
 def register() -> None:
-    """Register the converter, unless TensorFlow has its own."""
+    """Register this rule for `tf.nn.l2_loss`, unless TensorFlow has one."""
     with suppress(KeyError):
         pfor.RegisterPFor("L2Loss")(_half_sums_of_squares)

@@ -19,13 +19,13 @@ def lacks_float64(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Convert to float64, on the CPU if the tensor's device lacks it."""
+    """Return the tensor in float64. It is moved to the CPU if its device has no float64."""
     tensor = tensor.cpu() if lacks_float64(tensor) else tensor
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """Return |g|; NaN if either part of a complex number is NaN, although abs(inf + nan j) is inf."""
+    """Return |g|. It is NaN if a part of a complex number is NaN, although PyTorch's abs(inf + nan j) is inf."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 
@@ -48,7 +48,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Return tensor * coef, computed in float32, but for float64 and complex128 in float64."""
+    """Return tensor * coef, computed in float64 for float64 and complex128, else in float32."""
     coef = coef.to(tensor.device)
     if tensor.dtype == torch.float64:
         return tensor * coef

@@ -1,4 +1,4 @@
-"""PyTorch. In-place names take parameters. A changed gradient keeps its identity unless it is sparse."""
+"""The backend of PyTorch. In-place names take parameters. A clipped gradient stays the same object if it is dense."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg
 
 
 class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
-    """`Backend` for PyTorch."""
+    """The `Backend` of PyTorch."""
 
     writable = True
 
@@ -280,7 +280,7 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """Return alias owners by identity: a graph has no addresses."""
+    """Return the owner of each gradient by identity of the tensors, because they have no addresses in a graph."""
     for index, tensor in enumerate(tensors):
         if conditions.is_expanded(tensor):
             raise memory.expanded(describe(index))
@@ -289,7 +289,9 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return the collector of plain gradients for the host path; None if raw reads would escape a trace."""
+    """Return the kernels' collector of plain gradients; None while PyTorch traces, which raw reads of memory would
+    escape.
+    """
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 

@@ -15,14 +15,14 @@ from ..._core.types import Tensor
 from . import arithmetic
 
 CHUNK = 1024 * BLOCK
-"""Elements per conversion to float64."""
+"""The number of elements that are converted to float64 at once."""
 
 ROWS = 32
-"""Chunks of a checksum per conversion to int64."""
+"""The number of chunks of a checksum that are converted to int64 at once."""
 
 
 class TorchSums:
-    """`PartialSums` of tensors on devices, and of traced ones: fast sums there, others over copies on the host."""
+    """The `PartialSums` of tensors on devices, and of traced ones. Fast sums run there, others on the host."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]
@@ -46,7 +46,7 @@ class TorchSums:
         return Accumulator.from_block_sums(total.total) + Accumulator(nan=total.nan, infinite=total.infinite)
 
     def checksum(self) -> int:
-        """Return the result of `checksums.checksum`, computed on the tensors' devices."""
+        """Return the checksum that `checksums.checksum` computes on the host, computed on the tensors' devices."""
         numbers = torch.from_numpy(checksums.weights().view("int64"))
         weights = {device: numbers.to(device) for device in {tensor.device for tensor in self._tensors}}
         sums = [total for tensor in self._tensors for total in _weighted_sums(tensor, weights[tensor.device])]
@@ -61,12 +61,12 @@ class TorchSums:
 
 
 def _is_hard(tensor: Tensor) -> bool:
-    """Return whether a tensor needs exact sums on the host."""
+    """Return whether sums have to be computed on the host: the tensor is complex, or its device has no float64."""
     return tensor.is_complex() or arithmetic.lacks_float64(tensor)
 
 
 def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
-    """Yield sums over at most BLOCK exact powers each."""
+    """Yield vectors of sums. Each sum is over at most BLOCK exact powers."""
     for chunk in tensor.reshape(-1).split(CHUNK):
         wide = chunk.double()
         powers = wide.square() if p == 2 else wide.abs()
@@ -78,7 +78,7 @@ def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
 
 
 def _weighted_sums(tensor: Tensor, weights: Tensor) -> Iterator[Tensor]:
-    """Yield the sums of products of a checksum, for each of its chunks."""
+    """Yield the weighted sums of a checksum, one for each of its chunks."""
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     bits = flat.view(torch.int16 if flat.element_size() == 2 else torch.int32)

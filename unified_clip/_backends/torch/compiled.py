@@ -14,7 +14,7 @@ from ..._core import entry, observer
 
 
 def break_graph(message: str) -> None:
-    """Break the graph. With `fullgraph=True`, PyTorch raises an error with the message."""
+    """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises this message."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=message)
 

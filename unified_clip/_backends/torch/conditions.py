@@ -33,21 +33,23 @@ REAL = (*HALF, torch.float32, torch.float64)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """Return whether the mode of a FakeTensor accepts new tensors."""
+    """Return whether operations of a FakeTensor with new tensors are possible here, inside its FakeTensorMode."""
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Return whether a tensor is an expanded view. A new view is required: a gradient that is a view has no strides
-    in a graph."""
+    """Return whether a tensor is an expanded view.
+
+    It asks a new view for its strides: in a graph, a gradient that is a view has none.
+    """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
     return repeated and tensor.numel() > 0  # NumPy's empty arrays have strides of 0
 
 
 def records_derivatives(differentiable: bool) -> bool:
-    """Return whether a derivative by a tensor with requires_grad is recorded."""
+    """Return whether derivatives with respect to tensors with requires_grad are recorded."""
     return differentiable and torch.is_grad_enabled()
 
 
@@ -57,7 +59,7 @@ def is_inner(parameter: Any) -> bool:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether the tensor's memory is its value: no subclass, no lazy conjugate or negative, on the CPU."""
+    """Return whether a tensor's values are in CPU memory: it is no subclass, and no lazy conjugate or negative."""
     return (
         type(tensor) in PLAIN
         and tensor.layout == torch.strided
@@ -90,9 +92,9 @@ def has_address(tensor: Any) -> bool:
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return a view for comparing memory on MPS, not for reading.
+    """Return an array that stands for a tensor's memory on MPS. It is only compared with others, and never read.
 
-    MPS returns the address of an object for a buffer, so each buffer gets distinct addresses here.
+    MPS returns the address of an object, not of the buffer's memory. So each buffer gets its own range of addresses.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize
@@ -100,7 +102,7 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
 
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Return whether to compute in double-float32: on a device without float64, or if it is forced."""
+    """Return whether to compute in double-float32: if a tensor's device has no float64, or UNIFIED_CLIP_PATH=pairs."""
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
@@ -113,7 +115,9 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, transforms or differentiates forward: raw reads would escape it."""
+    """Return whether PyTorch traces, transforms or differentiates in forward mode. Raw reads of memory would escape
+    that.
+    """
     return is_traced() or forward_ad._current_level >= 0
 
 
@@ -127,7 +131,9 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether PyTorch transforms or differentiates forward, or traces with few operations."""
+    """Return whether operations on lists are not supported here: PyTorch transforms, or differentiates in forward mode,
+    or traces with few operations.
+    """
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -140,7 +146,7 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph plain tensors are, and hooks cannot read the layout."""
+    """Return whether a tensor is dense. In a graph, plain tensors are, and their layout cannot be read in hooks."""
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 
@@ -149,12 +155,15 @@ def is_real(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """Return whether the memory has the negative values, which list operations do not write. False in a graph."""
+    """Return whether a tensor's memory has the values with the opposite sign, which list operations would ignore.
+
+    False in a graph.
+    """
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether operations on lists support these tensors: without derivatives and transformations."""
+    """Return whether operations on lists support these tensors. They have no derivatives and no transformations."""
     if torch.compiler.is_compiling():
         special = differentiable
     else:
@@ -166,9 +175,10 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists may write all tensors: dense in memory, on devices, without overlap.
+    """Return whether operations on lists may write all tensors: each is on a device, dense in memory, and overlaps no
+    other.
 
-    One loop without function calls, since it runs for every gradient of every step.
+    It is one loop without function calls, because it runs for every gradient of every step.
     """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:
@@ -192,11 +202,11 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Return whether a tensor's elements fill a range of memory, also in the order of channels last."""
+    """Return whether a tensor's elements fill a range of memory without gaps. The order may be channels last."""
     layouts = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
 
 
 def is_counted(parameter: Any) -> bool:
-    """Return whether a parameter can have a gradient and is not excluded by `need_clip`."""
+    """Return whether a parameter can have a gradient, and its attribute `need_clip` does not exclude it."""
     return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)

@@ -1,7 +1,7 @@
-"""PyTorch's operations on lists: their number does not grow with the number of tensors, and that of kernels hardly.
+"""PyTorch's operations on lists of tensors: with more tensors, there are no more operations, and hardly more kernels.
 
-They have no derivative here, and no rule for `vmap`. All tensors are dense, real and not empty. A scalar is for all
-tensors, or a vector with one number per tensor.
+They have no derivative here, and no rule for `vmap`. All tensors are dense, real and not empty. A scalar is one number
+for all tensors, or a vector with a number for each tensor.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..._core.types import Scalar, Tensor, Write
 
 WIDE = (torch.float32, torch.float64)
 MAX_WIDENED = 2**26
-"""Maximum elements of 16 bits that are converted to float32 together, to limit new memory."""
+"""At most this many 16-bit elements are converted to float32 together, to limit new memory."""
 
 ALONE = 2**16
-"""Elements from which a 16-bit tensor on a GPU is multiplied alone, without a float32 copy: by one kernel."""
+"""A 16-bit tensor on a GPU with at least this many elements is multiplied alone: one kernel does it without a copy."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
-    """Return the float64 sum of |g / divisor|**p over each tensor, p being 1 or 2: a vector."""
+    """Return the float64 sum of |g / divisor|**p for each tensor, as a vector. p is 1 or 2."""
 
     def norms(indices: list[int], group: list[Tensor]) -> Tensor:
         if divisor is None:
@@ -38,12 +38,12 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
 
 
 def max_abs(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the largest magnitude of each tensor, NaN if there is a NaN: a vector."""
+    """Return the largest magnitude of each tensor, as a vector. It is NaN if an element is NaN."""
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Prepare products in place. No write needs new memory, whose lack would leave a list half written."""
+    """Prepare the writes of products. They need no new memory: if that ran out, a list would be half written."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -60,7 +60,9 @@ def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
 
 
 def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
-    """Return float32 memory for the largest group of 16 bits on each device. A compiler plans memory itself."""
+    """Return float32 memory on each device, for its largest group of 16-bit tensors. In a graph, the compiler plans
+    memory.
+    """
     sizes: dict[torch.device, int] = {}
     for group in () if torch.compiler.is_compiling() else narrow_groups:
         device = group[0].device
@@ -69,7 +71,7 @@ def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Ten
 
 
 def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor]:
-    """Return float32 tensors of the shapes and strides of a group, one after the other in memory."""
+    """Return float32 tensors with the shapes and strides of a group's tensors, one after the other in `memory`."""
     if memory is None:
         return [torch.empty_like(tensor, dtype=torch.float32) for tensor in group]
     wide, start = [], 0
@@ -81,14 +83,14 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """Write the products of 16-bit tensors, through float32 tensors of their shapes."""
+    """Write the products of 16-bit tensors into them. `wide`: float32 tensors of their shapes, for the computation."""
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)
 
 
 def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-    """Return the products, in new tensors."""
+    """Return the products of tensors with a coefficient, in new tensors."""
     results: dict[int, Tensor] = {}
     for indices, group in _limited_groups(tensors):
         products = _products(group, _scalars_for(coef.to(_product_dtype(group)), indices, group))
@@ -97,7 +99,10 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """Prepare clamping to bounds of the tensors' precision, other than 0: PyTorch may replace -0 by 0."""
+    """Prepare the writes that clamp tensors to bounds, which are rounded to their dtype.
+
+    A bound must not be 0, because PyTorch may replace -0 by 0.
+    """
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
         Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),
@@ -105,14 +110,14 @@ def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Wr
 
 
 def stored(scalar: Scalar) -> Scalar:
-    """Return a scalar that a compiled loop reads from memory, instead of computing it in every step."""
+    """Return the same scalar. A compiled loop reads it from memory, instead of computing it again in every step."""
     return scalar.as_strided(scalar.shape, scalar.stride()) if torch.compiler.is_compiling() else scalar
 
 
 def groups(
     tensors: Sequence[Tensor], condition: Callable[[Tensor], bool] | None = None
 ) -> list[tuple[list[int], list[Tensor]]]:
-    """Group tensors by device, dtype and a condition. Return the indices and the tensors of each group."""
+    """Group tensors by device, dtype and a condition. Return (indices, tensors) of each group."""
     by_kind: dict[Any, tuple[list[int], list[Tensor]]] = {}
     for index, tensor in enumerate(tensors):
         indices, group = by_kind.setdefault((tensor.device, tensor.dtype, condition and condition(tensor)), ([], []))
@@ -122,7 +127,10 @@ def groups(
 
 
 def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tensor]], Tensor]) -> Tensor:
-    """Return one number per tensor, by `measure` of each group: a vector on the first tensor's device."""
+    """Return a number for each tensor, as a vector on the first tensor's device.
+
+    measure: A function of the indices and the tensors of a group, which returns the numbers of this group.
+    """
     vectors = [(indices, measure(indices, group).to(tensors[0].device)) for indices, group in groups(tensors)]
     if len(vectors) == 1:
         return vectors[0][1]
@@ -131,7 +139,10 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield groups of at most MAX_WIDENED elements of 16 bits, or of one tensor. Either all are alone, or none is."""
+    """Yield (indices, tensors) of groups with at most MAX_WIDENED 16-bit elements, or with one tensor.
+
+    In a group, either each tensor is multiplied alone (see ALONE), or none is.
+    """
     for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0
         for index, tensor in enumerate(group):
@@ -147,14 +158,17 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """Multiply 16-bit tensors on a GPU, each by a kernel that computes in float32: for a coefficient of one axis."""
+    """Write the products of 16-bit tensors on a GPU into `results`, each by one kernel, which computes in float32.
+
+    PyTorch computes so if the coefficient has an axis.
+    """
     each = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, each, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)
 
 
 def _norms(group: Sequence[Tensor], p: float) -> Tensor:
-    """Return the p-norm of each tensor of a group, in float64: p is 1, 2 or inf."""
+    """Return the p-norm of each tensor of a group in float64, as a vector. p is 1, 2 or inf."""
     if not (torch.compiler.is_compiling() and group[0].device.type == "cpu"):
         return torch.stack(torch._foreach_norm(group, p, dtype=torch.float64))
     # The compiler fuses a conversion with a sum; PyTorch's own operation on the CPU would convert a copy first.
@@ -177,7 +191,9 @@ def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tens
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of g * coef: coef in 16 bits would lose precision."""
+    """Return the dtype in which to multiply a group: float32 for 16 bits, in which the coefficient would lose
+    precision.
+    """
     return torch.float64 if group[0].dtype == torch.float64 else torch.float32
 
 
@@ -188,7 +204,7 @@ def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def _scalars_for(scalar: Scalar, indices: Sequence[int], group: Sequence[Tensor]) -> Scalar | list[Scalar]:
-    """Return the scalar of all tensors, or those of a group from a vector, on the device of the group."""
+    """Return the scalar for a group, on its device: a single one, or a list with one for each of its tensors."""
     scalar = stored(scalar.to(group[0].device))
     if not scalar.dim():
         return scalar
