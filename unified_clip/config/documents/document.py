@@ -33,7 +33,7 @@ class Document:
     """toml, yaml, json, or another kind of file that a trainer's format reads, such as python."""
 
     data: Any
-    """The values of the file; in a merged document, of all files. An `Unknown` stands for a value that is not shown."""
+    """The values of the file; in a merged document, of all files. A value that they do not show is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
     """The line of each path of keys. Only for other kinds than toml, yaml and json."""
@@ -86,9 +86,9 @@ class Document:
         return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
-        """Return an error whose message has the file's name, and the line and path of a key.
+        """Return an error whose message begins with the file's name, the line and the path of a key.
 
-        `code`: the kind of problem, unless it is a wrong key or value.
+        code: The error code, such as "UC106". '': the code of `ConfigError`.
         """
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 

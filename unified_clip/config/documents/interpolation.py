@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from .keys import Key
@@ -18,10 +19,13 @@ MOST_VALUES = 100_000
 
 
 def resolve(data: Any) -> Any:
-    """Return data with the values of interpolations. Values that the data does not show become an `Unknown`."""
+    """Return data in which each interpolation is replaced by its value. A value that the data does not show becomes an
+    `Unknown`.
+    """
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
-    return Unknown("the interpolations", ADVICE) if _count(result, {}) > MOST_VALUES else result
+    too_many = f"the interpolations have more than {MOST_VALUES} values together."
+    return Unknown("the interpolations", ADVICE, too_many) if _count(result, {}) > MOST_VALUES else result
 
 
 class _UnknownError(Exception):
@@ -56,19 +60,22 @@ class _Resolver:
 
     def _text(self, path: tuple[Key, ...], text: str) -> Any:
         if path in self.active:
-            return Unknown(text, f"It refers to itself. {ADVICE}")
+            return Unknown(text, ADVICE, f"{text:.60} refers to itself.")
         self.active.add(path)
         try:
             return self._replaced(path, text)
         except _UnknownError as error:
-            return Unknown(text, error.unknown.advice)
+            return replace(error.unknown, source=text)
         except RecursionError:
             return Unknown(text, ADVICE)
         finally:
             self.active.discard(path)
 
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
-        """Return the value of a text with interpolations: the value that it names, or text with values inserted."""
+        """Return the value of a text that has interpolations.
+
+        If the text is a single one, its value may have any type. Otherwise, the values are inserted into the text.
+        """
         parts: list[Any] = []
         position = 0
         for match in re.finditer(r"\\*\$\{", text):
@@ -118,7 +125,7 @@ class _Resolver:
                 return value[names[0]]
             if isinstance(value, PartialTable):
                 raise _UnknownError(Unknown(name, f"{value.unread.error([*path, key])}"))
-        raise _UnknownError(Unknown(name, f"There is no key {name}. {ADVICE}"))
+        raise _UnknownError(Unknown(name, ADVICE, f"${{{name:.60}}} names a key that does not exist."))
 
     def _keys(self, path: tuple[Key, ...], name: str) -> list[Key]:
         dots = len(name) - len(name.lstrip("."))
@@ -127,7 +134,7 @@ class _Resolver:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the position after the brace that closes the interpolation whose content starts at `start`."""
+    """Return the position after the closing brace of an interpolation. `start`: the position after its `${`."""
     depth = 1
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)

@@ -47,12 +47,12 @@ class UnreadFile:
         return f"{self.place}: {self.problem}" if self.place else self.problem
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
-        """Return an error about a key that no other file sets."""
+        """Return an error about a key that may be set by this file, because no other file sets it."""
         return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 
 class PartialTable(dict[Any, Any]):
-    """A table that may have more keys, from a file that was not read."""
+    """A table that may have more keys, because a file that is merged into it was not read."""
 
     unread: UnreadFile
 

@@ -46,7 +46,9 @@ def _paddle(optimizer: Any, _: str) -> Imported:
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
     if any(group.get("grad_clip", clip) is not clip for group in groups):
-        raise ConfigError(f"{name}: its groups have different grad_clips. Write a clip configuration with [[groups]].")
+        raise ConfigError(
+            f"{name}: its parameter groups have different grad_clip values. Write a clip configuration with [[groups]]."
+        )
     if clip is None:
         return Imported({"rule": "none"})
     notes = [PER_GROUP] if len(groups) > 1 else []
@@ -69,7 +71,9 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
             "clip configuration."
         )
     if getattr(clip, "need_clip", None) is not None:
-        raise ConfigError(f"{owner}: its grad_clip has a need_clip function. Write a configuration with `exclude`.")
+        raise ConfigError(
+            f"{owner}: its grad_clip selects parameters by need_clip=. Write a clip configuration with `exclude`."
+        )
     name = kind.__name__
     values = {key: getattr(clip, key) for key in ARGUMENTS[name] if hasattr(clip, key)}
     arguments = Document(f"{owner}, {name}", "", "python", values)

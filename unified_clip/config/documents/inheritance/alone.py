@@ -1,4 +1,4 @@
-"""Trainers that read one file."""
+"""The inheritance of trainers that read a single file, and base files that other programs merge for them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ ADVICE = "Import the whole configuration, as your program prints it."
 
 
 class OneFile(Inheritance):
-    """The way of trainers that read one file, without base files."""
+    """The inheritance of trainers that read a single file: nothing is merged."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return document
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """Mark the missing keys of a document as unknown if it names base files under a key that the trainer does not read.
+    """Return a document whose missing keys are unknown, if it names base files under a key that the trainer ignores.
 
-    In this case, another program merges the files for the trainer, and the base files may set any key.
+    In this case, another program merges the files for the trainer, and the base files may set any key. Other documents
+    are returned unchanged.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []

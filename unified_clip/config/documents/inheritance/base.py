@@ -20,7 +20,7 @@ MOST_FILES = 200
 
 
 class Inheritance(ABC):
-    """A trainer's way to combine a configuration file with the files that it names."""
+    """How a trainer combines a configuration file with the files that it names. Each subclass is one way."""
 
     keys: Sequence[str] = ()
     """The top-level keys that name other files."""
@@ -40,7 +40,7 @@ class Inheritance(ABC):
 
 @dataclass
 class Files:
-    """The files that a configuration names, directly or in files that it names."""
+    """Opens the files that a configuration names, directly or in other files, and limits their number."""
 
     main: Document
     parse: Parse
@@ -52,7 +52,12 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse a file that a document names at a path of keys. `above`: the files that lead to it."""
+        """Parse a file that a document names at a path of keys. An `UnreadFile` is returned for a file that does not
+        exist.
+
+        above: The files that lead to it, the main file first. ConfigError: it is one of them, or there are too many
+            files.
+        """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])
             raise document.wrong(keys, f"the base files form a circle: {chain}. Remove one of them.")

@@ -55,17 +55,17 @@ class _Node:
     """The file's folder below the root."""
 
     package: tuple[str, ...]
-    """Where its keys stand in the composed configuration."""
+    """The path of keys in the composed configuration under which its keys are merged."""
 
 
 @dataclass
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """The entries that replace a choice, by override key, such as trainer or db@source."""
+    """The entries of `defaults` lists that override a choice, by override key, such as "trainer" or "db@source"."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
-    """The files with these entries, by override key."""
+    """The file that has each of these entries, by override key."""
 
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,9 @@ class _Composition:
         return replace(document, data=data, layers=tuple(layers))
 
     def _unread(self, main: _Node) -> UnreadFile | None:
-        """Return a placeholder for the other files, if the file is only part of a configuration."""
+        """Return an `UnreadFile` that stands for unknown other files if this file is only part of a configuration; else
+        None.
+        """
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
@@ -102,7 +104,7 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return the files of a defaults list in the order of merging, each with its package."""
+        """Return (file, its package) for each file that a `defaults` list names, in the order of merging."""
         entries = defaults(node.document)
         for entry in entries:
             if entry.is_group and entry.names and "${" not in entry.names[0]:

@@ -31,14 +31,14 @@ class OLMo(Format):
     off = None
     keys = (
         FormatKey(KEY, "the global norm, PyTorch's rule; null: off; 0: zeros", "null"),
-        rejected_key(RATIO, "each tensor by the average of its own norms"),
+        rejected_key(RATIO, "each tensor by the moving average of its own norm"),
         rejected_key(".".join(WARMUP), "another threshold in the first steps"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.get(RATIO) is not None:
             problem = (
-                "it clips each tensor by the average of its own norms, which is not supported. Use OLMo's clipping."
+                "it clips each tensor by the moving average of its own norm, which is not supported. Use OLMo's clip."
             )
             raise document.wrong([RATIO], problem)
         if document.get(*WARMUP) is not None and document.get(*FACTOR) is not None:

@@ -58,7 +58,9 @@ def _optimizers(document: Document) -> list[list[Key]]:
         return [["Optimizer"]]
     for index, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, dict) or len(optimizer) != 1:
-            raise document.wrong(["Optimizer", index], "give a table of one optimizer, such as AdamW: {clip_norm: 1}.")
+            raise document.wrong(
+                ["Optimizer", index], "it is not a table with one optimizer. Give one, such as AdamW: {clip_norm: 1}."
+            )
     if not optimizers:
         raise document.wrong(["Optimizer"], "the list is empty. Add an optimizer.")
     return [["Optimizer", index, *optimizer] for index, optimizer in enumerate(optimizers)]

@@ -25,7 +25,7 @@ DEFAULTS: dict[str, float | None] = {
 }  # fmt: skip
 """The default threshold of each algorithm. None: it clips nothing by default."""
 
-NOT_FINITE = "RLlib clips per optimizer. Its new API stack takes a norm of NaN for 0, and of inf for 1e9."
+NOT_FINITE = "RLlib clips per optimizer. Its new API stack replaces a norm of NaN by 0, and of inf by 1e9."
 
 
 class RLlib(Format):

@@ -53,7 +53,9 @@ class StableBaselines3(Format):
             return self._run(document)
         environments = self._environments(document)
         if not environments:
-            raise ConfigError(f"{document.name}: it has no environment. Add one, such as default.")
+            raise ConfigError(
+                f"{document.name}: it has no environment. Add one, such as default: {{max_grad_norm: 0.5}}."
+            )
         algorithm = document.name.rpartition(".")[0].lower()
         set_by = [name for name in environments if document.has(name, KEY)]
         if algorithm in WITHOUT:
@@ -65,7 +67,7 @@ class StableBaselines3(Format):
             default = self._default(document, algorithm)
             thresholds |= dict.fromkeys(unset, default)
             effect = "clips nothing" if default is None else f"clips at {default:g}"
-            notes.append(f"{', '.join(unset)} does not set {KEY}. By default, {algorithm} {effect}.")
+            notes.append(f"{_not_set(unset)} {KEY}. By default, {algorithm} {effect}.")
         if len(set(thresholds.values())) > 1:
             values = ", ".join(f"{name} {value}" for name, value in thresholds.items())
             raise document.wrong([], f"{KEY} differs: {values:.200}. Import a file with one of the environments.")
@@ -97,6 +99,11 @@ class StableBaselines3(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)
         return {"default": {KEY: math.inf if threshold is None else threshold}}
+
+
+def _not_set(environments: list[str]) -> str:
+    *first, last = environments
+    return f"{', '.join(first)} and {last} do not set" if first else f"{last} does not set"
 
 
 def _is_run(document: Document) -> bool:

@@ -45,7 +45,9 @@ class ModelGarden(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for keys in self.foreign_keys:
             if document.get(*keys) is not None:
-                raise document.wrong(keys, "it clips the gradient of each example, which is not supported. Keep it.")
+                raise document.wrong(
+                    keys, "it clips the gradient of each example, which is not supported. Use the trainer's clip."
+                )
         name = document.get(*ROOT, "type")
         if not isinstance(name, str):
             raise document.wrong([*ROOT, "type"], "no optimizer is chosen, so the clip keys are unknown. Set type.")
@@ -56,7 +58,9 @@ class ModelGarden(Format):
         if name == LEGACY[0] and not used:
             return self._legacy(document, table)
         if not used:
-            return Imported({"rule": "none"}, [f"The file sets no clip key of {name}. By default, it clips nothing."])
+            return Imported(
+                {"rule": "none"}, [f"The file sets no clip key of {name}. By default, {name} clips nothing."]
+            )
         if document.get(*table, used[0]) == 0:
             raise document.wrong(
                 [*table, used[0]], "0 is off with TensorFlow 2.11 or later, and zeros before. Set null."

@@ -20,8 +20,8 @@ BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
 
 AGC = "adaptive clipping (AGC) is not supported. Use Composer's algorithm."
 FSDP_VALUE = (
-    "With FSDP 1, clipping_type value is the global norm of order inf. With FSDP 2 or without FSDP, it clips each "
-    "element."
+    "With FSDP 1, clipping_type value is the global norm with norm type inf. With FSDP 2 or without FSDP, it clips "
+    "each element."
 )
 
 
@@ -46,7 +46,9 @@ class Composer(Format):
     zero = "zeros"
     keys = (
         FormatKey(f"algorithms.{ALGORITHM}.{KIND}: norm", "the global norm, PyTorch's rule"),
-        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: value", "each element; with fsdp_config: global norm of order inf"),
+        FormatKey(
+            f"algorithms.{ALGORITHM}.{KIND}: value", "each element; with fsdp_config: global norm with norm type inf"
+        ),
         FormatKey(f"algorithms.{ALGORITHM}.{THRESHOLD}", "the threshold; 0: zeros; null: fails"),
         rejected_key(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
         imported_key("parameters", "the same below it, in a file that starts a run"),

@@ -37,7 +37,7 @@ class MMCV1(OwnFormat):
     keys = (
         FormatKey("optimizer_config.grad_clip", "None: off", "None"),
         FormatKey("optimizer_config.grad_clip.max_norm", "the global norm, PyTorch's rule; 0: zeros"),
-        FormatKey("optimizer_config.grad_clip.norm_type", "the order of the norm, inf too", "2"),
+        FormatKey("optimizer_config.grad_clip.norm_type", "the norm type, inf too", "2"),
         FormatKey("optimizer_config.grad_clip.error_if_nonfinite", 'True is nonfinite = "raise"', "False"),
         imported_key("_base_", "base files, under the keys of this file"),
     )

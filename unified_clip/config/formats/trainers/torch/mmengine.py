@@ -54,13 +54,13 @@ class MMEngine(OwnFormat):
         FormatKey("optim_wrapper.clip_grad.type: value", "each element"),
         FormatKey("optim_wrapper.clip_grad.max_norm", "the threshold of norm; 0: zeros"),
         FormatKey("optim_wrapper.clip_grad.clip_value", "the threshold of value; 0: zeros"),
-        FormatKey("optim_wrapper.clip_grad.norm_type", "the order of the norm, inf too", "2"),
+        FormatKey("optim_wrapper.clip_grad.norm_type", "the norm type, inf too", "2"),
         FormatKey("optim_wrapper.clip_grad.error_if_nonfinite", 'True is nonfinite = "raise"', "False"),
         rejected_key("optim_wrapper.NAME.clip_grad", "several optimizers, each with its own"),
         rejected_key("optimizer_config.grad_clip", "of mmcv 1; mmengine does not read it"),
         imported_key("_base_", "base files, under the keys of this file"),
         imported_key("_base_.NAME, {{_base_.NAME}}", "a value of a base file"),
-        imported_key("_delete_: True", "nothing of _base_ is taken over"),
+        imported_key("_delete_: True", "replaces the dict of _base_, instead of merging into it"),
         imported_key("with read_base()", "names that are imported from base files, and changed or replaced here"),
     )
 

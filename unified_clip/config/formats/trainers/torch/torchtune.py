@@ -32,7 +32,7 @@ class TorchTune(Format):
         FormatKey(KEY, "the global norm, PyTorch's rule; null: off; inf: measures only", "null"),
         imported_key(f"training.{KEY}", "the same, in the development recipe async_grpo", "null"),
         rejected_key(f"{KEY}: 0", "off in recipes on one device, zeros in others"),
-        rejected_key(f"{KEY} with optimizer_in_bwd", "an error there: without all gradients there is no norm"),
+        rejected_key(f"{KEY} with optimizer_in_bwd", "rejected by torchtune: the gradients are never all in memory"),
     )
 
     def recognises(self, document: Document) -> bool:
