@@ -60,8 +60,8 @@ def compare(
 ) -> dict[str, Any]:
     """Call both functions in turns, and measure the times.
 
-    Return the quartiles of the milliseconds of each, and of their ratio. They are None if the framework has no
-    function.
+    Return the quartiles of the milliseconds of each function, and of their ratio. If the framework has no function, its
+    quartiles and the ratio are None.
     """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -99,8 +99,9 @@ def limits(
 ) -> dict[str, Any]:
     """Measure how long threads take to read the memory of the gradients, and to read and write it.
 
-    No clip can be faster. Tensors that cannot be written are copied. `prepare` is called before each repeat, as before
-    a clip.
+    No clip can be faster. Return the quartiles of the milliseconds, as an entry of bench.json. Tensors that cannot be
+    written are copied.
+    prepare: Called before each repeat, as before a clip.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 

@@ -91,9 +91,9 @@ def _memory(pair: measure.Pair) -> dict[str, Any]:
 
 
 def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure the first clip of `Pairs.clips`, by unified_clip and by the framework, on float32 gradients.
+    """Measure one point of the growth plots: the first pair of `Pairs.clips`, on float32 gradients of these shapes.
 
-    shapes: The shapes of the gradients. Returns a table `growth` with one row.
+    Return {"growth": [result of `measure.compare`]}.
     """
     arrays = lists.arrays(shapes, "float32")
     pairs: Pairs = framework.pairs(arrays)

@@ -84,14 +84,16 @@ def without_result(call: Observation) -> Cause | None:
 
 def beyond_range(call: Observation) -> Cause | None:
     """Return a cause if squares or products were too large or too small for the dtype of the computation; else None."""
-    norm, due = call.norm, call.expected_norm
+    norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
-    if norm == math.inf and due and due < math.inf and due * due >= 2.0**narrowest.max_exponent:
-        sentence = f"the norm is inf instead of {due:.6g}: squares exceed the range of the gradients' dtype"
+    if norm == math.inf and expected and expected < math.inf and expected * expected >= 2.0**narrowest.max_exponent:
+        sentence = f"the norm is inf instead of {expected:.6g}: squares exceed the range of the gradients' dtype"
         return Cause("overflow", sentence)
-    if norm == 0 and due and due * due < 2.0**narrowest.min_exponent:
-        return Cause("underflow", f"the norm is 0 instead of {due:.6g}: squares are too small for the gradients' dtype")
+    if norm == 0 and expected and expected * expected < 2.0**narrowest.min_exponent:
+        return Cause(
+            "underflow", f"the norm is 0 instead of {expected:.6g}: squares are too small for the gradients' dtype"
+        )
     infinite = [
         number
         for number, _, expected, result in call.sides()

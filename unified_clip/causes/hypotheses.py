@@ -114,10 +114,10 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm or the coefficient is rounded to 16 bits."""
-    norm, due = call.norm, call.expected_norm
+    norm, expected = call.norm, call.expected_norm
     for dtype in NARROW:
         ulp, norms, tolerance = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
-        is_near = norm is not None and due is not None and 0 < abs(norm - due) <= 8 * ulp * due
+        is_near = norm is not None and expected is not None and 0 < abs(norm - expected) <= 8 * ulp * expected
         if norm is not None and is_near and norm == nearest_float(norm, dtype):
             norms, tolerance = [norm] * len(norms), ulp
         yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, tolerance=tolerance)
@@ -146,11 +146,13 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
     Also yield the hypothesis that the norm includes gradients that do not count.
     """
-    due = call.norm_over(call.counted)
+    expected = call.norm_over(call.counted)
 
     def without(left: Sequence[int], who: str) -> Hypothesis:
         n = call.norm_over(number for number in call.counted if number not in left)
-        kind: CauseKind | Literal[""] = "" if abs(n - due) <= _rounding_noise(call.elements) * due else "left out"
+        kind: CauseKind | Literal[""] = (
+            "" if abs(n - expected) <= _rounding_noise(call.elements) * expected else "left out"
+        )
         return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before))
 
     if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:
@@ -170,8 +172,8 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that gradients are clipped by another norm: the total norm, each tensor's own, or a measured
-    one.
+    """Yield hypotheses that gradients are clipped by another norm: by the total norm, by the norm of each tensor, or by
+    a measured norm although the caller passes one.
     """
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
@@ -190,7 +192,7 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
     """Return whether one of these norms is above 0 and differs from the correct norm of its gradient."""
-    return any(n and n != due for n, due in zip(norms, call.norms, strict=True))
+    return any(n and n != expected for n, expected in zip(norms, call.norms, strict=True))
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
@@ -255,11 +257,11 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
     """Yield the hypothesis that squares were added up in float32, if the error of the norm is small enough for that."""
-    norm, due = call.norm, call.expected_norm
-    if norm is None or due is None or call.p != 2:
+    norm, expected = call.norm, call.expected_norm
+    if norm is None or expected is None or call.p != 2:
         return
     # the root halves the relative error of the sum
-    size, bound = abs(norm - due) / due if due else math.inf, call.elements * 2.0**-25
+    size, bound = abs(norm - expected) / expected if expected else math.inf, call.elements * 2.0**-25
     if size <= bound:
         sentence = f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause that (up to "
         sentence += f"{bound:.1e}), and no other known cause fits"

@@ -56,12 +56,12 @@ class Cause(NamedTuple):
         return f"{self.kind[:1].upper()}{self.kind[1:]}: {self.sentence}."
 
 
-def instead(what: str, actual: float | Sequence[float], due: float | Sequence[float], form: str = ".6g") -> str:
-    """Return the text about a setting that differs, such as "as with eps 0 instead of 1e-06".
+def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:
+    """Return a phrase about a setting that differs, such as "as with eps 0 instead of 1e-06".
 
-    actual: The value that explains the numbers. due: The correct value.
+    actual: The value that explains the numbers. expected: The correct value.
     """
-    sides = ([each] if isinstance(each, int | float) else each for each in (actual, due))
+    sides = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
 
 
@@ -126,7 +126,9 @@ class Observation:
     """The relative errors with which causes are tested, one after the other."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return the names of these gradients as text. Of more than four, only three are named."""
+        """Return the names of the gradients with these indices as text. If there are more than four, it names only
+        three.
+        """
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
             names[3:] = [f"{len(names) - 3} others"]

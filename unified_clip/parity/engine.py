@@ -125,8 +125,8 @@ def _judge_natives(
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
-    Return (verdict, problem) for each deviation, by framework and case. Also return the entries of the list. Entries of
-    a framework with a failed result, such as a crash, are left out: without that result, they could look stale.
+    Return what `match_deviations` returns. Entries of a framework with a failed result, such as a crash, are left out:
+    without that result, they could look stale.
     """
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)

@@ -23,7 +23,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call, by the names of the function's parameters.
 
-    renamed: Names that a call may use instead of a parameter's name, with that name (see `ClipFunction.renamed`).
+    renamed: The name of a parameter, by another name that calls may use for it (see `ClipFunction.renamed`).
     """
 
     def __init__(

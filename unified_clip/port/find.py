@@ -112,7 +112,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a function that clips only if the call passes the argument `ClipFunction.needs`."""
+    """Yield a clip for a call with the argument `ClipFunction.needs`, without which the function clips nothing."""
     call = module.enclosing(node, cst.Call)
     if call is None:
         return

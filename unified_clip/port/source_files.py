@@ -204,7 +204,10 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the files in a directory that match the last commit. Raises PortError about `path`."""
+    """Return the names of the files in a directory that match the last commit. PortError: git cannot find that out.
+
+    path: A file in the directory, for errors.
+    """
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         english = {**os.environ, "LC_ALL": "C"}
@@ -227,7 +230,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
         answer = run(*command, "-z", "--", ".")
         if answer.returncode:
             reason = answer.stderr.decode(errors="replace").strip()
-            raise PortError(f"git cannot read {path}. Correct this, or add --force: {reason}", "UC402")
+            raise PortError(f"git cannot read {path}. Repair the repository, or add --force: {reason}", "UC402")
         names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
     in_commit, changed = names
     return in_commit - changed

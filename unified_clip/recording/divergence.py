@@ -185,8 +185,8 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the divergences that are not between two numbers: in names, in counts, and in whether gradients were
-    clipped.
+    """Yield the divergences at a stage that are not between two numbers: in the names or the number of gradients, and
+    in whether gradients were clipped.
     """
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
@@ -202,7 +202,9 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether the norm exceeds the threshold. None if that is unknown, or the two differ by rounding only."""
+    """Return whether the norm of a call exceeds its threshold. None if that is unknown, or if they differ by rounding
+    only.
+    """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
         return None
@@ -211,7 +213,9 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether a coefficient is not 1. None if that is unknown, or it differs from 1 by rounding only."""
+    """Return whether a coefficient of a call is not 1. None if that is unknown, or if it differs from 1 by rounding
+    only.
+    """
     if not line.coefs() or any(map(math.isnan, line.coefs())):
         return None
     least = min(line.coefs())

@@ -92,7 +92,9 @@ def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDi
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
-    """Return a difference if the learning rates of one run equal the rates of the other run one step later."""
+    """Return a difference if the learning rates of one run equal those that the other run has one step later; else
+    None.
+    """
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
     differing = [n for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x and y and not _same_setting(x, y)]

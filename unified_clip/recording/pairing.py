@@ -147,7 +147,10 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Yield lists of calls of one step, for each run. The calls in a list are to be merged into one call."""
+    """Return the calls of each run at one step, with the calls of a loop merged into one call.
+
+    rest: For each run, its calls at this step. A loop clips one gradient per call; the other run clips all in one call.
+    """
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -172,7 +175,10 @@ def _tensor_count(line: RecordedCall) -> int:
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of gradients that a call clips per tensor, or by total norm if `other` clips by value."""
+    """Return the number of gradients that a call clips per tensor; 0 if it clips by total norm.
+
+    If `other`, a call of the other run, clips by value, gradients that are clipped by total norm count, too.
+    """
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
@@ -200,7 +206,7 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
 
 
 def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
-    """Merge these calls, which clip one gradient each, into one call: see `count_mergeable`."""
+    """Return one call that stands for these calls, each of which clips one gradient (see `count_mergeable`)."""
     if len(lines) == 1:
         return lines[0]
     parameters = {

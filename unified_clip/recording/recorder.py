@@ -302,7 +302,7 @@ class Recording:
             except OSError as error:
                 self._has_ended = True
                 self._close()
-                remedy = "Earlier calls are kept. Correct this, and record again."
+                remedy = "Earlier calls are kept. Free disk space or choose another path, and record again."
                 self._warn(f"{self.path}: the recording ends here, since it cannot be written: {error}. {remedy}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
@@ -314,7 +314,9 @@ class Recording:
         try:
             _safetensors.write_at_once(path, gradients)
         except OSError as error:
-            self._warn(f"the gradients of a step are not stored beside {self.path}: {error.strerror}. Correct this.")
+            self._warn(
+                f"gradients cannot be stored beside {self.path}: {error.strerror}. Free space, or record elsewhere."
+            )
             return None
         return path.name
 

@@ -155,7 +155,7 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 
 class Lazily(Sequence[Dense | None]):
-    """A sequence that makes a tensor at each access, because all at once may not fit into memory."""
+    """A sequence that makes its tensor anew at each access, because all tensors at once may not fit into memory."""
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:
         self._make, self._count = make, count

@@ -38,6 +38,9 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Return integers in the same order as the numbers with these bit patterns. `whole`: the numbers are integers."""
+    """Return integers that have the same order as the numbers with these bit patterns.
+
+    whole: Whether the numbers are integers, not floats.
+    """
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

@@ -44,7 +44,9 @@ class NormalizedRecording:
     """The number of calls on tensors that are not gradients, by function. These calls are left out."""
 
     order: dict[int, list[frozenset[str]]] = field(default_factory=dict)
-    """The parameters of each call in order, by step, under the names that both runs share."""
+    """For each step, the parameters of its calls in order: one set of names per call, of the names that both runs
+    share.
+    """
 
 
 def normalize(

@@ -138,7 +138,10 @@ class StepPairing:
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters after a step. `at_the_next`: return those with which the next step begins."""
+        """Return the parameters of one side after a step.
+
+        at_the_next: Return those with which the next step begins. With --resync, they are the weights of the old step.
+        """
         output = self._runs[side].output_at(step, self._steps)
         if output is None:
             return {}

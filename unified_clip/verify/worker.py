@@ -156,7 +156,9 @@ def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: 
 
 
 def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
-    """Return the function that copies the weights of the old step; None in the old step, and without --resync."""
+    """Return the function that copies the weights of the old step into this one; None in the old step, or without
+    --resync.
+    """
     old = out.parent / "old"
     if out == old or not (job / NAMES).exists():
         return None

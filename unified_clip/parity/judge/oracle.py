@@ -63,7 +63,10 @@ def _counted(case: Case) -> list[Dense]:
 
 
 def counted_norm(case: Case, extreme: int = 0) -> float:
-    """Return the total norm of a case. NaN if the call clips per tensor or by value. `extreme`: as for `_norm`."""
+    """Return the total norm of a case. NaN if the call clips per tensor or by value.
+
+    extreme: 0 for the exact norm; -1 or 1 for the smallest or largest norm that the contract allows.
+    """
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
     return _norm(_counted(case), extreme, case.arguments.get("norm_type", 2))
@@ -83,7 +86,7 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
     """Return the clipped gradients of a case.
 
     n: The total norm. Calls that clip per group, tensor or slice ignore it, and measure these norms here.
-    extreme: As for `_norm`.
+    extreme: 0 to measure them exactly; -1 or 1 for the smallest or largest norms that the contract allows.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -149,7 +152,7 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
 
 
 def coefficient(call: Call, n: float, threshold: float) -> float:
-    """Return the clip coefficient min(1, threshold / (n + eps)), each operation rounded to float64."""
+    """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64."""
     if threshold == math.inf:
         return 1.0
     if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):

@@ -194,7 +194,9 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm, then each clipped gradient. Use the tensors one at a time: all may not fit into memory."""
+    """Yield the norm, then each clipped gradient. Drop each tensor before you take the next: all may not fit into
+    memory.
+    """
     yield result.norm
     yield from result.gradients or ()
 
@@ -221,10 +223,10 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether every clipped gradient is exact for some norm within the bound of the device path.
+    """Return whether every clipped gradient follows exactly from some norm that the contract allows on the device path.
 
-    If the call returned a norm, the gradients must be exact for this norm. Only sums of a sparse gradient's rows may be
-    rounded differently.
+    If the call returned a norm, they must follow from this norm. Only sums of a sparse gradient's rows may be rounded
+    differently.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True

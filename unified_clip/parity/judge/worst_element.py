@@ -111,7 +111,7 @@ def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
 
 
 def _places(exact: Tensors, results: Tensors) -> list[_Place]:
-    """Return, for each tensor that differs from the exact one, the place where it differs most."""
+    """Return a `_Place` for each tensor that differs from the exact one."""
     places = []
     for index, (right, tensor) in enumerate(zip(exact, results, strict=False)):
         if right is not None and tensor is not None:

@@ -21,8 +21,9 @@ def match_deviations(
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the deviations of all frameworks' functions with the list of known differences.
 
-    Return (verdict, problem) for each deviation: the problem says why it fails the run, and is '' if it does not. Also
-    return each entry of the list for these versions, with the cases that it covers.
+    Return two results. The first has (verdict, problem) for each deviation, by framework and case: `problem` is why the
+    deviation fails the run, and '' if it does not. The second has each entry of the list that applies to these
+    versions, with the cases that it covers.
 
     known: The list. None: the suite has no list, and no deviation is a problem.
     versions: The versions of each framework's packages, as its worker reported them.

@@ -105,7 +105,9 @@ def is_about(change: Change, key: Key) -> bool:
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield a change for each framework or case that only one report has, and for each package with another version."""
+    """Yield a change for each framework or case that only one of the reports has, and for each package whose version
+    differs.
+    """
     before, after = (
         [*((name, "", "") for name in report.frameworks), *(("", "", case.name) for case in report.cases)]
         for report in (old, new)

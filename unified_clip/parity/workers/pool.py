@@ -203,7 +203,9 @@ def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Read worker.json, and store the versions in it. Return a failure if the framework is not installed; else None."""
+    """Read worker.json, and store its versions in `results`. Return a failure if the framework is not installed; else
+    None.
+    """
     path = out / "worker.json"
     if not path.exists():
         return None

@@ -302,7 +302,7 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step that code at this place makes with an optimizer, or None if it makes no step.
+        """Return the optimizer's step at a place that reads the optimizer's variable; None if no step is made there.
 
         UnsureError: the code may make a step. For example, it passes the optimizer to another function.
         """

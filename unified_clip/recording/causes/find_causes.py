@@ -43,7 +43,7 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""The number whose ULP measures a rounding error at each stage, in words."""
+"""In words: the number in whose ULP a difference is measured, by stage."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -109,9 +109,9 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
         of_b = {name: of_b[name] for name in of_a if name in of_b} | of_b
     else:  # names were matched by shape and order, which is wrong if a gradient is missing
         of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
-    for run, due, observed in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
-        if cause := _find_in_norms(due, list(observed.values())):
-            is_matched = cause.kind == "swapped" and not any(name in pair.b.parameters for name in due)
+    for run, expected, observed in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
+        if cause := _find_in_norms(expected, list(observed.values())):
+            is_matched = cause.kind == "swapped" and not any(name in pair.b.parameters for name in expected)
             hint = (
                 ". Parameters were matched by shape and order: if that is wrong, pass their names with --map"
                 * is_matched
@@ -142,17 +142,16 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return point.cause("scaled gradients", f"as when every gradient is {factor} times as large", run)
 
 
-def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
-    """Return a cause if norms of gradients are missing, swapped or scaled.
+def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
+    """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms.
 
-    Norms that differ by rounding count as equal.
-
-    due: The expected norms by name. observed: The norms in the other run.
+    Norms that differ by rounding only count as equal.
+    expected: The norms of the gradients in one run, by name. observed: Those in the other run, in order.
     """
-    ordered = sorted(norm for norm in due.values() if not math.isnan(norm))
+    ordered = sorted(norm for norm in expected.values() if not math.isnan(norm))
     norms = [_nearest(ordered, norm) for norm in observed]
-    before, after = _stand_ins(due.values()), _stand_ins(norms)
-    call = Observation(before, before, after, "global", math.inf, names=list(due), are_norms=True)
+    before, after = _stand_ins(expected.values()), _stand_ins(norms)
+    call = Observation(before, before, after, "global", math.inf, names=list(expected), are_norms=True)
     with np.errstate(invalid="ignore"):
         if cause := swapped(call) or without_result(call):
             return cause
@@ -205,7 +204,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have the total norms of both calls, which have different norm types."""
+    """Return whether some gradients can have the total norms of both calls, each for the norm type of its call."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -272,7 +271,10 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return an `Observation` that explains how the call `line` differs from the call `reference`."""
+    """Return the `Observation` of the call `line`, from whose numbers causes are found.
+
+    reference: The call of the other run, which counts as the correct one.
+    """
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):

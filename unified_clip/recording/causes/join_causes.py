@@ -39,7 +39,9 @@ def join(
 
 
 def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
-    """Yield the differences that numbers of the same step or later ones confirm, or that no number can confirm."""
+    """Yield the differences whose effect shows in numbers of the same step or later, and those whose effect cannot
+    show.
+    """
     measured = {pair.a.step for pair in pairs if pair.a.known_norms() and pair.b.known_norms()}
     differing = {
         each.step
@@ -62,9 +64,10 @@ def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> It
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Explain scaled gradients by the numbers of backward passes, if the ratio of these numbers is the factor.
+    """Return (explained divergences, steps), in which different numbers of backward passes explain scaled gradients.
 
-    If another cause explains the gradients of this step, the numbers of passes do not count as a cause.
+    They do so if the ratio of the numbers is the factor of the gradients, which then need no cause of their own. If
+    another cause explains the gradients of this step, the difference of backward passes is left out.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -106,8 +109,9 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """Explain the first unexplained divergence by `before_clips.by_elimination`, unless an earlier cause may have
-    caused it.
+    """Return the explained divergences. The first one without a cause gets that of `before_clips.by_elimination`.
+
+    It gets none if the cause of an earlier divergence may have caused it, too.
     """
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):

@@ -26,11 +26,13 @@ EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    """The tensors that the open recordings need of a call in a graph."""
+    """What the open recordings need to know about a call in a graph."""
 
     results: bool
+    """Whether they store the gradients before and after the call."""
+
     leaves: bool
-    """Whether they need the name, the norm and the weight of each gradient."""
+    """Whether they record the name, the norm and the weight of each gradient."""
 
 
 class Observer:
@@ -80,7 +82,7 @@ class Observer:
             recording.wait_with(wait)
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Record a call that has ended, unless it got no gradients."""
+        """Record a call that has ended. A call without gradients is not recorded."""
         weights = [None if each is None else _array(each) for each in observed.weights]
         running = RunningCall(
             call,
@@ -105,7 +107,11 @@ class RunningCall:
         observed: ObservedTensors | None = None,
         returns_norm: bool = False,
     ) -> None:
-        """Measure the gradients before the call. `observed`: the tensors of the call, if it has ended already."""
+        """Begin to record a call: measure its gradients.
+
+        before: The gradients before the call. weights, names: Their weights and names, if the call has these.
+        observed: The tensors of a call that has ended already. returns_norm: Whether the function returns the norm.
+        """
         recordings = DISPATCHER.natives if before else ()
         self._call, self._names, self._observed = call, names, observed
         self._evidence = [recording for recording in recordings if recording.stores_results]

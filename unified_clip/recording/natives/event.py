@@ -89,7 +89,7 @@ class NativeEvent:
         self._receive(norm, self._set_returned)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the fields, completed by the values of `deferred`."""
+        """Return the fields of the call. `values`: the values of `deferred`, in order."""
         for (_, receive), value in zip(self._later, values, strict=True):
             receive(value)
         fields, call, clip = self.fields, self._call, self._clip
@@ -167,7 +167,7 @@ class NativeEvent:
 
 
 def _number(value: Any) -> float:
-    """Return the only number in a nested list."""
+    """Return the number in a nested list that has only one."""
     while isinstance(value, list):
         (value,) = value
     return float(value)

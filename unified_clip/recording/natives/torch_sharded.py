@@ -20,8 +20,9 @@ class ShardedNorm:
         self._thread = threading.local()
 
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a wrapper of `clip_grad_norm_`. It clips by the combined norm, but returns the norm of the shards, as
-        PyTorch's function does.
+        """Return a wrapper of `clip_grad_norm_`.
+
+        The wrapper clips by the combined norm, but returns the norm of this rank's shards, as PyTorch's function does.
         """
 
         @functools.wraps(function)
@@ -51,7 +52,11 @@ class ShardedNorm:
         return total_norm
 
     def value_of(self, norm: Any) -> Any:
-        """Return a norm as a plain tensor, if it is the one that the last clip returned."""
+        """Return the value of a norm as a plain tensor.
+
+        If the last clip in this thread returned this norm, the value is the combined norm of all shards. Any other norm
+        is returned unchanged.
+        """
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:
             return norm
