@@ -314,9 +314,7 @@ class Recording:
         try:
             _safetensors.write_at_once(path, gradients)
         except OSError as error:
-            self._warn(
-                f"gradients cannot be stored beside {self.path}: {error.strerror}. Free space, or record elsewhere."
-            )
+            self._warn(f"gradients cannot be stored beside {self.path}: {error.strerror}. Record to another path.")
             return None
         return path.name
 
