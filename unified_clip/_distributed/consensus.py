@@ -24,35 +24,38 @@ from . import differences, waiting
 from .differences import CALL, ELEMENTS, MAX_TEXTS
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""Tag of the collective. The sum equals `tag * size` only if every rank sent the same tag. So does the maximum, and so
-does a mixture of both."""
+"""The tag of a collective, which each rank sends. Sums, maxima, and mixtures of both equal `tag * size` only if every
+rank sent the same tag.
+"""
 
 PIECES = 4
-"""Pieces of 16 bits in a digest. Over up to 2**30 ranks, sums of their squares fit int64."""
+"""The number of 16-bit pieces in a digest. Sums of their squares over up to 2**30 ranks fit into int64."""
 
 COMPARED = 3 * (1 + 2 * PIECES)
-"""Integers for the digests of arguments, layout and copies."""
+"""The number of integers that a rank sends for its three digests: of the arguments, the layout and the copies."""
 
 Sum = tuple[Accumulator, str]
-"""A sum of |g|**p, and the dtype of its root."""
+"""(a sum of |g|**p, the dtype of the norm that is its root)."""
 
 
 def undeclared(message: str) -> ValueError:
-    """Return the error for unknown ownership. Other ranks may not communicate, so this rank raises alone."""
+    """Return the error for unknown ownership. Only this rank raises it, because other ranks may not take part in the
+    call.
+    """
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]
     return error
 
 
 class Group(Protocol):
-    """A process group. Its collectives need all ranks at the same time, with lists of one length."""
+    """A process group. All its ranks must call a collective together, with lists of the same length."""
 
     rank: int
     size: int
 
     @property
     def key(self) -> Any:
-        """An object that lives as long as the process group."""
+        """An object that identifies the process group, and lives as long."""
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         """Return the sum of each int64 over the ranks."""
@@ -63,16 +66,18 @@ class Group(Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments and parameters of one call, which ranks compare."""
+    """What ranks compare about one call: its arguments and parameters."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments by name, equal on all ranks. None if a rank does not pass one."""
+    """The arguments by name, which must be equal on all ranks. An argument that is None is not compared."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
-    """Name and shape of each parameter. None if they may differ between ranks, or a shape is unknown."""
+    """(parameter, its name and shape as text) for each parameter. None if they may differ between ranks, or if a shape
+    is unknown.
+    """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
-    """Gradients that are assumed to be copies, each with a function for its checksum."""
+    """(gradient, function that returns its checksum) for each gradient that is assumed to be a copy on every rank."""
 
     checksum: int = 0
     """The checksum of all copies together."""
@@ -81,7 +86,7 @@ class Call:
     """The number of gradient elements that this rank counts."""
 
     remarks: Callable[[], Mapping[str, str]] = dict
-    """Texts for error messages, which are not compared."""
+    """A function that returns further texts for error messages. They are not compared."""
 
     def digests(self) -> list[int | None]:
         arguments = sorted(
@@ -101,7 +106,7 @@ class Call:
 
 
 _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""The number of calls of each process group that this rank has begun."""
+"""How many calls this rank has begun, by the `key` of their process group."""
 
 
 class Consensus:
@@ -111,30 +116,31 @@ class Consensus:
         self.group, self._call = group, call
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
-        """Return the sum over all ranks, and the norm's dtype: float64 if any rank has float64."""
+        """Return (sum over all ranks, dtype of the norm): float64 if a rank has float64, else float32."""
         return _from_words(self._checked_sum(_to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Return several sums over all ranks. `compare` has checked their number."""
+        """Return each of these sums, added up over all ranks. `compare` has checked that all ranks have as many."""
         words = self._all_reduce_sum([word for power_sum in own for word in _to_words(power_sum)])
         step = WORDS + 1
         return [_from_words(words[start : start + step]) for start in range(0, len(words), step)]
 
     def compare(self) -> None:
-        """Raise on all ranks if the calls differ."""
+        """Compare the call between ranks. ValueError, on all ranks: the calls differ."""
         self._checked_sum(_to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
-        """Send the error of this rank in the collective for which the others wait."""
+        """Send an error of this rank in the collective for which the other ranks wait. They raise it."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
         self._all_reduce_sum([0] * (WORDS + 2) + [ADDS, 1] + [0] * COMPARED)
         self._texts(rejects=True)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
-        """Return the largest magnitude over all ranks, NaN if there is a NaN. The bits of float64 have that order.
+        """Return (largest magnitude over all ranks, dtype of the norm). The magnitude is NaN if an element is NaN.
 
-        For p = inf it is rounded to the norm's dtype, which no rank knows before; else to float64.
+        Ranks send the bits of float64 numbers, whose maximum as integers is also NaN in this case. For p = inf, the
+        magnitude is rounded to the dtype of the norm, which follows from all ranks.
         """
         wide = own.max_abs("float64")
         narrow = own.max_abs("float32") if p == math.inf else wide
@@ -151,20 +157,20 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum over all ranks as two numbers, whose sum it is."""
+        """Return the sum over all ranks, as two floats to be added. `own`: this rank's sum, in the same form."""
         words = Accumulator(sum(map(_in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self._all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
         return high, float(total - Fraction(high))
 
     def all_gather(self, number: int) -> list[int]:
-        """Return an int64 of every rank."""
+        """Return the numbers of all ranks, in their order. Each is an int64."""
         slots = [0] * self.group.size
         slots[self.group.rank] = number
         return self._all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Count the call, and return the digests to compare."""
+        """Begin a collective: count the call at the first one, and return the digests to compare."""
         AWAITED.send_rejection = None
         if self.group.size > 1 and CALL not in self._call.arguments:
             number = _CALLS[self.group.key] = _CALLS.get(self.group.key, 0) + 1
@@ -190,7 +196,7 @@ class Consensus:
         )
 
     def _checked_sum(self, words: Sequence[int], tag: int) -> list[int]:
-        """Return the sums of words, and compare the call in the same all-reduce."""
+        """Return the sum of each word over all ranks, and compare the call in the same all-reduce."""
         digests = self._begin()
         compared = [word for digest in digests for word in _summands(digest)]
         reduced = self._all_reduce_sum([*words, self._call.counted, tag, 0, *compared])
@@ -200,7 +206,7 @@ class Consensus:
         return sums
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
-        """Raise if a rank rejects the call, or makes another one. The result is the same on every rank."""
+        """Raise ValueError if a rank has rejected the call, or makes a different one. All ranks raise, or none does."""
         tags, rejected, compared = reduced[0], reduced[1], reduced[2:]
         length = len(compared) // 3
         digests = [compared[start : start + length] for start in range(0, len(compared), length)]
@@ -210,7 +216,10 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Return up to MAX_TEXTS different texts, each with the ranks that sent it. Rejecting ranks come first."""
+        """Exchange texts about the call. Return (ranks that sent the text, text) for MAX_TEXTS different texts at most.
+
+        The texts of ranks that reject the call come first.
+        """
         own = json.dumps(self._call.text()).encode()
         own += b" " * (-len(own) % 4)
         marks = self.all_gather(_digest(own) >> 2 << 1 | rejects)
@@ -237,7 +246,10 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
-    """Let the ranks that wait for this one raise too. Call this before this rank raises `error`."""
+    """Send an error to the ranks that wait for this rank, so that they raise, too. Call this before you raise it.
+
+    find_groups: Returns the process groups whose ranks wait.
+    """
     if hasattr(error, "raises_alone"):
         return
     try:
@@ -266,7 +278,10 @@ def _split(digest: int) -> list[int]:
 
 
 def _summands(digest: int | None) -> list[int]:
-    """Return 1 for a rank with a digest, the pieces, and their squares."""
+    """Return the integers that show by their sums whether digests match: 1, the pieces, and their squares.
+
+    A rank without a digest sends zeros.
+    """
     if digest is None:
         return [0] * (1 + 2 * PIECES)
     pieces = _split(digest)
@@ -274,13 +289,19 @@ def _summands(digest: int | None) -> list[int]:
 
 
 def _equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether digests match. Numbers are equal if count * (sum of squares) == (sum)**2."""
+    """Return whether digests match, from the sums of `_summands`.
+
+    Numbers are equal if and only if count * (sum of squares) == (sum)**2.
+    """
     count, sums, squares = reduced[0], reduced[1 : 1 + PIECES], reduced[1 + PIECES :]
     return all(count * square == total * total for total, square in zip(sums, squares, strict=True))
 
 
 def _bounds(digest: int | None) -> list[int]:
-    """Return 1 for a rank with a digest, the pieces, and their negatives."""
+    """Return the integers that show by their maxima whether digests match: 1, the pieces, and their negatives.
+
+    A rank without a digest sends numbers that change no maximum.
+    """
     if digest is None:
         return [0, *[-(2**16)] * (2 * PIECES)]
     pieces = _split(digest)

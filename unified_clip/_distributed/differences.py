@@ -1,4 +1,4 @@
-"""The message of the error that every rank raises if calls differ between ranks."""
+"""Write the message of the error that every rank raises if calls differ between ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEDY = (
 
 
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    """Return the message of an error from the ranks' texts."""
+    """Return the error message about calls that differ. `texts`: (ranks that sent it, text) for each different text."""
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:
         reasons = "; ".join(f"{_format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)
@@ -56,7 +56,7 @@ def _differing_arguments(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> l
 
 
 def _differing_layouts(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> list[str]:
-    """Describe the first parameter that differs."""
+    """Return [sentence about the first parameter that differs]; [] if none differs."""
     layouts = [(ranks, text["layout"]) for ranks, text in texts if text["layout"] is not None]
     for parameters in zip(*(layout for _, layout in layouts), strict=False):
         if len({label for _, label in parameters}) > 1:
@@ -91,7 +91,7 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 
 def _by_value(values: Iterable[tuple[Sequence[int], str]]) -> str:
-    """Format each value with its ranks."""
+    """Return the values as text, each with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for members, value in values:
         ranks.setdefault(value, []).extend(members)

@@ -1,4 +1,4 @@
-"""Norms of distributed gradients: over all gradients, and per tensor. `consensus` has the collectives."""
+"""Compute norms of distributed gradients: over all gradients, and per tensor. `consensus` has the collectives."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ class NormGroup(NamedTuple):
     """A parameter whose gradient is clipped by its own norm."""
 
     gradient: int | None
-    """The index of its gradient. None without a gradient on this rank."""
+    """The index of its gradient. None if this rank has no gradient of it."""
 
     groups: Sequence[Group]
-    """The groups of its shards. Sums are all-reduced over one after the other."""
+    """The process groups over which its shards are spread. Sums are all-reduced over one group after the other."""
 
     leaf: Leaf
     label: str | None = None
-    """Name and shape, equal on the ranks of its groups. None if unknown on this rank."""
+    """Its name and shape as text, which must be equal on the ranks of its groups. None if this rank lacks them."""
 
 
 class ProcessGroup(ABC):
-    """A `Group` by its global ranks. A subclass has the framework's all-reduce."""
+    """A `Group` that has the global ranks of its processes. A subclass defines the framework's all-reduce."""
 
     def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
-        """`here`: the global rank of this process."""
+        """Store the arguments. ValueError: this process is not in the group.
+
+        key: The object that identifies the group. here: The global rank of this process.
+        """
         if here not in ranks:
             raise ValueError(
                 f"rank {here} is not in process_group, which has the ranks {ranks}. Pass a group with this rank, or "
@@ -52,7 +55,7 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
-        """Reduce each int64 over the ranks. `op`: the name in the framework's `ReduceOp`."""
+        """Return each int64, reduced over the ranks. `op`: SUM or MAX, a name in the framework's `ReduceOp`."""
 
 
 class SingleProcess(ProcessGroup):
@@ -66,7 +69,7 @@ class SingleProcess(ProcessGroup):
 
 
 class LocalShards(ABC):
-    """`Shards` of one call. A subclass reads the placements of its framework's tensors."""
+    """The base class of all `Shards`. A subclass reads the placements of its framework's tensors."""
 
     values: list[Tensor]
 
@@ -83,37 +86,40 @@ class LocalShards(ABC):
 
     @abstractmethod
     def group(self) -> Group:
-        """Return the group of the all-reduce. Raise ValueError if it cannot be inferred."""
+        """Return the process group over which norms are all-reduced. ValueError: it cannot be inferred."""
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors that this rank counts in the total norm. One rank counts each element."""
+        """Return the local tensors that this rank counts in the total norm. Exactly one rank counts each element."""
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return the gradients of the last `counted` that are assumed, not declared, to be copies."""
+        """Return the gradients that the last call of `counted` assumed to be copies on every rank, without a
+        declaration.
+        """
 
     @abstractmethod
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
-        """Return all parameters, in the same order on all ranks.
+        """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        Raise ValueError for a parameter whose norm cannot be computed. With `known_only`, leave it out.
+        ValueError: the norm of a parameter's gradient cannot be computed. known_only: Leave out such parameters
+            instead.
         """
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the local tensor that this rank counts in the norm of one gradient, with `Partial` reduced."""
+        """Return what this rank counts in the norm of one gradient: its local tensor, with `Partial` reduced."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
-        """Return the placements of each gradient as text: `Shard(dim=0) over dp=4`."""
+        """Return the placements of each gradient as text, such as "Shard(dim=0) over dp=4"."""
 
     @abstractmethod
     def world(self) -> Group:
         """Return the group of all ranks."""
 
     def awaits_sums(self) -> bool:
-        """Return whether other collectives precede the norm. A rank then cannot reject the call before the norm."""
+        """Return whether other collectives come before the norm, so that a rank cannot reject the call before it."""
         return False
 
     # -- for all frameworks
@@ -129,7 +135,10 @@ class LocalShards(ABC):
         return self._spec.comparable(self._parameters)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
-        """Return name and shape of each parameter. None if they may differ between ranks, or a shape is unknown."""
+        """Return (parameter, its name and shape as text) for each parameter.
+
+        None: the parameters may differ between ranks, or a shape is unknown.
+        """
         known = [(leaf, text) for leaf in self._parameters if (text := label(leaf)) is not None]
         return known if self.parameters is not None and len(known) == len(self._parameters) else None
 
@@ -167,7 +176,7 @@ class LocalShards(ABC):
     def _first_call(
         self, arguments: dict[str, Any], counted: Sequence[Tensor], measure: Measure, function: str
     ) -> Call:
-        """Return a call that also compares the ranks' parameters and counts elements."""
+        """Return the first collective's `Call`, which also compares parameters and copies, and counts elements."""
         numel, copies = self.numel, self.copies()
 
         def checksum(tensors: Sequence[Tensor]) -> int:
@@ -218,13 +227,15 @@ class LocalShards(ABC):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
     def _groups_of_norms(self) -> list[Group]:
-        """Return the groups over which the norms of single gradients are added up, in that order."""
+        """Return the process groups over which norms of single gradients are all-reduced, in the order of the
+        collectives.
+        """
         norm_groups = self.norm_groups(known_only=True)
         return [group for group, _ in _by_group(norm_groups, range(len(norm_groups)))]
 
 
 def label(leaf: Leaf) -> str | None:
-    """Return name and shape of a parameter, for comparison across ranks. None if its shape is unknown."""
+    """Return the name and shape of a parameter as text, to compare ranks. None if its shape is unknown."""
     tensor = leaf.parameter if hasattr(leaf.parameter, "shape") else leaf.tensor
     if tensor is None:
         return None
@@ -236,7 +247,11 @@ def label(leaf: Leaf) -> str | None:
 def _all_reduce(
     sums: dict[int, Sum], norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any] | None, function: str
 ) -> None:
-    """All-reduce sums in place. After an error, reject the call in all other groups, so that no rank waits."""
+    """Replace the sums by their sums over all ranks. After an error, reject the call in all other process groups.
+
+    Otherwise, the ranks of these groups would wait. sums: By index in `norm_groups`.
+    must_match: The values to compare first; None to compare nothing.
+    """
     difference: ValueError | None = None
     for group, positions in _by_group(norm_groups, list(sums)):
         call = _call_of([norm_groups[at] for at in positions], must_match or {}, function)
@@ -256,9 +271,9 @@ def _all_reduce(
 
 
 def _by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
-    """Yield process groups with the positions of their parameters: the first groups of all parameters, then the second.
+    """Yield (process group, indices of its parameters): first the first group of each parameter, then the second.
 
-    Parameters with one process group share a collective.
+    Parameters with the same process group share a collective. positions: The indices in `norm_groups` to use.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[Group, list[int]] = {}
@@ -269,7 +284,7 @@ def _by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Ite
 
 
 def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:
-    """Return the call that the ranks of a process group compare before they add up sums."""
+    """Return the `Call` that the ranks of a process group compare before they add up the sums of these parameters."""
     labels = [(group.leaf, group.label) for group in norm_groups if group.label is not None]
     return Call(
         {**must_match, "the number of parameters": len(norm_groups)},
@@ -279,7 +294,7 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
 
 
 def _norm(own: PartialSums, consensus: Consensus, p: float) -> tuple[float, str]:
-    """Return the norm over all ranks, and its dtype."""
+    """Return (norm over all ranks, its dtype)."""
     if p in (1, 2):
         n, dtype = _power_norm(own, consensus, int(p), exactly=False)
         if n is None:

@@ -19,9 +19,9 @@ from .ranks import Ranks
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
-    """Return whether this rank counts a gradient by the caller's `ownership`; None without one.
+    """Return whether the caller's `ownership` makes this rank count a gradient; None without `ownership`.
 
-    `ranks`: the ranks that have the gradient. `rank`: this rank. `first`: the first rank of the group.
+    ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
     """
     ownership = spec.ownership_of(leaf)
     if callable(ownership):
@@ -57,7 +57,7 @@ def norm_unknown(leaf: Leaf) -> ValueError:
 
 
 class Terminology(NamedTuple):
-    """A framework's terms, for messages."""
+    """The words of a framework, for error messages."""
 
     mesh: str
     redistribute: str
@@ -65,7 +65,7 @@ class Terminology(NamedTuple):
 
 
 class DistributedGradients(LocalShards):
-    """`Shards` of one call, from placements on a mesh."""
+    """The `Shards` of one call, for frameworks whose tensors have placements on a mesh."""
 
     terminology: ClassVar[Terminology]
 
@@ -80,26 +80,29 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_sharded(self, tensor: Any) -> bool:
-        """Return whether a tensor has a mesh and placements; if not, it is plain."""
+        """Return whether a tensor has a mesh and placements. Other tensors are called plain."""
 
     @abstractmethod
     def ranks(self, tensor: Any) -> Ranks:
-        """Return the ranks of a tensor's mesh: one object for one mesh."""
+        """Return the ranks of a tensor's mesh. The result is the same object for each tensor on that mesh."""
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether this is the first rank of the mesh with these elements, once `Partial` is reduced."""
+        """Return whether this rank is the first on the mesh that has these elements, after `Partial` placements are
+        reduced.
+        """
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether this is the first rank with these elements in a group, which is a part of the mesh.
+        """Return whether this rank is the first in a process group that has these elements. The group is a part of the
+        mesh.
 
-        None if the group lacks elements, or this is unknown.
+        None: the group lacks some elements, or that is unknown.
         """
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements."""
+        """Return whether this rank has all elements of a tensor."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool:
@@ -107,29 +110,32 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def reduced(self, index: int) -> Tensor:
-        """Return the local tensor of a gradient, with `Partial` reduced by a collective."""
+        """Return the local tensor of a gradient. A collective reduces `Partial` placements."""
 
     @abstractmethod
     def layout(self, tensor: Any) -> str:
-        """Return the placements of a tensor as text: `Shard(dim=0) over dp=4`."""
+        """Return the placements of a tensor as text, such as "Shard(dim=0) over dp=4"."""
 
     @abstractmethod
     def world(self) -> ProcessGroup: ...
 
     @abstractmethod
     def group_from(self, process_group: Any) -> ProcessGroup:
-        """Return the group that the caller passes as process_group."""
+        """Return the process group for the caller's argument `process_group`."""
 
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
-        """Return the groups over which a gradient is sharded, one after the other; None if unknown."""
+        """Return the process groups over which a gradient is sharded, in the order of all-reduces; None if unknown."""
 
     def inferred_group(self) -> ProcessGroup | None:
-        """Return the group that the framework has set up, if neither the caller nor a mesh determines it."""
+        """Return the process group that the framework has set up; None if there is none.
+
+        Only called if neither the caller nor a mesh determines the process group.
+        """
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank counts a plain tensor, if the framework's attributes determine it."""
+        """Return whether the framework's attributes make this rank count a plain tensor; None if they do not decide."""
         return None
 
     # -- for all frameworks
@@ -161,7 +167,7 @@ class DistributedGradients(LocalShards):
         return norm_groups
 
     def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
-        """Return whether a plain tensor is a complete gradient, by declaration or by its attributes."""
+        """Return whether a plain tensor is a complete gradient, according to the declaration or its attributes."""
         ownership = self._spec.ownership_of(leaf)
         if ownership is not None:
             return bool(ownership == REPLICATED)
@@ -170,7 +176,9 @@ class DistributedGradients(LocalShards):
         return self._spec.process_group == "auto" or self._has_full_mesh
 
     def _is_plain_shard(self, parameter: Any, tensor: Any) -> bool:
-        """Return whether a plain gradient belongs to one shard of its parameter: then the shapes differ."""
+        """Return whether a plain tensor is the gradient of one shard of its parameter. Their shapes differ in this
+        case.
+        """
         return self.is_sharded(parameter) and list(tensor.shape) != list(parameter.shape)
 
     def check_by_value(self) -> None:
@@ -229,7 +237,7 @@ class DistributedGradients(LocalShards):
         return group
 
     def _declared_meshes(self) -> list[Ranks]:
-        """Return the ranks of the meshes that `mesh_ownership` has."""
+        """Return the ranks of each mesh for which the caller passes a `mesh_ownership`."""
         return [owner.mesh_ranks for owner in self._spec.owners if hasattr(owner, "mesh_ranks")]
 
     def _find_group(self) -> ProcessGroup:
@@ -268,7 +276,10 @@ class DistributedGradients(LocalShards):
         return is_owner and is_first
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
-        """Return whether this is the first rank of a group with these elements of a distributed tensor."""
+        """Return whether this rank is the first in a process group that has these elements of a distributed tensor.
+
+        ValueError: the tensor's mesh has ranks that are not in the group.
+        """
         ranks = self.ranks(tensor)
         if group.size < len(ranks) and (is_first := self.is_first_within(tensor, group)) is not None:
             return is_first
@@ -281,7 +292,10 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether the elements on `ranks`, which are only some of the group, are counted."""
+        """Return whether this rank counts a gradient that only `ranks`, some ranks of its process group, have.
+
+        ValueError: that is unknown.
+        """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])
         if declared is not None:
@@ -297,7 +311,7 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def _has_full_mesh(self) -> bool:
-        """Return whether a tensor is on a mesh of all ranks. Plain tensors beside it are assumed to be copies."""
+        """Return whether any tensor is on a mesh of all ranks. If so, plain tensors are assumed to be copies."""
         return any(map(self._group.ranks.__le__, self._meshes))
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Ranks of groups and meshes in arrays, so that the cost of a clip does not grow with their number."""
+"""Store the ranks of process groups and meshes in arrays, so that a clip does not take longer with more ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Ranks(Sequence[int]):
-    """Distinct ranks, in an order."""
+    """A sequence of different ranks."""
 
     def __init__(self, ranks: Any) -> None:
         self._array = np.asarray(ranks, np.int64).reshape(-1)
@@ -56,13 +56,13 @@ class Ranks(Sequence[int]):
         return bool(other.has(self._array).all())
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
-        """Return for each of an array of ranks whether it is among these."""
+        """Return, for each rank in an array, whether this sequence has it."""
         ordered = self._sorted
         present: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, ranks)] == ranks
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """Return the index of each rank of an array."""
+        """Return, for each rank in an array, its index in this sequence."""
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 
@@ -71,7 +71,10 @@ class Ranks(Sequence[int]):
 
 
 class KeptByIdentity(Generic[V]):
-    """Values that are computed once for an object, and kept while it lives. A value must not refer to its object."""
+    """A cache of values by the identity of an object. It keeps a value while the object lives.
+
+    A value must not refer to its object, which would then never be freed.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}

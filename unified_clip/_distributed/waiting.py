@@ -1,4 +1,4 @@
-"""Log collectives that wait long for other ranks. Some frameworks wait for half an hour, or forever."""
+"""Log a collective that waits long for other ranks. Some frameworks wait for half an hour, or forever."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PATIENCE = 60.0
-"""Seconds after which a rank logs that it waits."""
+"""After this many seconds, a rank logs that it waits."""
 
 REJECTION_PATIENCE = 10.0
-"""The same for a rank that waits with an error."""
+"""After this many seconds, a rank logs that it waits in order to send an error."""
 
 INTERVAL = 1.0
-"""Seconds between two looks at the waiting calls."""
+"""Seconds between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
-"""The deadline of each waiting call, its level of logging, and its message."""
+"""(deadline, level of logging, function that returns the message) of each waiting call."""
 
 _STARTING = threading.Lock()
 _WATCH: list[threading.Thread] = []
@@ -26,7 +26,7 @@ _WATCH: list[threading.Thread] = []
 
 @contextmanager
 def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[None]:
-    """Log a message if the block takes longer than `patience` seconds. One thread watches the blocks of a process."""
+    """Log a message if the `with` block takes longer than `patience` seconds. One thread of the process does this."""
     wait = object()
     _WAITS[wait] = time.monotonic() + patience, level, message
     _start()
@@ -37,7 +37,7 @@ def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[
 
 
 def _start() -> None:
-    """Start the thread, also in a process that was forked, which does not have it."""
+    """Start the thread that logs. A forked process does not inherit the thread, and starts its own."""
     with _STARTING:
         if not any(thread.is_alive() for thread in _WATCH):
             _WATCH[:] = [threading.Thread(target=_watch, name="unified_clip waits", daemon=True)]
