@@ -22,7 +22,7 @@ from . import mesh_axes
 
 
 def is_multi_device(tensor: Any) -> bool:
-    """Return whether this is an array on several CPU devices, or on one of another process."""
+    """Return whether a value is an array on several CPU devices, or on a CPU device of another process."""
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():
         return False
     if not all(device.platform == "cpu" for device in tensor.devices()):
@@ -31,7 +31,9 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The host path over the shards of arrays in this process, each once. Results are arrays of such shards again."""
+    """The host path over the shards that this process has, each counted once. Results are arrays with the same
+    shardings.
+    """
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -62,15 +64,15 @@ class MultiDevicePath(host.HostPath):
         return [(sum(nan for nan, _ in counts), sum(inf for _, inf in counts)) for counts in by_array]
 
     def _new_arrays(self, compute: Callable[[list[kernels.Array]], object]) -> list[Tensor]:
-        """Return arrays of new shards, with the shardings of the given arrays."""
+        """Return arrays of new shards, into which `compute` writes, with the shardings of the path's arrays."""
         results = iter(super()._new_arrays(compute))
         both = zip(self._arrays, self._shards_of, strict=True)
         return [_join(array, {key: next(results) for key in shards}) for array, shards in both]
 
     def _gathered(self) -> host.HostPath:
-        """Return the path over arrays that are gathered from devices of this process.
+        """Return the path over the arrays themselves, gathered from the devices of this process.
 
-        Slices of arrays of several processes, and tensors as their bounds, are rejected before.
+        Arrays of several processes do not get here: their slices, and bounds that are tensors, have been rejected.
         """
         return host.HostPath(self._backend, self._arrays)
 
@@ -80,7 +82,7 @@ def _key(index: Sequence[slice]) -> Any:
 
 
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
-    """Return the shards in this process by their position, each once.
+    """Return the different shards of an array in this process, by their position in the array.
 
     An array on one device is its own shard: unlike JAX's shard of it, it stays uncommitted.
     """
@@ -100,7 +102,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Return a value that every process has as an array with a sharding, without communication."""
+    """Return an array with this sharding and value. Every process has the value, so they do not communicate."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)
@@ -111,14 +113,14 @@ def put_replicated(value: Tensor, sharding: Any) -> Tensor:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> JaxShards | None:
-    """Return the shards of gradients if an array is on several processes, or with a declaration, else None."""
+    """Return the shards of gradients if an array is on several processes, or the caller declares ranks; else None."""
     if not spec.is_given and not any(is_multi_process(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, spec)
 
 
 class JaxGroup(ProcessGroup):
-    """Processes of `jax.distributed`, this one among them."""
+    """A process group of `jax.distributed`, which includes this process."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         super().__init__(self, Ranks(ranks), here=jax.process_index())
@@ -134,7 +136,7 @@ def _group_of(ranks: tuple[int, ...]) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...]) -> Mesh:
-    """Return a mesh of one device per process."""
+    """Return a mesh that has one device of each of these processes."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
@@ -158,7 +160,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor]) -> Callable
 
 
 class JaxShards(LocalShards):
-    """`Shards` of one call: arrays on devices of several processes."""
+    """The `Shards` of one call on JAX: arrays on devices of several processes."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
@@ -203,7 +205,7 @@ class JaxShards(LocalShards):
         return norm_groups
 
     def counted_alone(self, index: int) -> Tensor:
-        """Return the shards that this process counts, as `JaxBackend.partial_sums` takes them."""
+        """Return a list of the shards of a gradient that this process counts, for `JaxBackend.partial_sums`."""
         return self._first_replicas(index) if is_multi_process(self.values[index]) else self._local(index)
 
     def check_by_value(self) -> None:
@@ -238,15 +240,15 @@ class JaxShards(LocalShards):
 
 
 def _ranks_of(value: Any) -> tuple[int, ...]:
-    """Return the ranks of the processes that have an array's devices."""
+    """Return the ranks of the processes to which an array's devices belong."""
     return tuple(sorted({device.process_index for device in value.devices()}))
 
 
 def _data(tensor: Any) -> Any:
-    """Return the stored values of a sparse array; a dense one unchanged."""
+    """Return the stored values of a sparse array; a dense array unchanged."""
     return tensor.data if isinstance(tensor, BCOO) else tensor
 
 
 def is_multi_process(value: Any) -> bool:
-    """Return whether an array is on devices of other processes, with or without this one's."""
+    """Return whether a value is an array that is, at least in part, on devices of other processes."""
     return is_multi_device(value) and not value.is_fully_addressable

@@ -1,4 +1,4 @@
-"""Paddle's distributed tensors, and the plain parameters of `fleet`'s layers: local tensors, placements and groups."""
+"""Read the placements and process groups of Paddle's distributed tensors, and of the plain parameters of `fleet`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..._distributed.ranks import Ranks
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
-"""The dimensions of `fleet` along which a model is sharded. Along the others it is replicated."""
+"""The dimensions of `fleet` along which a model is sharded. Along its other dimensions, the model is replicated."""
 
 
 def is_dist(value: Any) -> bool:
@@ -26,7 +26,7 @@ def is_dist(value: Any) -> bool:
 
 
 def is_cleared(gradient: Any) -> bool:
-    """Return whether `clear_gradient(set_to_zero=False)` has deleted the gradient's memory."""
+    """Return whether a gradient has no memory any more, because `clear_gradient(set_to_zero=False)` has freed it."""
     if is_dist(gradient) and not gradient._is_initialized():
         try:
             return gradient._local_shape is None
@@ -40,7 +40,7 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return the hybrid communicate group of `fleet.init`; None if it does not shard a model."""
+    """Return the hybrid communicate group that `fleet.init` has made; None if there is none, or it shards no model."""
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 
@@ -48,7 +48,9 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return the shards of gradients if there is a distributed tensor, `fleet` or a declaration, else None."""
+    """Return the shards of gradients if a tensor is distributed, `fleet` is used, or the caller declares ranks; else
+    None.
+    """
     parameters = [_with_placements(leaf) for leaf in parameters]
     if not spec.is_given and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         leaves = [*gradients, *parameters]
@@ -59,12 +61,12 @@ def find(
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
-    """Return a leaf without a gradient, which other ranks may have, with its parameter's placements."""
+    """Return the leaf. If it has no gradient, which other ranks may have, its distributed parameter stands for it."""
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
 class PaddleGroup(ProcessGroup):
-    """A group of `paddle.distributed`. None is the world group."""
+    """A process group of `paddle.distributed`. None stands for the group of all ranks."""
 
     def __init__(self, group: Any) -> None:
         if group is None and paddle.distributed.is_initialized():
@@ -82,7 +84,7 @@ class PaddleGroup(ProcessGroup):
 
 
 class PaddleShards(DistributedGradients):
-    """`Shards` of one call: distributed tensors, and `fleet`'s plain ones."""
+    """The `Shards` of one call on Paddle: distributed tensors, and the plain tensors of `fleet`."""
 
     terminology = Terminology("process mesh", "Reshard it first", "paddle.distributed.get_group(0)")
 
@@ -136,7 +138,7 @@ class PaddleShards(DistributedGradients):
         return paddle.Tensor(value, dims=like.shape, process_mesh=like.process_mesh, placements=like.placements)
 
     def _local(self, gradient: Any) -> Tensor:
-        """Return the local tensor, in the gradient's own memory."""
+        """Return the local tensor of a gradient, in the gradient's own memory."""
         if not is_dist(gradient):
             return gradient
         if self._rank not in gradient.process_mesh.process_ids:
@@ -199,7 +201,9 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks of the sub-mesh of this rank that has the dimensions with such placements."""
+        """Return the ranks that differ from this rank only along the dimensions of the mesh whose placement `is_along`
+        accepts.
+        """
         mesh = np.array(gradient.process_mesh.process_ids).reshape(gradient.process_mesh.shape)
         for at in np.argwhere(mesh == self._rank):
             choice = [slice(None) if is_along(p) else here for here, p in zip(at, gradient.placements, strict=True)]
@@ -244,7 +248,9 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Reject a user's parameters with fleet's sharding: only inside of the step are gradients complete."""
+        """Raise ValueError for a user's own parameters under fleet's sharding, which completes gradients only inside of
+        step().
+        """
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
         if _degree(self._hcg, "sharding_parallel") > 1 and any(
@@ -263,20 +269,23 @@ class PaddleShards(DistributedGradients):
         return None
 
     def _uses_attributes(self) -> bool:
-        """Return whether `is_distributed` of plain parameters decides: with `fleet`, or if any has it set."""
+        """Return whether the attribute `is_distributed` of plain parameters decides which rank counts them.
+
+        It does under `fleet`, or if any parameter has it set, unless the caller passes `ownership`.
+        """
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
 
     def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
-        """Return whether this is the first rank of the group with these elements of a plain parameter."""
+        """Return whether this rank is the first of a process group that has these elements of a plain parameter."""
         is_shard = _is_shard(parameter)
         if is_shard not in self._first:
             self._first[is_shard] = self._ranks_with_copies(group, is_shard)[0] == self._rank
         return self._first[is_shard] and getattr(parameter, "is_firstly_shared", True) is not False
 
     def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Sequence[int]:
-        """Return the ranks of a group with the same elements of a parameter as this rank."""
+        """Return the ranks of a process group that have the same elements of a parameter as this rank."""
         if self._hcg is None:
             return [self._rank] if is_shard else group.ranks
         place_of = self._hcg.topology().get_coord
@@ -294,7 +303,10 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Return the group of these ranks. All ranks would have to create one, and only some may be in this call."""
+    """Return the existing process group of these ranks. ValueError: there is none.
+
+    It is not created here: all ranks would have to do that, but perhaps only some make this call.
+    """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):
             return group

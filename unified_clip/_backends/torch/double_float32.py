@@ -40,10 +40,10 @@ NARROW = (*HALF, torch.float32)
 LARGEST = torch.finfo(torch.float32).max
 
 CHUNK = 2**23
-"""Numbers per sum, which needs some eight float32 vectors of up to twice that length."""
+"""A sum is over about this many numbers, because it needs some eight float32 vectors of up to twice that length."""
 
 EXPONENT = 0x7F800000
-"""The exponent bits of a float32."""
+"""The mask of the exponent bits of a float32."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DoubleFloat32:
         return self + DoubleFloat32(-other.hi, -other.lo)
 
     def scaled(self, power: DoubleFloat32) -> DoubleFloat32:
-        """Return the product with a power of two, exact except for overflow and underflow."""
+        """Return the product with a power of two. It is exact unless it overflows or underflows."""
         return DoubleFloat32(self.hi * power.hi, self.lo * power.hi)
 
     def __mul__(self, other: DoubleFloat32) -> DoubleFloat32:
@@ -142,7 +142,7 @@ def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
 
 
 def power_below(number: DoubleFloat32) -> DoubleFloat32:
-    """Return the power of two in the binade of a number, from 2**-126 to 2**126, without a derivative."""
+    """Return the largest power of two that is not above a number, from 2**-126 to 2**126, without a derivative."""
     exponent = number.hi.detach().view(torch.int32) & EXPONENT
     return _from_float32(exponent.clamp(1 << 23, 253 << 23).view(torch.float32))
 
@@ -153,10 +153,12 @@ def reciprocal(power: DoubleFloat32) -> DoubleFloat32:
 
 
 class DoubleFloat32Primitives(TorchPrimitives):
-    """The primitives of `DoubleFloat32Path`. Scalars are `DoubleFloat32`."""
+    """The `DevicePrimitives` of `DoubleFloat32Path`. Its scalars are `DoubleFloat32`."""
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Return a scalar, clamped to the range of float32. Tensors of float64 or integers are read on the CPU."""
+        """Convert a number or tensor to a scalar, clamped to the range of float32. Float64 and integers are read on the
+        CPU.
+        """
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))
@@ -173,7 +175,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return DoubleFloat32(*(torch.full((), part, dtype=torch.float32, device=device) for part in (hi, lo)))
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        """Return the sum for p = 1 or 2. `divisor`: a power of two near the largest magnitude."""
+        """Return the sum of |g / divisor|**p for p = 1 or 2. The divisor is a power of two near the largest |g|."""
         assert divisor is not None
         numbers = [tensor if p == 2 else _magnitudes(tensor) for tensor in tensors]
         device, factor = divisor.hi.device, reciprocal(divisor).hi
@@ -189,7 +191,9 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return _from_float32(top)
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return sums of squares, divided by powers of two near the largest magnitude of each slice."""
+        """Return the sum of |g / divisor|**2 for each slice. Divisors are powers of two near the largest magnitude of a
+        slice.
+        """
         assert divisor is not None
         rows = _rows(tensor, axes)
         factor, shape = reciprocal(divisor).hi.reshape(rows.shape[:-1]), divisor.hi.shape
@@ -228,7 +232,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return super().prepare_scale(tensors, coef.hi)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Return a bound. A tensor of float64 or integers is rounded on the CPU."""
+        """Convert a bound to the tensor's dtype. A bound in float64 or of integers is rounded on the CPU."""
         if not isinstance(value, torch.Tensor) or value.dtype in NARROW:
             return super().bound(value, tensor)
         return PRIMITIVES.bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)
@@ -287,12 +291,12 @@ def _from_float32(number: Tensor) -> DoubleFloat32:
 
 
 def _finite(error: Tensor) -> Tensor:
-    """Return a rounding error, with 0 in place of inf and NaN."""
+    """Return a rounding error, with infinities and NaN replaced by 0."""
     return error.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _halves(number: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the upper and the lower 12 bits of a float32's 24, as two float32."""
+    """Return (upper 12 bits, lower 12 bits) of the 24 significant bits of each float32, as two float32."""
     high = (number.view(torch.int32) & -(1 << 12)).view(torch.float32)
     return high, number - high
 
@@ -302,7 +306,7 @@ def _powers(numbers: Tensor, p: float) -> DoubleFloat32:
 
 
 def _magnitudes(tensor: Tensor) -> Tensor:
-    """Return |g| of complex numbers, within 1 ULP, NaN if either part is NaN. Return real tensors unchanged."""
+    """Return |g| of complex numbers within 1 ULP; NaN if a part is NaN. Return real tensors unchanged."""
     if not tensor.is_complex():
         return tensor
     parts = torch.view_as_real(tensor.resolve_conj())
@@ -315,14 +319,14 @@ def _magnitudes(tensor: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return float32 numbers with `axes` merged into the last axis. A complex number becomes two."""
+    """Return the tensor in float32, with `axes` merged into one last axis. A complex number becomes two numbers."""
     kept = [length for axis, length in enumerate(tensor.shape) if axis not in axes]
     rows = tensor.movedim(tuple(axes), tuple(range(-len(axes), 0)))
     return _reals(rows.reshape(*kept, math.prod([tensor.shape[axis] for axis in axes])))
 
 
 def _stacked(tensor: Tensor, groups: Tensor) -> Tensor:
-    """Return the rows of each group along a second axis, padded with zeros."""
+    """Return the rows of each group along a new second axis, padded with zeros."""
     counts = groups.bincount()
     first = (counts.cumsum(0) - counts).repeat_interleave(counts)
     order, position = groups.argsort(stable=True), torch.empty_like(groups)
@@ -336,7 +340,10 @@ def _reals(rows: Tensor) -> Tensor:
 
 
 def _vectors(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Return all numbers in few float32 vectors, shorter than twice CHUNK: each sum takes some 200 kernels."""
+    """Yield all numbers in few float32 vectors, because each sum takes some 200 kernels.
+
+    A vector is shorter than 2 * CHUNK.
+    """
     groups: dict[tuple[torch.device, int], list[Tensor]] = {}
     start = 0
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""PyTorch's DTensors, and plain tensors beside them: local tensors, placements and process groups."""
+"""Read the local tensors, placements and process groups of PyTorch's DTensors, and of plain tensors beside them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ def is_dtensor(value: Any) -> bool:
 
 
 def full_tensor(value: Any) -> Any:
-    """Gather a DTensor; return anything else unchanged."""
+    """Return a DTensor gathered from all ranks; return anything else unchanged."""
     return value.full_tensor() if is_dtensor(value) else value
 
 
 def full_max(values: Any) -> Any:
-    """Return the maximum, from the gathered tensor: of shards, PyTorch's may lose a NaN, and an empty one fails."""
+    """Return the maximum of a tensor, after gathering it.
+
+    PyTorch's own maximum over shards may lose a NaN, and fails if a shard is empty.
+    """
     return full_tensor(values).max()
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return the shards of gradients if there is a DTensor, a flat parameter or a declaration, else None."""
+    """Return the shards of gradients if there is a DTensor or a flat parameter, or the caller declares ranks; else
+    None.
+    """
     tensors = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)]
     if spec.is_given or any(map(is_dtensor, tensors)) or (spec.process_group == "auto" and are_flat(tensors)):
         return TorchShards(gradients, parameters, spec)
@@ -42,14 +47,14 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
-    """Return whether these are FSDP1's flat parameters over several ranks. They carry no placements."""
+    """Return whether any of these is a flat parameter of FSDP1 over several ranks. These have no placements."""
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
 
 
 def check_declared(parameters: Sequence[Any], spec: DistributedSpec) -> None:
-    """Reject flat parameters without a declaration."""
+    """Raise an error for FSDP1's flat parameters if the caller declares neither a process group nor ownership."""
     if spec.process_group == "auto" and spec.ownership is None and are_flat(parameters):
         raise undeclared_flat()
 
@@ -62,7 +67,9 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Reject DTensors on some ranks only, whose norm PyTorch's operations would take for the total norm."""
+    """Raise ValueError for a DTensor that only some ranks have: PyTorch's operations would return a norm over these
+    only.
+    """
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue
@@ -91,16 +98,16 @@ class TorchGroup(ProcessGroup):
 
 
 def _device(group: Any) -> torch.device:
-    """Return the device of a group's collectives: the CPU if its backend supports it.
+    """Return the device for the collectives of a process group: the CPU if its backend supports that.
 
-    It depends on the group alone, so that all ranks choose alike, also one without tensors.
+    It depends on the group only, so that all ranks choose the same device, even a rank without tensors.
     """
     devices = [device.type for device in group._device_types] if group is not None else []
     return torch.device("cpu" if "cpu" in devices or not devices else devices[0])
 
 
 class TorchShards(DistributedGradients):
-    """`Shards` of one call: DTensors, and plain tensors beside them."""
+    """The `Shards` of one call on PyTorch: DTensors, and plain tensors beside them."""
 
     terminology = Terminology("device mesh", "Redistribute it first", "torch.distributed.group.WORLD")
 
@@ -214,7 +221,7 @@ class TorchShards(DistributedGradients):
 
 
 _RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
-"""The ranks of process groups and device meshes."""
+"""The ranks of each process group and device mesh, computed once."""
 
 
 def _ranks_of_group(group: Any) -> Ranks:
@@ -226,12 +233,12 @@ def _ranks_of_mesh(mesh: Any) -> Ranks:
 
 
 def _local(gradient: Any) -> Tensor:
-    """Return the local tensor, in the gradient's own memory. Call it without recording derivatives."""
+    """Return the local tensor of a gradient, in the gradient's own memory. Call this without recording derivatives."""
     return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
 
 
 def _waited(tensor: Any) -> Tensor:
-    """Return a tensor once PyTorch has finished communicating it."""
+    """Return the tensor, after PyTorch has finished communicating it."""
     return tensor.wait() if hasattr(tensor, "trigger_wait") else tensor
 
 
@@ -246,7 +253,7 @@ def _is_first_within(mesh: Any, placements: Sequence[Any], group: ProcessGroup) 
 
 
 def _is_shard(placement: Any) -> bool:
-    """Return whether ranks along a dimension of the mesh have different elements."""
+    """Return whether a placement gives different elements to the ranks along its dimension of the mesh."""
     return not (placement.is_replicate() or placement.is_partial())
 
 
