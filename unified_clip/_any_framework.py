@@ -26,7 +26,7 @@ def __dir__() -> list[str]:
 def clip_grad_norm_(
     parameters: Any, max_norm: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> Any:
     """Clip the gradients by their total norm, in place.
 
@@ -49,6 +49,8 @@ def clip_grad_norm_(
         ownership: Which rank counts an element, if placements do not show it. See the framework's namespace.
         check_numel: Raise ValueError unless this many elements are counted on all ranks. True: as many as the gradients
             of this rank have.
+        check_replicas: Compare the copies that ranks have of a gradient. Raise ValueError with their names and ranks if
+            they differ.
 
     Returns:
         The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
@@ -71,7 +73,7 @@ def clip_grad_norm_(
     """
     return entry.run(
         functions.clip_grad_norm_, DISPATCHED, parameters, max_norm, norm_type, error_if_nonfinite, foreach,
-        process_group, ownership, check_numel,
+        process_group, ownership, check_numel, check_replicas,
     )
 
 
@@ -106,6 +108,7 @@ def clip_grad_value_(parameters: Any, clip_value: Any, foreach: bool | None = No
 def get_total_norm(
     tensors: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> Any:
     """Return the norm over all gradients. Nothing is clipped.
 
@@ -121,6 +124,7 @@ def get_total_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -140,7 +144,7 @@ def get_total_norm(
     """
     return entry.run(
         functions.get_total_norm, DISPATCHED, tensors, norm_type, error_if_nonfinite, foreach, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -177,7 +181,7 @@ def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, forea
 
 def clip_by_global_norm(
     t_list: Any, clip_norm: Any, use_norm: Any | None = None, name: str | None = None, *, process_group: Any = "auto",
-    ownership: Any = None, check_numel: bool | int | None = None,
+    ownership: Any = None, check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> tuple[Any, Any]:
     """Return the gradients clipped by their total norm, as new tensors, and the norm.
 
@@ -194,6 +198,7 @@ def clip_by_global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, a tensor gives a
@@ -215,7 +220,7 @@ def clip_by_global_norm(
     """
     return entry.run(
         functions.clip_by_global_norm, DISPATCHED, t_list, clip_norm, use_norm, name, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -282,7 +287,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 def global_norm(
     t_list: Any, name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> Any:
     """Return the 2-norm over all gradients.
 
@@ -294,6 +299,7 @@ def global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
@@ -307,7 +313,9 @@ def global_norm(
         >>> float(uc.global_norm([np.array([3.0], np.float32), np.array([4.0], np.float32)]))
         5.0
     """
-    return entry.run(functions.global_norm, DISPATCHED, t_list, name, process_group, ownership, check_numel)
+    return entry.run(
+        functions.global_norm, DISPATCHED, t_list, name, process_group, ownership, check_numel, check_replicas,
+    )
 
 
 def set_gradient_clip(
@@ -445,6 +453,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Raises:
         TypeError: clip_norm is no number.

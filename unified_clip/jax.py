@@ -32,7 +32,7 @@ def __dir__() -> list[str]:
 def clip_grad_norm_(
     parameters: Any, max_norm: float | jax.Array, norm_type: float | str = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> jax.Array:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
@@ -57,6 +57,8 @@ def clip_grad_norm_(
             of an array, or a dict from patterns of names to these.
         check_numel: In eager calls with several processes: raise ValueError unless this many elements are counted on
             all of them. True: as many as the gradients of this process have.
+        check_replicas: In eager calls with several processes: compare the copies that devices have of a shard. Raise
+            ValueError with their names and processes if they differ.
 
     Returns:
         The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
@@ -80,7 +82,7 @@ def clip_grad_norm_(
     """
     return entry.run(
         functions.clip_grad_norm_, BACKEND, parameters, max_norm, norm_type, error_if_nonfinite, foreach, process_group,
-        ownership, check_numel,
+        ownership, check_numel, check_replicas,
     )
 
 
@@ -115,6 +117,7 @@ def clip_grad_value_(parameters: Any, clip_value: float | jax.Array, foreach: bo
 def get_total_norm(
     tensors: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> jax.Array:
     """Return the norm over all gradients. Nothing is clipped.
 
@@ -129,6 +132,7 @@ def get_total_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -148,7 +152,7 @@ def get_total_norm(
     """
     return entry.run(
         functions.get_total_norm, BACKEND, tensors, norm_type, error_if_nonfinite, foreach, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -188,6 +192,7 @@ def clip_grads_with_norm_(
 def clip_by_global_norm(
     t_list: Any, clip_norm: float | jax.Array, use_norm: float | jax.Array | None = None, name: str | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> tuple[Any, jax.Array]:
     """Return the gradients clipped by their total norm, as new arrays, and the norm.
 
@@ -204,6 +209,7 @@ def clip_by_global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, an array gives an
@@ -225,7 +231,7 @@ def clip_by_global_norm(
     """
     return entry.run(
         functions.clip_by_global_norm, BACKEND, t_list, clip_norm, use_norm, name, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -292,7 +298,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 def global_norm(
     t_list: Any, name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> jax.Array:
     """Return the 2-norm over all gradients.
 
@@ -304,6 +310,7 @@ def global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
@@ -317,7 +324,9 @@ def global_norm(
         >>> float(uc.global_norm([jnp.array([3.0]), jnp.array([4.0])]))
         5.0
     """
-    return entry.run(functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel)
+    return entry.run(
+        functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel, check_replicas,
+    )
 
 
 def set_gradient_clip(
@@ -452,6 +461,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Raises:
         TypeError: clip_norm is no number.

@@ -32,7 +32,7 @@ def __dir__() -> list[str]:
 def clip_grad_norm_(
     parameters: Any, max_norm: float | mx.array, norm_type: float | str = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> mx.array:
     """Clip the gradients by their total norm, in place.
 
@@ -52,6 +52,7 @@ def clip_grad_norm_(
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.
+        check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
         The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
@@ -74,7 +75,7 @@ def clip_grad_norm_(
     """
     return entry.run(
         functions.clip_grad_norm_, BACKEND, parameters, max_norm, norm_type, error_if_nonfinite, foreach, process_group,
-        ownership, check_numel,
+        ownership, check_numel, check_replicas,
     )
 
 
@@ -108,6 +109,7 @@ def clip_grad_value_(parameters: Any, clip_value: float | mx.array, foreach: boo
 def get_total_norm(
     tensors: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> mx.array:
     """Return the norm over all gradients. Nothing is clipped.
 
@@ -122,6 +124,7 @@ def get_total_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -141,7 +144,7 @@ def get_total_norm(
     """
     return entry.run(
         functions.get_total_norm, BACKEND, tensors, norm_type, error_if_nonfinite, foreach, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -180,6 +183,7 @@ def clip_grads_with_norm_(
 def clip_by_global_norm(
     t_list: Any, clip_norm: float | mx.array, use_norm: float | mx.array | None = None, name: str | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> tuple[Any, mx.array]:
     """Return the gradients clipped by their total norm, as new arrays, and the norm.
 
@@ -196,6 +200,7 @@ def clip_by_global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, an array gives an
@@ -217,7 +222,7 @@ def clip_by_global_norm(
     """
     return entry.run(
         functions.clip_by_global_norm, BACKEND, t_list, clip_norm, use_norm, name, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -284,7 +289,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 def global_norm(
     t_list: Any, name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> mx.array:
     """Return the 2-norm over all gradients.
 
@@ -296,6 +301,7 @@ def global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
@@ -309,7 +315,9 @@ def global_norm(
         >>> float(uc.global_norm([mx.array([3.0]), mx.array([4.0])]))
         5.0
     """
-    return entry.run(functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel)
+    return entry.run(
+        functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel, check_replicas,
+    )
 
 
 def set_gradient_clip(
@@ -444,6 +452,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Raises:
         TypeError: clip_norm is no number.

@@ -28,7 +28,7 @@ def __dir__() -> list[str]:
 def clip_grad_norm_(
     parameters: Any, max_norm: float | np.generic | np.ndarray[Any, Any], norm_type: float | str = 2.0,
     error_if_nonfinite: bool = False, foreach: bool | None = None, *, process_group: Any = "auto",
-    ownership: Any = None, check_numel: bool | int | None = None,
+    ownership: Any = None, check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> np.floating[Any]:
     """Clip the gradients by their total norm, in place.
 
@@ -47,6 +47,7 @@ def clip_grad_norm_(
         process_group: Not supported on NumPy: each array is complete. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.
+        check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
         The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
@@ -69,7 +70,7 @@ def clip_grad_norm_(
     """
     return entry.run(
         functions.clip_grad_norm_, BACKEND, parameters, max_norm, norm_type, error_if_nonfinite, foreach, process_group,
-        ownership, check_numel,
+        ownership, check_numel, check_replicas,
     )
 
 
@@ -105,6 +106,7 @@ def clip_grad_value_(
 def get_total_norm(
     tensors: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> np.floating[Any]:
     """Return the norm over all gradients. Nothing is clipped.
 
@@ -118,6 +120,7 @@ def get_total_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -137,7 +140,7 @@ def get_total_norm(
     """
     return entry.run(
         functions.get_total_norm, BACKEND, tensors, norm_type, error_if_nonfinite, foreach, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -178,6 +181,7 @@ def clip_by_global_norm(
     t_list: Any, clip_norm: float | np.generic | np.ndarray[Any, Any],
     use_norm: float | np.generic | np.ndarray[Any, Any] | None = None, name: str | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> tuple[Any, np.floating[Any]]:
     """Return the gradients clipped by their total norm, as new arrays, and the norm.
 
@@ -194,6 +198,7 @@ def clip_by_global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, an array gives an
@@ -215,7 +220,7 @@ def clip_by_global_norm(
     """
     return entry.run(
         functions.clip_by_global_norm, BACKEND, t_list, clip_norm, use_norm, name, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -282,7 +287,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 def global_norm(
     t_list: Any, name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> np.floating[Any]:
     """Return the 2-norm over all gradients.
 
@@ -294,6 +299,7 @@ def global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
@@ -307,7 +313,9 @@ def global_norm(
         >>> float(uc.global_norm([np.array([3.0], np.float32), np.array([4.0], np.float32)]))
         5.0
     """
-    return entry.run(functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel)
+    return entry.run(
+        functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel, check_replicas,
+    )
 
 
 def set_gradient_clip(
@@ -442,6 +450,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Raises:
         TypeError: clip_norm is no number.

@@ -111,6 +111,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         ranks = np.asarray(root.mesh)
         self._shape, self.mesh_ranks = ranks.shape, Ranks(ranks)
         self._counts: KeptByIdentity[bool] = KeptByIdentity()
+        self._copies: KeptByIdentity[Ranks] = KeptByIdentity()
         rank = root.get_rank()
         if rank not in self.mesh_ranks:
             raise ValueError(f"Rank {rank} is not on the mesh, which has the ranks {sorted(self.mesh_ranks)}")
@@ -125,8 +126,26 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     def _counts_on(self, own: Any) -> bool:
         return self._is_first(np.asarray(own.mesh).reshape(-1))
 
+    def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
+        """Return all ranks with the local tensor that `ranks` of a mesh have. `check_replicas` reads it."""
+        return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
+
+    def _everywhere(self, mesh: Ranks, ranks: Ranks) -> Ranks:
+        copied = self._copied_dimensions(np.asarray(list(mesh)))
+        places = np.stack(self._coordinates(np.asarray(list(ranks))), axis=1)
+        places[:, copied] = 0
+        numbers = np.ravel_multi_index(tuple(places.T), self._shape)
+        for dim in copied:
+            stride = math.prod(self._shape[dim + 1 :])
+            numbers = (numbers + stride * np.arange(self._shape[dim])[:, None]).reshape(-1)
+        return Ranks(self.mesh_ranks.at(numbers))
+
     def _is_first(self, ranks: npt.NDArray[Any]) -> bool:
         """Return whether this rank counts parameters on these ranks."""
+        return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
+
+    def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
+        """Return the dimensions along which other ranks have copies of parameters on these ranks."""
         if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, and the mesh has {sorted(self.mesh_ranks)}. Pass the "
@@ -139,7 +158,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
                 f"{' and '.join(self._names[at] for at in along)}. Cannot infer what the other ranks have. Give the "
                 "mesh a dimension for it"
             )
-        return not any(at.any() for dim, at in enumerate(self._here) if dim not in (*along, *self._distinct))
+        return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 
     def _coordinates(self, ranks: Any) -> tuple[npt.NDArray[np.intp], ...]:
         """Return the places of ranks along each dimension of the mesh."""

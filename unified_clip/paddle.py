@@ -29,7 +29,7 @@ def __dir__() -> list[str]:
 def clip_grad_norm_(
     parameters: Any, max_norm: float | paddle.Tensor, norm_type: float | str = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> paddle.Tensor:
     """Clip the gradients of parameters by their total norm, in place.
 
@@ -53,6 +53,8 @@ def clip_grad_norm_(
             it, or a dict from patterns of names to these.
         check_numel: Raise ValueError unless this many elements are counted on all ranks. True: as many as the gradients
             of this rank have.
+        check_replicas: Compare the copies that ranks have of a gradient. Raise ValueError with their names and ranks if
+            they differ.
 
     Returns:
         The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
@@ -76,7 +78,7 @@ def clip_grad_norm_(
     """
     return entry.run(
         functions.clip_grad_norm_, BACKEND, parameters, max_norm, norm_type, error_if_nonfinite, foreach, process_group,
-        ownership, check_numel,
+        ownership, check_numel, check_replicas,
     )
 
 
@@ -111,6 +113,7 @@ def clip_grad_value_(parameters: Any, clip_value: float | paddle.Tensor, foreach
 def get_total_norm(
     tensors: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> paddle.Tensor:
     """Return the norm over all gradients. Nothing is clipped.
 
@@ -125,6 +128,7 @@ def get_total_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -144,7 +148,7 @@ def get_total_norm(
     """
     return entry.run(
         functions.get_total_norm, BACKEND, tensors, norm_type, error_if_nonfinite, foreach, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -184,7 +188,7 @@ def clip_grads_with_norm_(
 def clip_by_global_norm(
     t_list: Any, clip_norm: float | paddle.Tensor, use_norm: float | paddle.Tensor | None = None,
     name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> tuple[Any, paddle.Tensor]:
     """Return the gradients clipped by their total norm, as new tensors, and the norm.
 
@@ -201,6 +205,7 @@ def clip_by_global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, a tensor gives a
@@ -222,7 +227,7 @@ def clip_by_global_norm(
     """
     return entry.run(
         functions.clip_by_global_norm, BACKEND, t_list, clip_norm, use_norm, name, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -289,7 +294,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 def global_norm(
     t_list: Any, name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> paddle.Tensor:
     """Return the 2-norm over all gradients.
 
@@ -301,6 +306,7 @@ def global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
@@ -314,7 +320,9 @@ def global_norm(
         >>> float(uc.global_norm([paddle.to_tensor([3.0]), paddle.to_tensor([4.0])]))
         5.0
     """
-    return entry.run(functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel)
+    return entry.run(
+        functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel, check_replicas,
+    )
 
 
 def set_gradient_clip(
@@ -461,6 +469,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Raises:
         TypeError: clip_norm is no number.

@@ -28,7 +28,7 @@ def __dir__() -> list[str]:
 def clip_grad_norm_(
     parameters: Any, max_norm: float | torch.Tensor, norm_type: float | str = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> torch.Tensor:
     """Clip the gradients of parameters by their total norm, in place.
 
@@ -52,6 +52,8 @@ def clip_grad_norm_(
             it, or a dict from patterns of names to these.
         check_numel: Raise ValueError unless this many elements are counted on all ranks. True: as many as the gradients
             of this rank have.
+        check_replicas: Compare the copies that ranks have of a gradient. Raise ValueError with their names and ranks if
+            they differ.
 
     Returns:
         The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
@@ -75,7 +77,7 @@ def clip_grad_norm_(
     """
     return entry.run(
         functions.clip_grad_norm_, BACKEND, parameters, max_norm, norm_type, error_if_nonfinite, foreach, process_group,
-        ownership, check_numel,
+        ownership, check_numel, check_replicas,
     )
 
 
@@ -110,6 +112,7 @@ def clip_grad_value_(parameters: Any, clip_value: float | torch.Tensor, foreach:
 def get_total_norm(
     tensors: Any, norm_type: float | str = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None, *,
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> torch.Tensor:
     """Return the norm over all gradients. Nothing is clipped.
 
@@ -124,6 +127,7 @@ def get_total_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -143,7 +147,7 @@ def get_total_norm(
     """
     return entry.run(
         functions.get_total_norm, BACKEND, tensors, norm_type, error_if_nonfinite, foreach, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -183,6 +187,7 @@ def clip_grads_with_norm_(
 def clip_by_global_norm(
     t_list: Any, clip_norm: float | torch.Tensor, use_norm: float | torch.Tensor | None = None, name: str | None = None,
     *, process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> tuple[Any, torch.Tensor]:
     """Return the gradients clipped by their total norm, as new tensors, and the norm.
 
@@ -199,6 +204,7 @@ def clip_by_global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, a tensor gives a
@@ -220,7 +226,7 @@ def clip_by_global_norm(
     """
     return entry.run(
         functions.clip_by_global_norm, BACKEND, t_list, clip_norm, use_norm, name, process_group, ownership,
-        check_numel,
+        check_numel, check_replicas,
     )
 
 
@@ -287,7 +293,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 def global_norm(
     t_list: Any, name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
-    check_numel: bool | int | None = None,
+    check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> torch.Tensor:
     """Return the 2-norm over all gradients.
 
@@ -299,6 +305,7 @@ def global_norm(
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
@@ -312,7 +319,9 @@ def global_norm(
         >>> float(uc.global_norm([torch.tensor([3.0]), torch.tensor([4.0])]))
         5.0
     """
-    return entry.run(functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel)
+    return entry.run(
+        functions.global_norm, BACKEND, t_list, name, process_group, ownership, check_numel, check_replicas,
+    )
 
 
 def set_gradient_clip(
@@ -449,6 +458,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
+        check_replicas: As in `clip_grad_norm_`.
 
     Raises:
         TypeError: clip_norm is no number.

@@ -574,11 +574,11 @@ def test_terms_of_a_sum_on_explicit_axes_are_refused(clip: Callable[[list[Any]],
         (lambda g: uc.get_total_norm(g, process_group="z"), ValueError,
          "process_group names 'z', but this call is not inside shard_map"),
         (lambda g: jax.jit(lambda g: uc.get_total_norm(g, ownership="distinct"))(g), TypeError,
-         "ownership and check_numel are not supported in traced code"),
+         "ownership, check_numel and check_replicas are not supported in traced code"),
         (lambda g: uc.get_total_norm(g, process_group=3), TypeError,
          "process_group is 3. Pass the name of an axis of shard_map, a tuple of such names, None, or 'auto'"),
         (lambda g: uc.get_total_norm(g, check_numel=True), TypeError,
-         "process_group, ownership and check_numel are for distributed gradients"),
+         "process_group, ownership, check_numel and check_replicas are for distributed gradients"),
     ],
 )  # fmt: skip
 def test_statements_that_do_not_fit(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:

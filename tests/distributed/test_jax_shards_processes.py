@@ -87,6 +87,20 @@ def test_sparse_rows_of_one_process(world: World) -> None:
         assert found == [float(np.float32(math.sqrt(norm)))] * 2
 
 
+@pytest.mark.parametrize(
+    ("spec", "drifted", "others"),
+    [((), 3, "0, 1 "), (("x",), 3, "1 "), (("y",), 3, "0 "), ((("x", "y"),), 3, None), (("x",), 1, "0 ")],
+)
+def test_copies_that_devices_have_are_compared(world: World, spec: Any, drifted: int, others: str | None) -> None:
+    assert world.run(jax_sharded.replicas, spec, None) == [reference.norm([np.arange(4, dtype=np.float32)])] * 2
+    for failure in world.attempt(jax_sharded.replicas, spec, drifted):
+        if others is None:
+            assert isinstance(failure, float), "no device has a copy of another's shard"
+        else:
+            where = rf"rank {drifted // 2} \(.*\) differ from their copies on rank {others}\("
+            assert re.search(rf"the gradients at position 0 \(parameter 'weight'\) on {where}", str(failure))
+
+
 NOT_TOLD = "is only on devices of rank [01]. Pass ownership"
 
 
@@ -97,6 +111,7 @@ NOT_TOLD = "is only on devices of rank [01]. Pass ownership"
         ("disagreeing", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("disagreeing_about_copies", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
+        ("replicas_on_some", ("replicated",), "position 0 is on devices of some. Leave check_replicas out"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, but other processes have shards"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, but other processes have shards"),
         ("clipped_by_own_norm", ({"process_group": None},), "process_group is None, but other processes have shards"),

@@ -270,6 +270,16 @@ def test_where_one_rank_rejects_all_raise(worlds: Callable[[int], World], p: flo
         assert norm == 5.0, "the ranks are at the same call again"
 
 
+@pytest.mark.parametrize("kind", ["copies", "plain", "attributes", "shards"])
+def test_copies_that_drifted_are_named(worlds: Callable[[int], World], kind: str) -> None:
+    norms = worlds(2).run(paddle_sharded.replicas, kind, None)
+    for failure in worlds(2).attempt(paddle_sharded.replicas, kind, 1):
+        if kind == "shards":
+            assert failure == pytest.approx(norms[0]), "no process has a copy of another's shard"
+        else:
+            assert "(parameter 'layer1') on rank 1 differ from their copies on rank 0. Copies have" in str(failure)
+
+
 def test_parameters_in_another_order_are_found(worlds: Callable[[int], World]) -> None:
     given = [np.ones((4, 2), np.float32), np.ones((8, 2), np.float32)]
     for found in worlds(2).attempt(paddle_sharded.in_another_order, given):

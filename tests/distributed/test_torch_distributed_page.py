@@ -33,6 +33,9 @@ def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
     assert done.stdout == printed
 
 
-def test_the_example_of_a_tied_embedding_runs_on_two_ranks(torch_worlds: Callable[[int], World]) -> None:
-    code, printed = re.findall(r"```python\n# on each of(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+EXAMPLES = re.findall(r"```python\n# on each of two(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["a tied embedding", "replicas"])
+def test_the_examples_run_on_two_ranks(torch_worlds: Callable[[int], World], code: str, printed: str) -> None:
     assert torch_worlds(2).run(layouts.output_of, code.partition("\n")[2]) == [printed] * 2

@@ -195,6 +195,7 @@ class GradientClipByGlobalNorm(GradientClip):
         process_group: Any = "auto",
         ownership: Any = None,
         check_numel: bool | int | None = None,
+        check_replicas: bool = False,
     ) -> None:
         super().__init__(need_clip)
         if not isinstance(group_name, str):
@@ -202,7 +203,7 @@ class GradientClipByGlobalNorm(GradientClip):
         self.clip_norm = validation.known_threshold(self._resolve(clip_norm)[0], clip_norm, "clip_norm")
         self.group_name = group_name
         self.auto_skip_clip = auto_skip_clip
-        self._spec = DistributedSpec(process_group, ownership, check_numel)
+        self._spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clip_norm={self.clip_norm}, group_name={self.group_name!r})"

@@ -37,10 +37,11 @@ def clip_grad_norm_(
     process_group: Any = "auto",
     ownership: Any = None,
     check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> Tensor:
     if isinstance(backend, Resolver):
         backend, parameters = backend.resolve(parameters)
-    spec = declared(process_group, ownership, check_numel)
+    spec = declared(process_group, ownership, check_numel, check_replicas)
     try:
         threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
         p = validation.norm_type(norm_type)
@@ -79,10 +80,11 @@ def get_total_norm(
     process_group: Any = "auto",
     ownership: Any = None,
     check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> Tensor:
     if isinstance(backend, Resolver):
         backend, tensors = backend.resolve(tensors)
-    spec = declared(process_group, ownership, check_numel)
+    spec = declared(process_group, ownership, check_numel, check_replicas)
     try:
         p = validation.norm_type(norm_type)
     except (TypeError, ValueError):
@@ -119,11 +121,16 @@ def clip_by_global_norm(
     process_group: Any = "auto",
     ownership: Any = None,
     check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> tuple[Any, Tensor]:
     if isinstance(backend, Resolver):
         backend, t_list = backend.resolve(t_list)
     with backend.name_scope(name or "clip_by_global_norm"):
-        spec = declared(process_group, ownership, check_numel)
+        spec = declared(process_group, ownership, check_numel, check_replicas)
+        if use_norm is not None and spec.check_replicas:
+            raise ValueError(
+                "check_replicas compares ranks when the norm is measured, and use_norm replaces it. Leave one out"
+            )
         given = None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)
         try:
             threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
@@ -193,9 +200,10 @@ def global_norm(
     process_group: Any = "auto",
     ownership: Any = None,
     check_numel: bool | int | None = None,
+    check_replicas: bool = False,
 ) -> Tensor:
     if isinstance(backend, Resolver):
         backend, t_list = backend.resolve(t_list)
     with backend.name_scope(name or "global_norm"):
-        spec = declared(process_group, ownership, check_numel)
+        spec = declared(process_group, ownership, check_numel, check_replicas)
         return rule.total_norm(collect(backend, t_list, "global_norm", spec=spec)[0], 2.0)

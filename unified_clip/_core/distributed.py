@@ -25,6 +25,7 @@ class DistributedSpec:
     process_group: Any = "auto"
     ownership: Any = None
     check_numel: bool | int | None = None
+    check_replicas: bool = False
 
     def __post_init__(self) -> None:
         for owner in self.owners:
@@ -35,10 +36,13 @@ class DistributedSpec:
                 )
         if not isinstance(self.check_numel, int | None):
             raise TypeError(f"check_numel is {self.check_numel!r}. Pass a bool, a whole number, or None")
-        if self.process_group is None and self.ownership is not None:
+        if self.check_replicas not in (True, False):
+            raise TypeError(f"check_replicas is {self.check_replicas!r}. Pass True or False")
+        name = "ownership" if self.ownership is not None else "check_replicas" if self.check_replicas else None
+        if self.process_group is None and name is not None:
             raise ValueError(
-                f"ownership is {self.ownership!r}, but process_group is None, which means this process alone. Pass a "
-                "group (before init_process_group, WORLD of PyTorch is None), or leave ownership out"
+                f"{name} is {getattr(self, name)!r}, but process_group is None, which means this process alone. Pass a "
+                f"group (before init_process_group, WORLD of PyTorch is None), or leave {name} out"
             )
 
     @property
@@ -86,12 +90,14 @@ class DistributedSpec:
 
     @property
     def is_given(self) -> bool:
-        """Return whether the caller passed `process_group`, `ownership` or `check_numel`.
+        """Return whether the caller passed `process_group`, `ownership`, `check_numel` or `check_replicas`.
 
-        'auto' and None as `process_group`, and False as `check_numel`, do not count.
+        'auto' and None as `process_group`, and False as a check, do not count.
         """
         is_counted = self.check_numel is not None and self.check_numel is not False
-        return self.process_group not in (None, "auto") or self.ownership is not None or is_counted
+        return (
+            self.process_group not in (None, "auto") or self.ownership is not None or is_counted or self.check_replicas
+        )
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
         """Return the number that `check_numel` expects: the caller's number, or for True the result of `count`.
@@ -111,11 +117,14 @@ INFERRED = DistributedSpec()
 """The declaration of a caller that passes nothing: gradients are complete on this rank, or have placements."""
 
 
-def declared(process_group: Any, ownership: Any = None, check_numel: bool | int | None = None) -> DistributedSpec:
+def declared(
+    process_group: Any, ownership: Any = None, check_numel: bool | int | None = None, check_replicas: bool = False
+) -> DistributedSpec:
     """Return the declaration that these arguments of a public function make."""
-    if isinstance(process_group, str) and process_group == "auto" and ownership is None and check_numel is None:
+    is_default = ownership is None and check_numel is None and check_replicas is False
+    if is_default and isinstance(process_group, str) and process_group == "auto":
         return INFERRED
-    return DistributedSpec(process_group, ownership, check_numel)
+    return DistributedSpec(process_group, ownership, check_numel, check_replicas)
 
 
 class PartialSums(Protocol):

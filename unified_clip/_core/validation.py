@@ -91,7 +91,7 @@ def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
 
 def not_distributed(backend: Backend) -> TypeError:
     return TypeError(
-        "process_group, ownership and check_numel are for distributed gradients, but gradients of "
+        "process_group, ownership, check_numel and check_replicas are for distributed gradients, but gradients of "
         f"{backend.name} are complete in this process. Leave them out"
     )
 

@@ -6,7 +6,6 @@ Values that must match are sent as digests. If digests differ, the ranks exchang
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -20,16 +19,18 @@ from typing import Any, Protocol
 from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
 from .._core.types import Leaf
-from . import differences, waiting
+from . import differences, replicas, waiting
 from .differences import CALL, ELEMENTS, MAX_TEXTS
+from .digests import PIECES, digest, split
+from .replicas import ReplicaSet
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 """The tag of a collective, which each rank sends. Sums, maxima, and mixtures of both equal `tag * size` only if every
 rank sent the same tag.
 """
 
-PIECES = 4
-"""The number of 16-bit pieces in a digest. Sums of their squares over up to 2**30 ranks fit into int64."""
+CHECKED = 1 + PIECES
+"""Integers for the number of elements, and for the comparison of replicas."""
 
 COMPARED = 3 * (1 + 2 * PIECES)
 """The number of integers that a rank sends for its three digests: of the arguments, the layout and the copies."""
@@ -85,6 +86,9 @@ class Call:
     counted: int = 0
     """The number of gradient elements that this rank counts."""
 
+    replicas: Sequence[ReplicaSet] = ()
+    """The gradients of which other ranks have copies, to be compared."""
+
     remarks: Callable[[], Mapping[str, str]] = dict
     """A function that returns further texts for error messages. They are not compared."""
 
@@ -94,7 +98,7 @@ class Call:
         )
         layout = None if self.layout is None else [label for _, label in self.layout]
         copies = [leaf.name or leaf.position for leaf, _ in self.copies]  # ranks may list other parameters between
-        return [_digest(arguments), None if layout is None else _digest(layout), _digest((copies, self.checksum))]
+        return [digest(arguments), None if layout is None else digest(layout), digest((copies, self.checksum))]
 
     def text(self) -> dict[str, Any]:
         return {
@@ -113,7 +117,7 @@ class Consensus:
     """The collectives of one call over a process group."""
 
     def __init__(self, group: Group, call: Call) -> None:
-        self.group, self._call = group, call
+        self.group, self.rank, self._call = group, group.rank, call
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """Return (sum over all ranks, dtype of the norm): float64 if a rank has float64, else float32."""
@@ -133,7 +137,7 @@ class Consensus:
         """Send an error of this rank in the collective for which the other ranks wait. They raise it."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
-        self._all_reduce_sum([0] * (WORDS + 2) + [ADDS, 1] + [0] * COMPARED)
+        self._all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
         self._texts(rejects=True)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
@@ -147,13 +151,14 @@ class Consensus:
         digests = self._begin()
         words = [_bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
         words.insert(1, int(own.norm_dtype == "float64"))
-        words += [0] * (WORDS + 2 - len(words))  # a rank with another p adds up, and sends as many
-        sent = [*words, MAXIMUM, 0, *(word for digest in digests for word in _bounds(digest))]
+        words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p adds up, and sends as many
+        sent = [*words, MAXIMUM, 0, *(word for value in digests for word in _bounds(value))]
         maxima = self._all_reduce(self.group.all_reduce_max, sent)
         top, dtype = (_from_bits(maxima[0]), "float64") if maxima[1] else (_from_bits(maxima[2]), "float32")
-        self._check(maxima[WORDS + 2 :], MAXIMUM, _equal_bounds, math.isnan(top))
-        if self._call.arguments.get(ELEMENTS) is not None:
-            self._check_count(self._all_reduce_sum([self._call.counted])[0])
+        is_nan = math.isnan(top)
+        self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, _equal_bounds, is_nan)
+        if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK):
+            self._check_sums(self._all_reduce_sum(self._checked()), is_nan)
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
@@ -162,6 +167,9 @@ class Consensus:
         total = Fraction(Accumulator.from_words(self._all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
         return high, float(total - Fraction(high))
+
+    def max_over_ranks(self, number: int) -> int:
+        return self._all_reduce(self.group.all_reduce_max, [number])[0]
 
     def all_gather(self, number: int) -> list[int]:
         """Return the numbers of all ranks, in their order. Each is an int64."""
@@ -198,12 +206,16 @@ class Consensus:
     def _checked_sum(self, words: Sequence[int], tag: int) -> list[int]:
         """Return the sum of each word over all ranks, and compare the call in the same all-reduce."""
         digests = self._begin()
-        compared = [word for digest in digests for word in _summands(digest)]
-        reduced = self._all_reduce_sum([*words, self._call.counted, tag, 0, *compared])
-        sums, counted = reduced[: WORDS + 1], reduced[WORDS + 1]
-        self._check(reduced[WORDS + 2 :], tag, _equal_summands, Accumulator.from_words(sums[:WORDS]).nan)
-        self._check_count(counted)
+        compared = [word for value in digests for word in _summands(value)]
+        reduced = self._all_reduce_sum([*words, *self._checked(), tag, 0, *compared])
+        sums, checked, rest = reduced[: WORDS + 1], reduced[WORDS + 1 :][:CHECKED], reduced[WORDS + 1 + CHECKED :]
+        is_nan = bool(Accumulator.from_words(sums[:WORDS]).nan)
+        self._check(rest, tag, _equal_summands, is_nan)
+        self._check_sums(checked, is_nan)
         return sums
+
+    def _checked(self) -> list[int]:
+        return [self._call.counted, *replicas.summands(self._call.replicas)]
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
         """Raise ValueError if a rank has rejected the call, or makes a different one. All ranks raise, or none does."""
@@ -220,21 +232,30 @@ class Consensus:
 
         The texts of ranks that reject the call come first.
         """
-        own = json.dumps(self._call.text()).encode()
-        own += b" " * (-len(own) % 4)
-        marks = self.all_gather(_digest(own) >> 2 << 1 | rejects)
+        own = self._call.text()
+        marks = self.all_gather(digest(json.dumps(own).encode()) >> 2 << 1 | rejects)
         ranks: dict[int, list[int]] = {}
         for rank, mark in enumerate(marks):
             ranks.setdefault(mark, []).append(rank)
         order = sorted(ranks.values(), key=lambda members: (not marks[members[0]] & 1, -len(members)))[:MAX_TEXTS]
-        sends = [members[0] == self.group.rank for members in order]
-        lengths = self._all_reduce_sum([len(own) // 4 * is_own for is_own in sends])
+        texts = self.exchange([own if members[0] == self.group.rank else None for members in order])
+        return list(zip(order, texts, strict=True))
+
+    def exchange(self, texts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+        """Return texts on all ranks. One rank has each of them, and the others pass None for it."""
+        own = [b"" if text is None else json.dumps(text).encode() for text in texts]
+        own = [content + b" " * (-len(content) % 4) for content in own]
+        lengths = self._all_reduce_sum([len(content) // 4 for content in own])
         sent: list[int] = []
-        for length, is_own in zip(lengths, sends, strict=True):
-            sent += struct.unpack(f"<{length}I", own) if is_own else [0] * length
+        for length, content in zip(lengths, own, strict=True):
+            sent += struct.unpack(f"<{length}I", content) if content else [0] * length
         words = iter(self._all_reduce_sum(sent))
-        texts = [struct.pack(f"<{length}I", *(next(words) for _ in range(length))) for length in lengths]
-        return [(members, json.loads(text)) for members, text in zip(order, texts, strict=True)]
+        return [json.loads(struct.pack(f"<{length}I", *(next(words) for _ in range(length)))) for length in lengths]
+
+    def _check_sums(self, sums: Sequence[int], is_nan: bool) -> None:
+        self._check_count(sums[0])
+        if any(sums[1:]) and not is_nan:  # the bits of NaN may differ
+            raise ValueError(replicas.describe(self._call.replicas, self))
 
     def _check_count(self, counted: int) -> None:
         expected = self._call.arguments.get(ELEMENTS)
@@ -268,15 +289,6 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]])
 # -- numbers
 
 
-def _digest(value: Any) -> int:
-    content = value if isinstance(value, bytes) else repr(value).encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=2 * PIECES).digest(), "little")
-
-
-def _split(digest: int) -> list[int]:
-    return [digest >> (16 * place) & 0xFFFF for place in range(PIECES)]
-
-
 def _summands(digest: int | None) -> list[int]:
     """Return the integers that show by their sums whether digests match: 1, the pieces, and their squares.
 
@@ -284,7 +296,7 @@ def _summands(digest: int | None) -> list[int]:
     """
     if digest is None:
         return [0] * (1 + 2 * PIECES)
-    pieces = _split(digest)
+    pieces = split(digest)
     return [1, *pieces, *(piece**2 for piece in pieces)]
 
 
@@ -304,7 +316,7 @@ def _bounds(digest: int | None) -> list[int]:
     """
     if digest is None:
         return [0, *[-(2**16)] * (2 * PIECES)]
-    pieces = _split(digest)
+    pieces = split(digest)
     return [1, *pieces, *(-piece for piece in pieces)]
 
 

@@ -16,6 +16,7 @@ from .._core.types import Leaf, Scalar, Tensor
 from .consensus import Call, Consensus, Group, Sum, send_rejection
 from .differences import ELEMENTS
 from .ranks import Ranks
+from .replicas import CHECK, Replica, grouped
 
 
 class NormGroup(NamedTuple):
@@ -99,6 +100,13 @@ class LocalShards(ABC):
         """
 
     @abstractmethod
+    def replicas(self, indices: Sequence[int]) -> list[Replica]:
+        """Return the gradients of which other ranks have copies, by placements or by declaration.
+
+        Raise ValueError if it is unknown which ranks have copies.
+        """
+
+    @abstractmethod
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
@@ -128,6 +136,11 @@ class LocalShards(ABC):
     def numel(self) -> int | None:
         """The expected number of counted elements over all ranks. None without a check."""
         return self._spec.expected_numel(lambda: sum(map(self.elements, range(len(self._leaves)))))
+
+    @property
+    def checks_replicas(self) -> bool:
+        """Return whether the ranks compare their copies."""
+        return self._spec.check_replicas
 
     @property
     def parameters(self) -> int | None:
@@ -165,7 +178,7 @@ class LocalShards(ABC):
         counted = self.counted(indices)
         arguments = {**must_match, "norm_type": float(p), "the number of parameters": self.parameters}
         if is_first:
-            call = self._first_call(arguments, counted, measure, function)
+            call = self._first_call(arguments, indices, counted, measure, function)
         else:
             call = Call(arguments, remarks=lambda: {"function": function})
         consensus = Consensus(self.group(), call)
@@ -174,7 +187,12 @@ class LocalShards(ABC):
         return path.xp.asarray(n)
 
     def _first_call(
-        self, arguments: dict[str, Any], counted: Sequence[Tensor], measure: Measure, function: str
+        self,
+        arguments: dict[str, Any],
+        indices: Sequence[int],
+        counted: Sequence[Tensor],
+        measure: Measure,
+        function: str,
     ) -> Call:
         """Return the first collective's `Call`, which also compares parameters and copies, and counts elements."""
         numel, copies = self.numel, self.copies()
@@ -182,12 +200,15 @@ class LocalShards(ABC):
         def checksum(tensors: Sequence[Tensor]) -> int:
             return measure(tensors).checksum()
 
+        is_checked = self.checks_replicas or None
+        replicas = grouped(self.replicas(indices), checksum) if is_checked else []
         return Call(
-            {**arguments, ELEMENTS: numel},
+            {**arguments, ELEMENTS: numel, CHECK: is_checked},
             layout=self.labels(),
             copies=[(leaf, partial(checksum, [tensor])) for leaf, tensor in copies],
             checksum=checksum([tensor for _, tensor in copies]) if copies else 0,
             counted=0 if numel is None else sum(math.prod(tensor.shape) for tensor in counted),
+            replicas=replicas,
             remarks=lambda: self._remarks(function),
         )
 

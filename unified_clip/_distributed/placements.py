@@ -16,6 +16,7 @@ from .consensus import Group, undeclared
 from .differences import REMEDY
 from .norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
 from .ranks import Ranks
+from .replicas import Replica
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
@@ -40,6 +41,34 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
     if ownership == DISTINCT:
         return True
     return first in ranks if ownership == REPLICATED else None
+
+
+class Copies(NamedTuple):
+    """The ranks with copies of a gradient: the first fields of a `Replica` that follow the tensor."""
+
+    key: Hashable
+    number: int
+    is_first: bool
+
+
+def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
+    """Return the ranks with copies of a gradient by the caller's `ownership`; None if it declares no other ones.
+
+    `mesh`: the ranks of its mesh, which are only some of the group. `ranks`: those with copies, by placements.
+    """
+    ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
+    if ownership == REPLICATED:
+        key = ("group", mesh.places(list(ranks)).tobytes(), len(mesh))
+        return Copies(key, len(ranks) * group.size // len(mesh), ranks[0] == here and group.ranks[0] in mesh)
+    if not callable(ownership):
+        return None
+    if not hasattr(ownership, "ranks_with_copies"):
+        raise ValueError(
+            f"check_replicas cannot infer which ranks have copies of {leaf.place}, since ownership is a function. Pass "
+            f"mesh_ownership, {REPLICATED!r} or {DISTINCT!r} for it, or leave check_replicas out"
+        )
+    everywhere: Ranks = ownership.ranks_with_copies(mesh, ranks)
+    return Copies(("mesh", everywhere.key), len(everywhere), everywhere[0] == here)
 
 
 def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
@@ -101,6 +130,10 @@ class DistributedGradients(LocalShards):
         """
 
     @abstractmethod
+    def ranks_with_copies(self, tensor: Any) -> Ranks:
+        """Return the ranks of a tensor's mesh with the local tensor of this rank, by `Replicate`."""
+
+    @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
         """Return whether this rank has all elements of a tensor."""
 
@@ -138,10 +171,38 @@ class DistributedGradients(LocalShards):
         """Return whether the framework's attributes make this rank count a plain tensor; None if they do not decide."""
         return None
 
+    def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
+        """Return the ranks with a copy of a plain tensor, if the framework's attributes determine it."""
+        return None
+
     # -- for all frameworks
 
     def copies(self) -> list[tuple[Leaf, Tensor]]:
         return [(self._leaves[index], self.values[index]) for index in self._assumed_copies]
+
+    def replicas(self, indices: Sequence[int]) -> list[Replica]:
+        if self._spec.process_group is None:
+            return []
+        here = self._group.ranks[self._group.rank]
+        replicas = (self._replica(index, self._group, here) for index in indices if index not in self._assumed_copies)
+        return [replica for replica in replicas if replica is not None and replica.number > 1]
+
+    def _replica(self, index: int, group: ProcessGroup, here: int) -> Replica | None:
+        leaf, gradient = self._leaves[index], self._gradients[index]
+        mesh = self.ranks(gradient) if self.is_sharded(gradient) else Ranks([here])
+        if here not in mesh:
+            return None
+        ranks = self.ranks_with_copies(gradient) if self.is_sharded(gradient) else mesh
+        within = None if len(mesh) >= group.size else declared_copies(self._spec, leaf, mesh, ranks, group)
+        if within is None and not self.is_sharded(gradient) and group.size > 1:
+            ranks = self.inferred_copies(leaf, group) or ranks
+        if not all(map(group.ranks.__contains__, ranks)):
+            raise ValueError(
+                f"process_group has only some of the ranks with copies of the gradient at {leaf.place}, and "
+                "check_replicas compares all. Leave process_group or check_replicas out"
+            )
+        copies = within or Copies(("mesh", ranks.key), len(ranks), ranks[0] == here)
+        return Replica(leaf, label(leaf), self.values[index], *copies)
 
     def awaits_sums(self) -> bool:
         return any(self.is_sharded(tensor) and self.is_partial(tensor) for tensor in self._gradients)
@@ -252,7 +313,7 @@ class DistributedGradients(LocalShards):
         if not sizes:
             raise ValueError(
                 "Cannot infer which ranks have the gradients: no tensor has a mesh. Pass process_group as well as "
-                "ownership or check_numel"
+                "ownership, check_numel or check_replicas"
             )
         raise ValueError(
             f"the gradients are on {self.terminology.mesh}es of {', '.join(map(str, sorted(sizes)))} of the "

@@ -66,6 +66,16 @@ class Ranks(Sequence[int]):
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 
+    def at(self, places: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """Return the ranks at these indices."""
+        taken: npt.NDArray[np.int64] = self._array[places]
+        return taken
+
+    @cached_property
+    def key(self) -> bytes:
+        """Equal for equal ranks in the same order."""
+        return self._array.tobytes()
+
     def is_same_set(self, other: Ranks) -> bool:
         return len(self) == len(other) and self <= other
 

@@ -174,15 +174,19 @@ class ClipConfig(OutcomeProperties, Settings):
         process_group: Any = "auto",
         ownership: Any = None,
         check_numel: bool | int | None = None,
+        check_replicas: bool = False,
     ) -> Clipper:
         """Return a clipper for one model, with its own step counter and parameter names.
 
         Args:
             names: A model, its `named_parameters()`, a dict of name to parameter, or a list of names by position.
             details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
-            process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`.
+            process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, as for
+                `clip_grad_norm_`.
         """
-        return Clipper(self, names, details=details, spec=DistributedSpec(process_group, ownership, check_numel))
+        return Clipper(
+            self, names, details=details, spec=DistributedSpec(process_group, ownership, check_numel, check_replicas)
+        )
 
     def __call__(self, grads: Any, *, step: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
@@ -218,6 +222,7 @@ class ClipConfig(OutcomeProperties, Settings):
         process_group: Any = "auto",
         ownership: Any = None,
         check_numel: bool | int | None = None,
+        check_replicas: bool = False,
     ) -> Any:
         """Make an optimizer of PyTorch or Keras clip before each of its steps.
 
@@ -226,8 +231,8 @@ class ClipConfig(OutcomeProperties, Settings):
             names: The model, its `named_parameters()`, or a dict of name to parameter. On PyTorch, patterns need it
                 unless the optimizer was built from `named_parameters()`. On Keras a variable's name is its path, with
                 dots.
-            process_group, ownership, check_numel: For PyTorch: the ranks that share the gradients, as for
-                `clip_grad_norm_`.
+            process_group, ownership, check_numel, check_replicas: For PyTorch: the ranks that share the gradients, as
+                for `clip_grad_norm_`.
 
         Returns:
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate` and `step`.
@@ -238,12 +243,14 @@ class ClipConfig(OutcomeProperties, Settings):
                 selects parameters by name, and they have none.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
         """
-        spec = DistributedSpec(process_group, ownership, check_numel)
+        spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
         if "torch" in packages:
             return _integration("torch_optimizers").attach(self, optimizer, names, spec)
         if spec.is_given:
-            raise TypeError("process_group, ownership and check_numel are for PyTorch only. Remove them.")
+            raise TypeError(
+                "process_group, ownership, check_numel and check_replicas are for PyTorch only. Remove them."
+            )
         if "keras" in packages:
             return _integration("keras_optimizers").attach(self, optimizer, names)
         raise TypeError(

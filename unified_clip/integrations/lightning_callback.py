@@ -32,8 +32,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         names: Parameter names for patterns: a dict of name to parameter, or a model. None: the LightningModule's.
         log_every: The number of steps between logs. Reading the numbers waits for the GPU. None: the trainer's
             `log_every_n_steps`. 0: never log.
-        process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`. FSDP2 needs
-            none of them.
+        process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, as for
+            `clip_grad_norm_`. FSDP2 needs none of them.
 
     Raises:
         ValueError: When training begins: the trainer, the module or another such callback clips too. At an optimizer's
@@ -55,9 +55,10 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         process_group: Any = "auto",
         ownership: Any = None,
         check_numel: bool | int | None = None,
+        check_replicas: bool = False,
     ) -> None:
         self._config, self._names, self._log_every = config, names, log_every
-        self._spec = DistributedSpec(process_group, ownership, check_numel)
+        self._spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
         self._begin()
 
     def _begin(self) -> None:

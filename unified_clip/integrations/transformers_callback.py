@@ -25,8 +25,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
 
     Args:
         config: The configuration.
-        process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`. FSDP2 needs
-            none of them.
+        process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, as for
+            `clip_grad_norm_`. FSDP2 needs none of them.
 
     Raises:
         ValueError: When training begins: the trainer, another such callback or an attached configuration clips too.
@@ -45,8 +45,9 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         process_group: Any = "auto",
         ownership: Any = None,
         check_numel: bool | int | None = None,
+        check_replicas: bool = False,
     ) -> None:
-        self._config, self._spec = config, DistributedSpec(process_group, ownership, check_numel)
+        self._config, self._spec = config, DistributedSpec(process_group, ownership, check_numel, check_replicas)
         self._begin()
 
     def _begin(self) -> None:

@@ -142,6 +142,23 @@ def norm_of_arrays_of_each() -> float:
     return float(uc.get_total_norm(given, ownership="replicated"))
 
 
+def replicas(spec: Sequence[Any], drifted: int | None, p: float = 2.0) -> float:
+    """A clip that compares the copies of an array. A device's copy differs in the last bit."""
+    place = NamedSharding(mesh(), PartitionSpec(*spec))
+    shards = []
+    for device, index in place.addressable_devices_indices_map((4,)).items():
+        own = np.arange(4, dtype=np.float32)[index]
+        own[-1] = np.nextafter(own[-1], np.float32(9)) if device == jax.devices()[drifted or 0] and drifted else own[-1]
+        shards.append(jax.device_put(own, device))
+    array = jax.make_array_from_single_device_arrays((4,), place, shards)
+    return float(uc.clip_grad_norm_({"weight": array}, 1.0, p, check_replicas=True))
+
+
+def replicas_on_some(ownership: str) -> float:
+    own = jax.device_put(jnp.ones(2), jax.local_devices()[0])
+    return float(uc.get_total_norm([own], ownership=ownership, check_replicas=True))
+
+
 def disagreeing() -> float:
     return float(uc.clip_grad_norm_([sharded(np.ones(4, np.float32), ["x"])], 1.0 + jax.process_index()))
 

@@ -398,6 +398,30 @@ def plain_stated(
         return float(uc.clip_grad_norm_(given, 1.0, **_stated(group, ownership, check_numel))), calls
 
 
+def replicas(kind: str, drifted: int | None) -> float:
+    """A clip of two parameters that compares copies. A process' copy of the second one differs in the last bit."""
+    given = []
+    for number in range(2):
+        own = np.full((2, 2), 1.0 + number, np.float32)
+        if number and dist.get_rank() == drifted:
+            own[1, 1] = np.nextafter(own[1, 1], np.float32(9))
+        gradient = paddle.to_tensor(own)
+        if kind != "plain" and kind != "attributes":
+            placements = [Replicate()] if kind == "copies" else [Shard(0)]
+            gradient = paddle.Tensor(
+                gradient, dims=[2 if kind == "copies" else 4, 2], process_mesh=mesh_of("row"), placements=placements
+            )
+        given.append((f"layer{number}", parameter_with(gradient)))
+    stated: dict[str, Any] = {}
+    if kind in ("plain", "attributes"):
+        stated = {"process_group": dist.get_group(0), "ownership": "replicated" if kind == "plain" else None}
+    if kind == "attributes":
+        shard = parameter_with(paddle.ones([2]))
+        shard.is_distributed = True
+        given.append(("shard", shard))
+    return float(uc.clip_grad_norm_(given, 1.0, check_replicas=True, **stated))
+
+
 def of_a_mean() -> float:
     """The norm of terms of a mean."""
     mean = Partial(dist.ReduceType.kRedAvg)

@@ -32,6 +32,7 @@ from unified_clip._core.types import Leaf
 from unified_clip._distributed import consensus, waiting
 from unified_clip._distributed.consensus import Call, Consensus
 from unified_clip._distributed.norm import LocalShards, NormGroup, SingleProcess
+from unified_clip._distributed.replicas import Replica
 
 LIMIT = 10
 """Seconds that one may wait for the others."""
@@ -84,12 +85,14 @@ class Held(LocalShards):
 
     parameters: int | None = None  # type: ignore[assignment]
     numel: int | None = None  # type: ignore[assignment]
+    checks_replicas = False
 
     def __init__(self, group: Any, arrays: Sequence[np.ndarray], **told: Any) -> None:
         self._group, self.values = group, [np.asarray(array) for array in arrays]
         self.parameters, self.numel = told.get("parameters"), told.get("numel")
         self._names, self._copies = told.get("names"), told.get("copies", ())
         self._without = told.get("without", ())
+        self._replicas, self.checks_replicas = told.get("replicas", []), "replicas" in told
         self._measured = []
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
@@ -100,6 +103,12 @@ class Held(LocalShards):
 
     def copies(self) -> list[tuple[Leaf, Any]]:
         return [(leaf(at), self.values[at]) for at in self._copies]
+
+    def replicas(self, indices: Sequence[int]) -> list[Replica]:
+        return [
+            Replica(leaf(at), f"layer{at}", self.values[at], key, number, is_first)
+            for at, (key, number, is_first) in enumerate(self._replicas)
+        ]
 
     def group(self) -> Any:
         return self._group
@@ -138,6 +147,93 @@ def norm_of(group: Any, arrays: Sequence[np.ndarray], p: float, agreed: Any = No
     held: Any = Held(group, arrays, **told)
     n = held.norm(path, range(len(arrays)), p, agreed or {}, Sums, function="", is_first=True)
     return n, path.norm_dtype
+
+
+ONES = np.ones(3, np.float32)
+
+HSDP = [("a", 2, True), ("b", 2, True), ("a", 2, False), ("b", 2, False)]
+"""The shards of four ranks: two copies of two shards."""
+
+
+def replicas_of(
+    gradients: Sequence[Sequence[np.ndarray]], sets: Sequence[Any], p: float = 2.0
+) -> tuple[list[str], int]:
+    """The error of each rank with these gradients, and the number of collectives. `sets`: of each rank's gradients."""
+
+    def run(member: Member) -> str:
+        try:
+            norm_of(member, gradients[member.rank], p, replicas=[sets[member.rank]] * len(gradients[member.rank]))
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    return together(len(gradients), run)
+
+
+@pytest.mark.parametrize(("p", "calls"), [(1.0, 1), (2.0, 1), (math.inf, 2)])
+def test_equal_replicas_are_compared_in_the_all_reduce_of_the_norm(p: float, calls: int) -> None:
+    gradients = [[ONES, 2 * ONES], [3 * ONES, ONES], [ONES, 2 * ONES], [3 * ONES, ONES]]
+    assert replicas_of(gradients, HSDP, p) == ([""] * 4, calls)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("rank", range(4))
+def test_the_rank_and_the_tensor_that_drifted_are_named(rank: int, p: float) -> None:
+    gradients = [[ONES, ONES.copy()] for _ in range(4)]
+    gradients[rank][1][2] = np.nextafter(np.float32(1), np.float32(2))
+    errors, _ = replicas_of(gradients, HSDP, p)
+    assert len(set(errors)) == 1
+    left, right = sorted([rank, (rank + 2) % 4])
+    assert (
+        f"the gradients at position 1 on rank {right} differ from their copies on rank {left}. Copies have" in errors[0]
+    )
+
+
+def test_the_minority_of_the_copies_is_named() -> None:
+    gradients = [[ONES], [ONES], [2 * ONES], [ONES], [2 * ONES], [ONES], [3 * ONES]]
+    errors, _ = replicas_of(gradients, [("a", 7, rank == 0) for rank in range(7)])
+    assert "position 0 on rank 2, 4 differ from their copies on rank 0, 1, 3, 5. Copies have drifted" in errors[0]
+
+
+def test_two_sets_that_differ_are_named() -> None:
+    gradients = [[ONES], [ONES], [2 * ONES], [3 * ONES]]
+    errors, _ = replicas_of(gradients, HSDP)
+    assert "rank 2 differ from their copies on rank 0. The gradients at position 0 on rank 3 differ from" in errors[0]
+
+
+def test_a_replica_without_a_gradient_is_named() -> None:
+    errors, _ = replicas_of([[ONES, ONES], [ONES, ONES], [ONES], [ONES, ONES]], HSDP)
+    assert "position 1 on rank 2 differ from their copies on rank 0 (position 1 is missing on rank 2)" in errors[0]
+    errors, _ = replicas_of([[ONES], [ONES], [], [ONES]], HSDP)
+    message = "2 ranks should have a copy of the gradient at position 0, and 1 of them have one. Pass the ownership"
+    assert [error[: len(message)] for error in errors] == [message] * 4
+
+
+def test_drift_is_not_reported_for_a_norm_of_nan() -> None:
+    nan = np.array([math.nan], np.float32)
+    assert replicas_of([[nan], [nan], [-nan], [-nan]], HSDP)[0] == [""] * 4
+
+
+def test_a_rank_that_does_not_compare_replicas_is_named() -> None:
+    def run(member: Member) -> str:
+        told = {"replicas": [("a", 2, False)]} if member.rank else {}
+        with pytest.raises(ValueError, match="check_replicas") as raised:
+            norm_of(member, [ONES], 2.0, **told)
+        return str(raised.value)
+
+    (first, second), _ = together(2, run)
+    assert first == second
+    assert "check_replicas: None on rank 0; True on rank 1" in first
+
+
+def test_another_error_comes_before_drift() -> None:
+    def run(member: Member) -> str:
+        given = {"threshold": float(member.rank)}
+        with pytest.raises(ValueError, match="threshold: ") as raised:
+            norm_of(member, [member.rank * ONES], 2.0, given, replicas=[("a", 2, member.rank == 0)])
+        return str(raised.value)
+
+    assert len(set(together(2, run)[0])) == 1
 
 
 def parted(array: np.ndarray, size: int, random: np.random.Generator) -> list[np.ndarray]:
@@ -255,7 +351,7 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
     choice."""
 
     def total(member: Member, numbers: Sequence[int]) -> list[int]:
-        return member._found(numbers, how if len(numbers) == 173 else sum)  # the rest is for all alike
+        return member._found(numbers, how if len(numbers) == 177 else sum)  # the rest is for all alike
 
     monkeypatch.setattr(Member, "all_reduce_max", lambda member, numbers: member._found(numbers, how))
     monkeypatch.setattr(Member, "all_reduce_sum", total)

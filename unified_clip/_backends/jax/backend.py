@@ -142,10 +142,10 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
         if self.in_graph([leaf.tensor for leaf in gradients]):
-            if spec.ownership is not None or spec.check_numel is not None:
+            if spec.ownership is not None or spec.check_numel is not None or spec.check_replicas:
                 raise TypeError(
-                    "ownership and check_numel are not supported in traced code, where types have the axes over which "
-                    "gradients are sharded. Leave them out"
+                    "ownership, check_numel and check_replicas are not supported in traced code, where types have the "
+                    "axes over which gradients are sharded. Leave them out"
                 )
             return None
         if self._axes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,11 +13,12 @@ from jax.experimental.sparse import BCOO
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..._compute import host, kernels
-from ..._core.distributed import DistributedSpec
+from ..._core.distributed import DISTINCT, DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
 from ..._distributed.placements import declared_owner, ownership_unknown
 from ..._distributed.ranks import Ranks
+from ..._distributed.replicas import Replica
 from . import mesh_axes
 
 
@@ -173,6 +174,26 @@ class JaxShards(LocalShards):
 
     def copies(self) -> list[tuple[Leaf, Tensor]]:
         return [(self._leaves[index], self._local(index)) for index in self._copies]
+
+    def replicas(self, indices: Sequence[int]) -> list[Replica]:
+        is_alone = isinstance(self.group(), SingleProcess)
+        shared = [] if is_alone else [index for index in indices if index not in self._copies]
+        return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
+
+    def _replicas(self, index: int) -> Iterator[Replica]:
+        """Yield the shards of an array on the devices of this process, each with the number of its copies."""
+        leaf, value = self._leaves[index], self.values[index]
+        if len(_ranks_of(value)) < self._world.size and self._spec.ownership_of(leaf) != DISTINCT:
+            raise ValueError(
+                f"check_replicas compares the copies of arrays over all processes, and the gradient at {leaf.place} is "
+                "on devices of some. Leave check_replicas out"
+            )
+        devices: dict[Any, list[int]] = {}
+        for device, at in value.sharding.devices_indices_map(value.shape).items():
+            devices.setdefault(_key(at), []).append(device.id)
+        for shard in value.addressable_shards:
+            ids, is_first = devices[_key(shard.index)], shard.replica_id == 0
+            yield Replica(leaf, label(leaf), [shard.data], tuple(ids), len(ids), is_first, str(shard.device))
 
     def world(self) -> JaxGroup:
         return self._world

@@ -160,6 +160,9 @@ class PaddleShards(DistributedGradients):
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
         return None
 
+    def ranks_with_copies(self, tensor: Any) -> Ranks:
+        return Ranks(self._ranks_along(tensor, lambda placement: placement.is_replicated()))
+
     def is_replicated(self, tensor: Any) -> bool:
         return all(placement.is_replicated() for placement in tensor.placements)
 
@@ -266,6 +269,11 @@ class PaddleShards(DistributedGradients):
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
         if isinstance(leaf.parameter, PARAMETER) and self._uses_attributes():
             return self._is_first(leaf.parameter, group)
+        return None
+
+    def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
+        if isinstance(leaf.parameter, PARAMETER) and self._uses_attributes():
+            return Ranks(self._ranks_with_copies(group, _is_shard(leaf.parameter)))
         return None
 
     def _uses_attributes(self) -> bool:

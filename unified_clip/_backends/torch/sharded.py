@@ -114,6 +114,7 @@ class TorchShards(DistributedGradients):
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self._first_within: dict[Any, bool | None] = {}
+        self._copies: dict[Any, Ranks] = {}
         with torch.no_grad():
             self.values = [_local(gradient) for gradient in self._gradients]
 
@@ -158,6 +159,13 @@ class TorchShards(DistributedGradients):
         if key not in self._first_within:
             self._first_within[key] = _is_first_within(tensor.device_mesh, tensor.placements, group)
         return self._first_within[key]
+
+    def ranks_with_copies(self, tensor: Any) -> Ranks:
+        key = id(tensor.device_mesh), tensor.placements
+        if key not in self._copies:
+            along = _along(tensor.device_mesh, [placement.is_replicate() for placement in tensor.placements])
+            self._copies[key] = Ranks(np.asarray(tensor.device_mesh.mesh)[along])
+        return self._copies[key]
 
     def is_replicated(self, tensor: Any) -> bool:
         return tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)
@@ -248,8 +256,13 @@ def _is_first_within(mesh: Any, placements: Sequence[Any], group: ProcessGroup) 
     present, copied = group.ranks.has(ranks), tuple(dim for dim, p in enumerate(placements) if not _is_shard(p))
     if np.count_nonzero(present) < group.size or not present.any(axis=copied).all():
         return None
-    here = tuple(slice(None) if dim in copied else at for dim, at in enumerate(mesh.get_coordinate()))
+    here = _along(mesh, [dim in copied for dim in range(ranks.ndim)])
     return bool(ranks[here][present[here]].flat[0] == group.ranks[group.rank])
+
+
+def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
+    """Return the indices of the ranks that differ from this one along some dimensions of a mesh only."""
+    return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 
 
 def _is_shard(placement: Any) -> bool:

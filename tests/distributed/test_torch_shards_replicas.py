@@ -1,0 +1,72 @@
+"""PyTorch: `check_replicas=True` compares the copies that four ranks have of a gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from support.processes import torch_sharded_replicas as replicas
+from support.processes.torch_sharded_replicas import CASES, DRIFTED, copies_of
+from support.processes.worlds import World
+from support.tiers import nightly
+
+Worlds = Callable[[int], World]
+
+
+@pytest.mark.parametrize("p", [2.0, *nightly(1.0, 3.0, math.inf)])
+@pytest.mark.parametrize("case", CASES)
+def test_equal_copies_are_clipped(torch_worlds: Worlds, case: str, p: float) -> None:
+    unchecked = torch_worlds(4).run(replicas.checked, case, None, p, False)
+    results = torch_worlds(4).run(replicas.checked, case, None, p)
+    assert [result.error for result in results] == [""] * 4
+    assert [result.norm for result in results] == [result.norm for result in unchecked]
+    assert not any(result.unchanged for result in results)
+
+
+@pytest.mark.parametrize("p", [2.0, *nightly(1.0, 3.0, math.inf)])
+@pytest.mark.parametrize("rank", [3, *nightly(0, 1, 2)])
+@pytest.mark.parametrize("case", CASES)
+def test_a_copy_that_drifted_is_named_on_all_ranks(torch_worlds: Worlds, case: str, rank: int, p: float) -> None:
+    copies = copies_of(case, rank)
+    results = torch_worlds(4).run(replicas.checked, case, rank, p)
+    assert len({(result.error, result.unchanged) for result in results}) == 1
+    error, unchanged = results[0].error, results[0].unchanged
+    if len(copies) == 1:
+        assert error == "", "there are no copies"
+        return
+    drifted, others = (max(copies), [min(copies)]) if len(copies) == 2 else (rank, [r for r in copies if r != rank])
+    where = f"on rank {drifted} differ from their copies on rank {', '.join(map(str, others))}. Copies have drifted"
+    assert f"the gradients at position 1 (parameter '{DRIFTED}') {where}" in error
+    assert unchanged
+
+
+def test_the_comparison_needs_no_collective_of_its_own(torch_worlds: Worlds) -> None:
+    assert [result.collectives for result in torch_worlds(4).run(replicas.checked, "HSDP", None)] == [1] * 4
+
+
+@pytest.mark.parametrize("rank", [0, *nightly(1, 2, 3)])
+def test_a_rank_that_rejects_the_call_is_named_before_drift(torch_worlds: Worlds, rank: int) -> None:
+    for number, result in enumerate(torch_worlds(4).run(replicas.rejected, "HSDP", rank)):
+        assert "max_norm is nan" in result.error
+        assert number == rank or f"rank {rank} rejected this call" in result.error
+        assert result.unchanged
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            replicas.by_a_function,
+            "check_replicas cannot infer which ranks have copies of position 0, since ownership is",
+        ),
+        (replicas.within_a_part, "process_group has only some of the ranks with copies of the gradient at position 0"),
+        (replicas.without_a_mesh, "Pass process_group as well as ownership, check_numel or check_replicas"),
+        (replicas.of_this_process, "check_replicas is True, but process_group is None"),
+    ],
+)
+def test_copies_that_cannot_be_compared_are_an_error(
+    torch_worlds: Worlds, call: Callable[[], str], message: str
+) -> None:
+    for error in torch_worlds(4).run(call):
+        assert message in error

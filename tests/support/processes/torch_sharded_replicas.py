@@ -1,0 +1,152 @@
+"""What processes of a `World` run: clips that compare the copies which ranks have of a gradient."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes.torch_sharded import counted, mesh_of
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+import unified_clip.torch as uc
+from unified_clip.ownership import mesh_ownership
+
+DRIFTED = "second.weight"
+
+
+class Case(NamedTuple):
+    mesh: Callable[[DeviceMesh], DeviceMesh | None]
+    placements: Sequence[Any]
+    keywords: Callable[[DeviceMesh], dict[str, Any]]
+    copies: tuple[int, ...]
+    """The dimensions of the mesh along which ranks have copies."""
+
+
+def no_keywords(mesh: DeviceMesh) -> dict[str, Any]:
+    return {}
+
+
+def owned(**options: Any) -> Callable[[DeviceMesh], dict[str, Any]]:
+    return lambda mesh: {"ownership": mesh_ownership(mesh, **options)}
+
+
+def declared(ownership: Callable[[DeviceMesh], Any]) -> Callable[[DeviceMesh], dict[str, Any]]:
+    return lambda mesh: {"process_group": dist.group.WORLD, "ownership": ownership(mesh)}
+
+
+CASES: dict[str, Case] = {
+    "HSDP": Case(lambda mesh: mesh, [Replicate(), Shard(0)], no_keywords, (0,)),
+    "all Replicate": Case(lambda mesh: mesh, [Replicate(), Replicate()], no_keywords, (0, 1)),
+    "terms of a sum": Case(lambda mesh: mesh, [Partial(), Replicate()], no_keywords, (1,)),
+    "shards": Case(lambda mesh: mesh, [Shard(0), Shard(1)], no_keywords, ()),
+    "beside tensor parallel": Case(lambda mesh: mesh["dp"], [Shard(0)], owned(), (1,)),
+    "declared copies of shards": Case(lambda mesh: mesh["dp"], [Shard(0)], declared(lambda mesh: "replicated"), (1,)),
+    "declared copies of copies": Case(
+        lambda mesh: mesh["dp"], [Replicate()], declared(lambda mesh: "replicated"), (0, 1)
+    ),
+    "copies beside tensor parallel": Case(lambda mesh: mesh["dp"], [Replicate()], owned(), (0, 1)),
+    "copies of stages": Case(lambda mesh: mesh["tp"], [Replicate()], owned(distinct="dp"), (1,)),
+    "stages": Case(lambda mesh: mesh["tp"], [Shard(0)], owned(distinct="dp"), ()),
+    "plain copies": Case(lambda mesh: None, (), declared(lambda mesh: "replicated"), (0, 1)),
+    "plain copies of stages": Case(lambda mesh: None, (), declared(lambda mesh: mesh_ownership(mesh, "dp")), (1,)),
+    "plain shards": Case(lambda mesh: None, (), declared(lambda mesh: "distinct"), ()),
+    "patterns": Case(lambda mesh: None, (), declared(lambda mesh: {"*.weight": "replicated"}), (0, 1)),
+}
+
+
+class Checked(NamedTuple):
+    norm: float
+    error: str
+    unchanged: bool
+    collectives: int
+
+
+@functools.cache
+def rows() -> DeviceMesh:
+    return mesh_of("rows")
+
+
+def copies_of(case: str, rank: int) -> list[int]:
+    """The ranks of four with a copy of what this rank has."""
+    ranks, place = np.arange(4).reshape(2, 2), divmod(rank, 2)
+    along = tuple(slice(None) if dim in CASES[case].copies else place[dim] for dim in range(2))
+    return [int(number) for number in ranks[along].ravel()]
+
+
+def checked(case: str, drifted: int | None, p: float = 2.0, check: bool = True, **options: Any) -> Checked:
+    """A clip of two gradients. A rank's copy of the second one differs in the last bit of one element."""
+    mesh, rank = rows(), dist.get_rank()
+    of, placements, keywords, _ = CASES[case]
+    named, locals_ = [], []
+    for number, name in enumerate(("first.weight", DRIFTED)):
+        local = torch.arange(6, dtype=torch.float32).reshape(3, 2) + 100 * copies_of(case, rank)[0] + number
+        if number and rank == drifted:
+            local[1, 1] = torch.nextafter(local[1, 1], torch.tensor(math.inf))
+        own = of(mesh)
+        gradient = local if own is None else DTensor.from_local(local, own, placements, run_check=False)
+        parameter = nn.Parameter(torch.zeros_like(gradient))
+        parameter.grad = gradient
+        named.append((name, parameter))
+        locals_.append(local)
+    before, error, norm = [local.clone() for local in locals_], "", math.nan
+    with counted() as calls:
+        try:
+            norm = uc.clip_grad_norm_(named, 1.0, p, **{"check_replicas": check, **keywords(mesh), **options}).item()
+        except ValueError as raised:
+            error = str(raised)
+    return Checked(norm, error, all(map(torch.equal, locals_, before)), len(calls))
+
+
+def rejected(case: str, rejecting: int) -> Checked:
+    """A rank's threshold is NaN, and the copies of another rank have drifted."""
+    mesh = rows()
+    threshold = math.nan if dist.get_rank() == rejecting else 1.0
+    parameter = nn.Parameter(DTensor.from_local(torch.zeros(2), mesh, [Replicate(), Shard(0)], run_check=False))
+    parameter.grad = DTensor.from_local(
+        torch.full((2,), 1.0 + dist.get_rank()), mesh, [Replicate(), Shard(0)], run_check=False
+    )
+    error = ""
+    try:
+        uc.clip_grad_norm_([parameter], threshold, check_replicas=True)
+    except ValueError as raised:
+        error = str(raised)
+    return Checked(math.nan, error, parameter.grad.to_local()[0].item() == 1.0 + dist.get_rank(), 0)
+
+
+def message_of(**keywords: Any) -> str:
+    """The error of one plain gradient."""
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    try:
+        uc.clip_grad_norm_([parameter], 1.0, check_replicas=True, **keywords)
+    except ValueError as raised:
+        return str(raised)
+    return ""
+
+
+def by_a_function() -> str:
+    return message_of(process_group=dist.group.WORLD, ownership=is_first_rank)
+
+
+def is_first_rank(parameter: Any) -> bool:
+    return dist.get_rank() == 0
+
+
+def within_a_part() -> str:
+    """The group of one copy of HSDP, whose other copies are elsewhere."""
+    return checked("HSDP", None, process_group=rows()["tp"]).error
+
+
+def without_a_mesh() -> str:
+    return message_of()
+
+
+def of_this_process() -> str:
+    return message_of(process_group=None)

@@ -1,0 +1,18 @@
+"""Digests of values that must match on all ranks, in pieces whose sums over ranks fit int64."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+PIECES = 4
+"""The number of 16-bit pieces in a digest. Sums of their squares over up to 2**30 ranks fit into int64."""
+
+
+def digest(value: Any) -> int:
+    content = value if isinstance(value, bytes) else repr(value).encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=2 * PIECES).digest(), "little")
+
+
+def split(number: int) -> list[int]:
+    return [number >> (16 * place) & 0xFFFF for place in range(PIECES)]

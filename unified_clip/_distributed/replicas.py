@@ -1,0 +1,173 @@
+"""Compare the copies that ranks have of a gradient: the replicas of HSDP, and copies that `ownership` declares.
+
+Each rank adds its checksum to the all-reduce of the norm. The first rank subtracts its own once for each of the other
+ranks. The sum is 0 if the copies are equal. So one sum compares all sets of replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from .._core.types import Leaf, Tensor
+from .digests import PIECES, digest, split
+
+MAX_SETS = 2
+"""The maximum number of sets of replicas in an error message."""
+
+CHECK = "check_replicas"
+
+
+class Replica(NamedTuple):
+    """A gradient of which other ranks have copies."""
+
+    leaf: Leaf
+    label: str | None
+    """Name and shape, equal on the ranks."""
+
+    tensor: Tensor
+    key: Hashable
+    """Equal for the copies of one set, and for no other gradient of this rank that other ranks have."""
+
+    number: int
+    """The number of copies, this one among them."""
+
+    is_first: bool
+    """True for one of the copies."""
+
+    device: str = ""
+    """The device of this copy, if this process has several copies."""
+
+
+@dataclass(frozen=True)
+class ReplicaSet:
+    """The gradients of which the same ranks have copies."""
+
+    key: int
+    """Equal on the ranks with these copies, and not 0."""
+
+    number: int
+    is_first: bool
+    content: int
+    """A digest of the gradients, equal for equal copies."""
+
+    text: Callable[[], dict[str, Any]]
+    """The checksum of each gradient, and the device of this copy."""
+
+
+Checksum = Callable[[Sequence[Tensor]], int]
+
+
+def grouped(replicas: Iterable[Replica], checksum: Checksum) -> list[ReplicaSet]:
+    """Return the sets of replicas of this rank."""
+    members: dict[Hashable, list[Replica]] = {}
+    for replica in replicas:
+        members.setdefault((replica.key, replica.number, replica.device), []).append(replica)
+    return [_replica_set(copies, checksum) for copies in members.values()]
+
+
+def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
+    first = copies[0]
+
+    def text() -> dict[str, Any]:
+        checksums = {copy.leaf.place: checksum([copy.tensor]) for copy in copies}
+        return {"checksums": checksums, "device": first.device, "number": first.number}
+
+    labels = [copy.label for copy in copies]
+    content = digest((labels, checksum([copy.tensor for copy in copies])))
+    return ReplicaSet(digest((first.key, first.number)) >> 2 << 1 | 1, first.number, first.is_first, content >> 1, text)
+
+
+def summands(sets: Iterable[ReplicaSet]) -> list[int]:
+    """Return integers whose sums over all ranks are 0 if all copies are equal."""
+    sums = [0] * PIECES
+    for replicas in sets:
+        weight = 1 - replicas.number if replicas.is_first else 1
+        for place, piece in enumerate(split(replicas.content)):
+            sums[place] += weight * piece
+    return sums
+
+
+class Exchange(Protocol):
+    """The collectives of a call, as `Consensus` has them."""
+
+    rank: int
+
+    def all_gather(self, number: int) -> list[int]: ...
+
+    def max_over_ranks(self, number: int) -> int: ...
+
+    def exchange(self, texts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]: ...
+
+
+Position = tuple[int, int]
+"""A rank, and the index of one of its sets."""
+
+
+def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
+    """Return the message of an error, which all ranks raise, from the sets of each."""
+    contents: dict[int, dict[int, list[Position]]] = {}
+    for index in range(exchange.max_over_ranks(len(sets))):
+        own = (sets[index].key, sets[index].content) if index < len(sets) else (0, 0)
+        for rank, (key, content) in enumerate(zip(*map(exchange.all_gather, own), strict=True)):
+            if key:
+                contents.setdefault(key, {}).setdefault(content, []).append((rank, index))
+    drifted = [sorted(copies.values(), key=len, reverse=True) for copies in contents.values() if len(copies) > 1]
+    if not drifted:
+        return _describe_number(sets, contents, exchange)
+    compared = [copies[:2] for copies in drifted[:MAX_SETS]]
+    senders = [positions[0] for copies in compared for positions in copies]
+    texts = iter(exchange.exchange([_own_text(sets, sender, exchange) for sender in senders]))
+    sentences = [_describe_set(copies, [next(texts) for _ in copies]) for copies in compared]
+    return (
+        f"the {'. The '.join(sentences)}. Copies have drifted apart. Restore all ranks from one checkpoint, or "
+        "broadcast the parameters from one copy. Look for a rank that skips a reduction of gradients. No gradient was "
+        "changed."
+    )
+
+
+def _own_text(sets: Sequence[ReplicaSet], sender: Position, exchange: Exchange) -> dict[str, Any] | None:
+    rank, index = sender
+    return sets[index].text() if rank == exchange.rank else None
+
+
+def _describe_set(copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]]) -> str:
+    """Describe how the most frequent content of a set differs from another one."""
+    most, other = (text["checksums"] for text in texts)
+    places = [place for place in dict.fromkeys((*most, *other)) if most.get(place) != other.get(place)]
+    more = f" and {len(places) - 4} more" if len(places) > 4 else ""
+    where, elsewhere = (_ranks(positions, text) for positions, text in reversed(list(zip(copies, texts, strict=True))))
+    missing = [place for place in places if place not in other or place not in most]
+    lacking = f" ({missing[0]} is missing on {where if missing[0] not in other else elsewhere})" if missing else ""
+    return f"gradients at {', '.join(places[:4])}{more} on {where} differ from their copies on {elsewhere}{lacking}"
+
+
+def _ranks(positions: Sequence[Position], text: dict[str, Any]) -> str:
+    ranks = list(dict.fromkeys(rank for rank, _ in positions))
+    device = f" ({text['device']})" if text["device"] else ""
+    return f"rank {', '.join(map(str, ranks[:4]))}{' and others' * (len(ranks) > 4)}{device}"
+
+
+def _describe_number(
+    sets: Sequence[ReplicaSet], contents: dict[int, dict[int, list[Position]]], exchange: Exchange
+) -> str:
+    """Describe a set of equal copies, of which there are more or fewer than `ownership` and placements declare."""
+    wrong = [
+        at for at, replicas in enumerate(sets)
+        if sum(map(len, contents[replicas.key].values())) != replicas.number
+    ]  # fmt: skip
+    flags = exchange.all_gather(int(bool(wrong)))
+    if not any(flags):
+        return "copies of gradients differ, and the differences cannot be located. No gradient was changed."
+    sender = flags.index(1)
+    own = None
+    if exchange.rank == sender:
+        replicas = sets[wrong[0]]
+        own = {**replicas.text(), "present": sum(map(len, contents[replicas.key].values()))}
+    (text,) = exchange.exchange([own])
+    return (
+        f"{text['number']} ranks should have a copy of the gradient at {next(iter(text['checksums']))}, and "
+        f"{text['present']} of them have one. Pass the ownership with which ranks have these copies, and set the "
+        "gradient on each of them. No gradient was changed."
+    )
