@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from support import reference
 from support.kits import Kit
 from support.processes.jax_sharded import COUNTER_EXAMPLE, arrays, assert_equal
-from support.tiers import nightly
+from support.tiers import nightly, quick
 
 import unified_clip
 import unified_clip.jax as uc
@@ -77,7 +77,7 @@ WAYS: dict[str, Way] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", quick(LAYOUTS, "rows over both axes", "mixed"))
 @pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
 def test_the_norm_and_the_gradients_are_those_of_one_device(devices: int, layout: str, way: str) -> None:
     def clip(grads: list[Any]) -> Any:
@@ -127,7 +127,7 @@ def test_a_norm_in_the_middle_of_two_numbers_goes_to_the_even_one(way: str) -> N
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", *nightly("float16", "complex64")])
 def test_other_formats(dtype: str, way: str) -> None:
     mesh, given = mesh_of(4), arrays(dtype)
     specs = specs_of("mixed", len(given))
@@ -166,7 +166,7 @@ def test_float64(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("p", [1, 2, math.inf])
+@pytest.mark.parametrize("p", [2, *nightly(1, math.inf)])
 def test_what_is_not_finite_on_one_device_is_known_to_all(p: float, value: float, way: str) -> None:
     mesh, specs = mesh_of(4), [P(("x", "y")), P()]
     first = np.ones(8, np.float32)
@@ -259,7 +259,7 @@ ONE_EXCHANGE: dict[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ONE_EXCHANGE)
+@pytest.mark.parametrize("name", quick(ONE_EXCHANGE, "clip_by_global_norm", "GradientClipByNorm"))
 def test_one_exchange_for_each_clip_in_shard_map(name: str) -> None:
     mesh, given = mesh_of(4), arrays()
     specs = specs_of("mixed", len(given))
@@ -334,7 +334,7 @@ NAMES: dict[str, tuple[Callable[[list[Any]], Any], Callable[[list[np.ndarray]], 
 """What clips inside `shard_map`, and the same of whole gradients, in place."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(NAMES, "clip_grad_norm_", "GradientClipByNorm"))
 def test_every_name_clips_by_norms_over_all_devices(name: str) -> None:
     function, on_whole = NAMES[name]
     mesh, given = mesh_of(4), arrays()
@@ -408,6 +408,7 @@ def test_derivatives_go_over_all_devices(order: float) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_second_derivative_of_a_clip_goes_over_all_devices() -> None:
     mesh, at, along = mesh_of(4), arrays()[0], arrays()[3].repeat(2, axis=0)
 

@@ -207,7 +207,7 @@ def test_sums_are_float64(mode: str) -> None:
 
     batched = jax.vmap(norm)
     wrapped = jax.jit((lambda *given: batched(*(g[None] for g in given))[0]) if mode == "vmap" else MODES[mode](norm))
-    for seed in range(8):
+    for seed in range(3):
         given = list(np.random.default_rng(seed).standard_normal((2, 20_300), np.float32))
         assert float(wrapped(*map(jnp.asarray, given))) == reference.norm(given)
 

@@ -268,6 +268,7 @@ def test_derivatives_outside_of_jit_have_the_exact_value() -> None:
     assert all(each.dtype == jnp.float32 for each in derivative)
 
 
+@pytest.mark.nightly
 def test_derivatives_and_batches_under_disable_jit() -> None:
     grads = gradients()
     with jax.disable_jit():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.kits import Kit, in_a_new_process
+from support.tiers import quick
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import unified_clip.torch as uc
@@ -121,7 +122,10 @@ def same(got: Result, wanted: Result) -> None:
 VALUES = [1.0, 0.01, 1e20, 0.0, math.nan, math.inf, -1.0]
 
 
-@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize(
+    "name",
+    quick(IN_PLACE, "clip_grad_norm_", "clip_grad_norm_ of names", "clip_grads_with_norm_ measured", "need_clip"),
+)
 def test_names_in_place_trace_once_and_do_as_eagerly(name: str) -> None:
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(IN_PLACE[name], backend=counter, fullgraph=True)
@@ -136,7 +140,12 @@ def test_names_in_place_trace_once_and_do_as_eagerly(name: str) -> None:
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("name", FUNCTIONAL)
+@pytest.mark.parametrize(
+    "name",
+    quick(
+        FUNCTIONAL, "global_norm", "clip_by_global_norm of a nested list", "clip_by_norm with axes", "ErrorClipByValue"
+    ),
+)
 def test_functional_names_trace_once_and_do_as_eagerly(name: str) -> None:
     function, counter = FUNCTIONAL[name], CompileCounterWithBackend("eager")
     compiled = torch.compile(function, backend=counter, fullgraph=True)
@@ -151,7 +160,7 @@ def test_functional_names_trace_once_and_do_as_eagerly(name: str) -> None:
 DTYPES = [torch.float16, torch.bfloat16, torch.float64]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", quick(DTYPES, torch.bfloat16))
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_", "GradientClipByNorm.clip_"])
 def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     compiled = torch.compile(IN_PLACE[name], backend="eager", fullgraph=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -52,6 +53,7 @@ def make(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
+@functools.cache
 def made_by(*goals: str) -> str:
     """What `make` would run for these goals, those of a recursive make too."""
     return make("--always-make", "--dry-run", *goals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,3 +11,10 @@ import pytest
 def nightly(*values: Any) -> list[Any]:
     """Mark parameters whose tests run in the nightly tier only."""
     return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+def quick(values: Iterable[Any], *change: Any) -> list[Any]:
+    """Return all of `values` as parameters. Only the tests of those in `change` run in the change tier, too."""
+    values = list(values)
+    assert all(each in values for each in change), f"{change} are not all in {values}"
+    return [each if each in change else nightly(each)[0] for each in values]

@@ -209,8 +209,7 @@ INTERNAL = {
     "config/documents/unreadable.py: UnreadableError",
     "port/source/parse_guard.py: UnreadableError",
     "port/to_config.py: UnsureError",
-    "verify/resync.py: ResyncError",
-    "verify/worker.py: InvalidStepError",
+    "verify/invalid_step.py: InvalidStepError",
 }
 """Exceptions that other code catches before a command ends. It turns them into an error with a code, or into a part of
 a report."""

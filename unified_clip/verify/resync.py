@@ -17,6 +17,7 @@ from .._dispatch import adapter_of
 from ..recording.pairing import Names, orient_names
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, to_numpy
+from .invalid_step import InvalidStepError
 from .layouts import Layout, match_layout
 
 POLL = 0.005
@@ -26,12 +27,6 @@ HOW = (
     "Yield the parameters themselves (torch.nn.Parameter, tf.Variable, Paddle's parameters), or assign the weights "
     "that yield returns, as in: weights = yield parameters, gradients"
 )
-
-
-class ResyncError(Exception):
-    """The error if the weights of the old step cannot be copied into the new one. The message has the reason and the
-    remedy.
-    """
 
 
 class OldWeights:
@@ -72,13 +67,14 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write the weights into the parameters that a training step yields. ResyncError: a parameter may be a copy, so
-    that writing has no effect.
+    """Write the weights into the parameters that a training step yields.
+
+    InvalidStepError: a parameter may be a copy, so that writing has no effect.
     """
     writers = {name: _writer(parameter) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
         if write is None:
-            raise ResyncError(
+            raise InvalidStepError(
                 f"yields {name!r} as {type(parameters[name]).__name__}, which may be a copy, so --resync cannot write "
                 f"the weights of the old step into it. {HOW}."
             )

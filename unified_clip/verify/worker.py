@@ -32,7 +32,7 @@ from ..recording.natives.hooks import HOOKS
 from ..recording.recorder import Recording
 from ..tensors.files.convert_worker import function_in, read_tensor
 from ..tensors.types import PARTS, Dense, UnreadableError, densify
-from .resync import OldWeights, ResyncError, assign, takes_weights
+from .invalid_step import InvalidStepError
 
 RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
 
@@ -50,16 +50,12 @@ OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-class InvalidStepError(Exception):
-    """The error for a function or an output that does not have the form that `docs/verify.md` describes."""
-
-
 def main() -> None:
     file, name, job, out = sys.argv[1:]
     sys.argv = [file]  # the user's file must not see the arguments of this worker
     try:
         ended = run(Path(file), name, Path(job), Path(out))
-    except (InvalidStepError, ResyncError) as error:
+    except InvalidStepError as error:
         ended = {"invalid": str(error)}
     Path(out, ENDED).write_text(json.dumps(ended), encoding="utf-8")
 
@@ -69,7 +65,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
 
     name: The name of the function. job, out: The directories with the inputs and for the outputs.
 
-    InvalidStepError: the function or its output is invalid. ResyncError: its weights cannot be set.
+    InvalidStepError: the function or its output is invalid, or its weights cannot be set.
     """
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
@@ -162,6 +158,8 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
     old = out.parent / "old"
     if out == old or not (job / NAMES).exists():
         return None
+    from .resync import OldWeights, assign, takes_weights  # its imports take as long as a short training step
+
     weights = OldWeights(old, old / ENDED, json.loads((job / NAMES).read_text(encoding="utf-8")))
     is_sent = takes_weights(function)
 

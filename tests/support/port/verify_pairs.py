@@ -108,8 +108,6 @@ def greatest(data: Mapping[str, Any], stage: str) -> float:
 def check_resync(directory: Path, capsys: pytest.CaptureFixture[str], new: str) -> None:
     """Check that --resync keeps a port with another learning rate, 0.26, at the weights of the old step."""
     old = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
-    apart = verified(directory, capsys, old, new, "--max-ulp", "64")
-    assert apart["steps"][-1]["norm"]["relative"] > 1e-3
     data = verified(directory, capsys, old, new, "--max-ulp", "64", "--resync")
     assert data["resynced"]
     assert all("norm" not in step["differs"] and "tensors" not in step["differs"] for step in data["steps"])

@@ -25,7 +25,9 @@ class World:
 
     def __init__(self, start: Start, size: int) -> None:
         self.size = size
-        context = multiprocessing.get_context("spawn")  # frameworks have threads, which a fork does not copy
+        # A fork copies no threads, so the processes are copies of one that has only imported the framework.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([start.__module__])
         pipes = [context.Pipe() for _ in range(size)]
         self._ends = [ours for ours, _ in pipes]
         self._directory = tempfile.TemporaryDirectory()

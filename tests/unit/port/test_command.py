@@ -98,8 +98,8 @@ def test_the_patch_of_a_file_elsewhere_has_a_path_that_git_takes(run: Run, tmp_p
 
 
 def test_a_reader_that_goes_ends_it_in_peace(tmp_path: Path) -> None:
-    for number in range(300):
-        (tmp_path / f"{number}.py").write_text(CERTAIN)
+    for number in range(100):
+        (tmp_path / f"{number}.py").write_text(CERTAIN * 4)
     command = f"{sys.executable} -P -m unified_clip port {tmp_path} --diff | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("--- a/")

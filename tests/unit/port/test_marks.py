@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import ast
-import contextlib
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.tiers import nightly
 
 from unified_clip import cli
 from unified_clip.port import marks
 from unified_clip.port.rewrite import port
-from unified_clip.port.source.parse_guard import UnreadableError
 
 CERTAIN = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
 FLAGGED = "import optax\n\noptimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1))\n"
 
 
-def is_read(path: Path) -> bool:
-    with contextlib.suppress(UnreadableError):
-        return bool(port(path, path.read_bytes()).sites)
-    return False
-
-
-CORPUS = [
-    path for path in sorted((Path(__file__).parents[2] / "data" / "port" / "sources").rglob("*.py")) if is_read(path)
-]
+HOME = Path(__file__).parents[2] / "data" / "port"
+EXPECTED: list[dict[str, Any]] = tomllib.loads((HOME / "expected.toml").read_text(encoding="utf-8"))["file"]
+CORPUS = [HOME / "sources" / file["path"] for file in EXPECTED if not file["refused"]]
+QUICK = CORPUS[::6]
+REST = [path for path in CORPUS if path not in QUICK]
 
 
 def marked(content: bytes, path: Path = Path("a.py"), *, rewritten: bool = False) -> bytes:
@@ -33,7 +30,7 @@ def marked(content: bytes, path: Path = Path("a.py"), *, rewritten: bool = False
     return marks.mark(file, "torch", False, rewritten=rewritten).after
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*QUICK, *nightly(*REST)], ids=lambda path: path.stem)
 def test_marks_change_no_code_and_are_replaced_by_the_next_run(path: Path) -> None:
     content = path.read_bytes()
     file = port(path, content)

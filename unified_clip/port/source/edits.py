@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import libcst as cst
-from libcst import matchers as m
 
 from .module import Module
 from .syntax_tree import sorted_nodes
@@ -19,14 +18,7 @@ from .syntax_tree import sorted_nodes
 Lines = Sequence[str] | Callable[[Any], Sequence[str]]
 """Lines of code, or a function that gets the edited statement and returns the lines."""
 
-IMPORT = m.Import() | m.ImportFrom()
-IMPORTS = m.SimpleStatementLine(body=[m.AtLeastN(IMPORT, n=1)])
-GUARDED_IMPORT = m.Try(
-    body=m.IndentedBlock(body=[m.SimpleStatementLine(body=[IMPORT, m.ZeroOrMore()]), m.ZeroOrMore()])
-)
-"""Matches `try: import x`."""
-
-DOCSTRING = m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString()), m.ZeroOrMore()])
+IMPORTS = (cst.Import, cst.ImportFrom)
 
 
 @dataclass
@@ -249,12 +241,27 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):
-        if m.matches(statement, IMPORTS | GUARDED_IMPORT) or (number == 0 and m.matches(statement, DOCSTRING)):
+        if _imports(statement) or (number == 0 and _is_docstring(statement)):
             place = number + 1
         elif any(isinstance(node, cst.Name) and node.value == package for node in sorted_nodes(statement)):
             break
     return place
 
 
+def _imports(statement: cst.CSTNode) -> bool:
+    """Return whether a line has an import, or a `try` begins with one. LibCST's matchers take half a second to load."""
+    if isinstance(statement, cst.Try):
+        first = next(iter(statement.body.body), None)
+        return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], IMPORTS)
+    return isinstance(statement, cst.SimpleStatementLine) and any(isinstance(each, IMPORTS) for each in statement.body)
+
+
+def _is_docstring(statement: cst.CSTNode) -> bool:
+    first = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(first, cst.Expr) and isinstance(first.value, cst.SimpleString)
+
+
 def _comments(node: cst.CSTNode) -> list[cst.Comment]:
-    return cast(list[cst.Comment], m.findall(node, m.Comment()))
+    if isinstance(node, cst.Comment):
+        return [node]
+    return [comment for child in node.children for comment in _comments(child)]
