@@ -75,7 +75,7 @@ def all_statuses() -> str:
 
 def by_command() -> str:
     """Return a row for each command, with what its own exit statuses mean."""
-    columns = [statuses.SUCCESS, statuses.DIFFERENT, statuses.REFUSED, statuses.INCOMPLETE]
+    columns = [statuses.SUCCESS, statuses.DIFFERENT, statuses.REJECTED, statuses.INCOMPLETE]
     rows = [
         [f"`{command}`", *(meanings.get(status, "") for status in columns)]
         for command, meanings in statuses.COMMANDS.items()

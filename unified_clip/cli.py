@@ -22,7 +22,7 @@ from ._command import (
     Parser,
     UsageError,
     describe_exit_statuses,
-    refuse,
+    reject,
     subcommands,
 )
 from ._command import completion as completion_command
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments)
         except CodedError as error:
-            return refuse(error)
+            return reject(error)
         finally:
             _flush()
     except KeyboardInterrupt:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
     except OutputError as error:
         _discard_unread()
-        return refuse(error)
+        return reject(error)
     except Exception:  # Python would exit with status 1, which means a difference
         traceback.print_exc()
         print_error("This is a bug of unified-clip. Report it with the lines above.", BUG)

@@ -105,7 +105,9 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         if not names:
             raise ValueError("The mesh has no dimension names. Make it with mesh_dim_names")
         if unknown:
-            raise ValueError(f"The mesh lacks the distinct dimensions {unknown}. Its dimensions are {list(names)}")
+            raise ValueError(
+                f"The mesh lacks the distinct dimensions {unknown}. Choose from its dimensions: {list(names)}"
+            )
         self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
         ranks = np.asarray(root.mesh)
@@ -114,7 +116,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         self._copies: KeptByIdentity[Ranks] = KeptByIdentity()
         rank = root.get_rank()
         if rank not in self.mesh_ranks:
-            raise ValueError(f"Rank {rank} is not on the mesh, which has the ranks {sorted(self.mesh_ranks)}")
+            problem = f"Rank {rank} is not on the mesh, which has the ranks {sorted(self.mesh_ranks)}"
+            raise ValueError(f"{problem}. Pass a mesh with this rank")
         self._here = self._coordinates([rank])
         self._counts_plain = self._is_first(np.array([rank]))
 

@@ -31,7 +31,7 @@ def test_every_command_has_its_exit_statuses_in_the_table() -> None:
     assert sorted(statuses.COMMANDS) == sorted(LEAVES)
     for meanings in statuses.COMMANDS.values():
         assert set(meanings) <= set(statuses.GENERAL)
-        assert {statuses.SUCCESS, statuses.REFUSED} <= set(meanings)
+        assert {statuses.SUCCESS, statuses.REJECTED} <= set(meanings)
 
 
 @pytest.mark.parametrize("name", sorted(LEAVES))

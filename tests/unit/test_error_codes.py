@@ -169,7 +169,7 @@ def test_the_example_of_a_code_is_what_a_command_prints(
     message = printed.err.splitlines()[-1].replace(f"{tmp_path}/", "")
     assert message == CODES[code].message
     assert status == {"UC504": statuses.NOT_FOUND, "UC605": statuses.INCOMPLETE, "UC901": statuses.BROKEN}.get(
-        code, statuses.REFUSED
+        code, statuses.REJECTED
     )
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from .._coded_error import CodedError, UsageError
 from .._display import print_error
 from .parser import Parser, add_format, describe_exit_statuses, subcommands
-from .statuses import BROKEN, DIFFERENT, INCOMPLETE, INTERRUPTED, REFUSED, SUCCESS, UNREAD
+from .statuses import BROKEN, DIFFERENT, INCOMPLETE, INTERRUPTED, REJECTED, SUCCESS, UNREAD
 
 __all__ = [
-    "BROKEN", "DIFFERENT", "INCOMPLETE", "INTERRUPTED", "REFUSED", "SUCCESS", "UNREAD", "CodedError", "Parser",
-    "UsageError", "add_format", "check_writable", "describe_exit_statuses", "interrupted", "refuse", "subcommands",
+    "BROKEN", "DIFFERENT", "INCOMPLETE", "INTERRUPTED", "REJECTED", "SUCCESS", "UNREAD", "CodedError", "Parser",
+    "UsageError", "add_format", "check_writable", "describe_exit_statuses", "interrupted", "reject", "subcommands",
     "unwritable",
 ]  # fmt: skip
 
 
-def refuse(error: CodedError) -> int:
+def reject(error: CodedError) -> int:
     """Print an error with its code, and return the exit status of the command."""
     print_error(str(error), error.code)
     return error.exit_status

@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         """Print an error of the command line, and exit with the status for that."""
         self.print_usage(sys.stderr)
         print_error(self._advice(message), _code(message))
-        raise SystemExit(statuses.REFUSED)
+        raise SystemExit(statuses.REJECTED)
 
     def _advice(self, message: str) -> str:
         """Return a message of argparse with what to type instead."""

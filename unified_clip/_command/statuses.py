@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 SUCCESS = 0
 DIFFERENT = 1
-REFUSED = 2
+REJECTED = 2
 """Exit status for an invalid command or file."""
 
 INCOMPLETE = 3
@@ -23,7 +23,7 @@ UNREAD = 141
 GENERAL = {
     SUCCESS: "success: nothing differs, and nothing is left to do",
     DIFFERENT: "the command did its work, and reports a difference or something left to do",
-    REFUSED: "the command, an option or a file is invalid, an extra is not installed, or the output cannot be written",
+    REJECTED: "the command, an option or a file is invalid, an extra is not installed, or the output cannot be written",
     INCOMPLETE: "the result is incomplete: a process crashed or hung, or a framework is missing",
     BROKEN: "a bug of unified-clip. Report it with the traceback",
     NOT_EXECUTABLE: "`record` only: the training command is not executable",
@@ -40,52 +40,52 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         SUCCESS: "everything is as the suite expects; with --baseline: nothing got worse",
         DIFFERENT: "unified_clip differs between frameworks or from exact arithmetic, or the list of known differences "
         "does not match; with --baseline: a difference is new or larger",
-        REFUSED: "the suite or the command is invalid, or the report cannot be written",
+        REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, or nothing was compared",
     },
     "parity init": {
         SUCCESS: "the suite was written",
-        REFUSED: "the command or a gradient file is invalid, or the suite cannot be written",
+        REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
         SUCCESS: "the training command succeeded. Every exit status of it is passed on",
-        REFUSED: "FILE exists or cannot be written",
+        REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
     },
-    "compare": {SUCCESS: "the runs are the same", DIFFERENT: "the runs differ", REFUSED: INVALID},
+    "compare": {SUCCESS: "the runs are the same", DIFFERENT: "the runs differ", REJECTED: INVALID},
     "bench": {
         SUCCESS: "everything was measured",
-        REFUSED: "the command is invalid, or the report cannot be written",
+        REJECTED: "the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework crashed, one that you named is missing, or nothing was measured",
     },
-    "explain": {SUCCESS: "success, even if A and B differ", REFUSED: INVALID},
+    "explain": {SUCCESS: "success, even if A and B differ", REJECTED: INVALID},
     "config import": {
         SUCCESS: "the configuration was converted",
-        REFUSED: "the command or the file is invalid, or the clip configuration cannot be written",
+        REJECTED: "the command or the file is invalid, or the clip configuration cannot be written",
     },
     "config export": {
         SUCCESS: "the configuration was converted",
-        REFUSED: "the command or the file is invalid, or the format does not support a setting",
+        REJECTED: "the command or the file is invalid, or the format does not support a setting",
     },
     "config check": {
         SUCCESS: "every clip clips as the configuration does",
         DIFFERENT: "a clip differs, what it does is unknown, or a rule of the table `check` has no effect",
-        REFUSED: "the command or the configuration is invalid, or no file has a clip",
+        REJECTED: "the command or the configuration is invalid, or no file has a clip",
     },
     "port": {
         SUCCESS: "every clip was rewritten, or would be with --write; with --check: no clip is left to port",
         DIFFERENT: "clips were flagged, or files could not be read; with --check: a clip is left to port",
-        REFUSED: "the command is invalid or cannot be carried out",
+        REJECTED: "the command is invalid or cannot be carried out",
     },
     "verify": {
         SUCCESS: "the steps are the same, up to --max-ulp",
         DIFFERENT: "the steps differ",
-        REFUSED: "a file, a function or the command is invalid, or no clip call of one side was recorded",
+        REJECTED: "a file, a function or the command is invalid, or no clip call of one side was recorded",
         INCOMPLETE: "a process crashed or hung. The error has the signal and its last lines",
     },
-    "help": {SUCCESS: "success", REFUSED: "there is no such topic"},
-    "completion": {SUCCESS: "success", REFUSED: "the command is invalid, or shtab is not installed"},
+    "help": {SUCCESS: "success", REJECTED: "there is no such topic"},
+    "completion": {SUCCESS: "success", REJECTED: "the command is invalid, or shtab is not installed"},
 }
 """What the exit statuses of each command mean. Every command has an entry. BROKEN, INTERRUPTED and UNREAD apply to
 all."""

@@ -235,7 +235,8 @@ def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | No
         return
     lengths = zip(reversed(shape), reversed(target), strict=False)
     if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in lengths):
-        raise ValueError(f"{what} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}")
+        problem = f"{what} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}"
+        raise ValueError(f"{problem}. Pass a number, or a tensor that does")
 
 
 def one_tensor(backend: Backend, value: Any, function: str) -> None:

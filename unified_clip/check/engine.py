@@ -108,7 +108,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
 
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
-    """Return the clips of all files."""
+    """Return the clips in all files, with notes on files that set no clip. `advance`: as for `check`."""
     found = Found()
     sources, configurations = [], set[Path]()
     for path in files:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, UsageError, check_writable, interrupted, refuse, unwritable
+from .._command import DIFFERENT, UsageError, check_writable, interrupted, reject, unwritable
 from .._display import safe
 from .._mode_options import check_modes
 from .._progress import busy, progress
@@ -219,7 +219,7 @@ def _accept(report: ParityReport, path: Path) -> int:
 
     if report.ours_differ or report.is_incomplete:
         message = f"{path} was not changed: the run has other failures (above). Fix them, and run --accept again."
-        refuse(UsageError(message, "UC303"))
+        reject(UsageError(message, "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs none at all
         return report.exit_code or DIFFERENT
     changes = update.write(path, report)

@@ -23,10 +23,10 @@ from .workers import pool
 from .workers.pool import LOOK_EVERY, WorkerResults, WorkItem
 
 AT_ONCE = 2
-"""How many workers run in parallel."""
+"""The number of workers that run in parallel."""
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""The slowest modes. Each tuple has a worker of its own, which starts before the other workers."""
+"""The slowest modes. The modes of each tuple have a worker of their own, which starts before the other workers."""
 
 LAST = ((STATIC,),)
 """The static mode has its own worker, which starts last."""

@@ -163,7 +163,7 @@ def _tables() -> dict[str, Any]:
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return the names under this key of the table `names` in `catalog.toml`."""
+    """Return the names under a key of the table `names` in `catalog.toml`, such as "gradient_sources"."""
     return tuple(_tables()["names"][kind])
 
 

@@ -350,8 +350,8 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"names= does not match the gradients of {self._call}: neither its parameters, nor one gradient "
-                "for each in order. Pass a dict of name to gradient, or (name, gradient) pairs."
+                f"names= does not match the gradients of {self._call}: they do not belong to its parameters, and are "
+                "not one for each in order. Pass a dict of name to gradient, or (name, gradient) tuples."
             )
         new = names.keys() - recording._arranged
         recording._arranged |= new

@@ -116,7 +116,8 @@ def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(w
     with pytest.raises(
         ConfigError,
         match=r"^a\.json: .* has a clip key of Hugging Face's TrainingArguments or LLaMA-Factory or PaddleNLP.*\. "
-        r".* pass --from hf or llama_factory or paddlenlp\. .* max_grad_norm \(line 1\) looks like its clip setting\.$",
+        r".* pass --from NAME, where NAME is one of hf, llama_factory, paddlenlp.*\. "
+        r".* max_grad_norm \(line 1\) looks like its clip setting\.$",
     ):
         ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
 

@@ -69,7 +69,7 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
     with pytest.raises(ValueError, match=r"The mesh has no dimension names\. Make it with mesh_dim_names"):
         mesh_ownership(mesh([0, 1], None, 0))
     with pytest.raises(
-        ValueError, match=r"The mesh lacks the distinct dimensions \['pp'\]\. Its dimensions are \['dp'\]"
+        ValueError, match=r"The mesh lacks the distinct dimensions \['pp'\]\. Choose from its dimensions: \['dp'\]"
     ):
         mesh_ownership(mesh([0, 1], ["dp"], 0), distinct=("pp",))
     with pytest.raises(ValueError, match=r"A parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):

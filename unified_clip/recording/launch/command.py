@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from ..._command import UsageError, refuse, unwritable
+from ..._command import UsageError, reject, unwritable
 from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
 from ..._display import complain
 from ..lines import NO_CALLS, header
@@ -53,7 +53,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     except OSError as error:
         shutil.rmtree(parts)
         file.unlink()
-        refuse(UsageError(f"{command[0]} cannot be started: {error.strerror}. Correct the command after --.", "UC504"))
+        reject(UsageError(f"{command[0]} cannot be started: {error.strerror}. Correct the command after --.", "UC504"))
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     merged = merge.merge(parts, file, header(norms=norms))
     shutil.rmtree(parts)
