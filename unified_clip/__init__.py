@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .suggest import suggest_threshold as suggest_threshold
 
 _LATER = {"ClipConfig": "config.clip_config", "suggest_threshold": "suggest"}
-"""Names that need the extra `config`, and the modules that have them; not in `__all__`, which is imported whole."""
+"""The module of each name that needs the extra `config`. `__all__` lacks these names, so that `import *` works."""
 
 
 def __dir__() -> list[str]:

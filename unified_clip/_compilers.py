@@ -1,4 +1,4 @@
-"""Register `entry.run` with a compiler of Python code, such as `torch.compile`, when a program imports it."""
+"""Register `entry.run` with compilers of Python code, such as `torch.compile`, when a program imports them."""
 
 from __future__ import annotations
 

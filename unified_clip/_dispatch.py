@@ -40,7 +40,7 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
 
 
 DISPATCHED = Resolver(resolve)
-"""The functions of `unified_clip` itself pass this in place of a backend."""
+"""What the functions of `unified_clip` itself pass in place of a backend."""
 
 
 class _Peeked(Iterator[Any]):

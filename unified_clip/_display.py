@@ -1,8 +1,8 @@
 """Make text from files safe to print: names of tensors and cases, paths, and messages of workers.
 
-A name may hold an escape sequence for the terminal, a line break that begins a log command of a CI system, a character
-that turns the text around it, or an invisible one, with which two names look alike. Each output calls `safe` once, on
-everything that it is about to write.
+A name may contain an escape sequence for the terminal, a line break that begins a log command of a CI system, a
+character that reverses the text around it, or an invisible character, with which two names look alike. Each output
+calls `safe` once, on everything that it is about to write.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """Return text in a style if a stream is a terminal with colours, else the text. `stream`: default standard error.
+    """Return text in a style if a stream is a terminal with colours, else the text itself.
 
     The environment variables NO_COLOR, FORCE_COLOR and TERM have the same effect as in rich.
+    stream: The stream to which the text is written. None: standard error.
     """
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 

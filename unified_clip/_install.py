@@ -50,7 +50,9 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """Return the address in a record of PEP 610 from which pip installed: of a commit, or of an archive."""
+    """Return the address from which pip installed the package: of a commit, or of an archive. `source`: a PEP 610
+    record.
+    """
     address = str(source["url"])
     if version_control := source.get("vcs_info"):
         address = f"{version_control['vcs']}+{address}@{version_control['commit_id']}"

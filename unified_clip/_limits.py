@@ -1,7 +1,7 @@
 """Limits for reading files that may come from anywhere: memory, seconds, nesting and entries.
 
-A small file can ask for terabytes or for hours. Honest files stay below these limits. Environment variables change them
-(see `docs/gradient_files.md`).
+Reading a small file can need terabytes or hours. Ordinary files stay below these limits. Environment variables change
+them (see `docs/gradient_files.md`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""A file may expand to this multiple of its own size, where that is more than DEFAULT_BYTES."""
+"""A file may expand to this many times its own size, or to DEFAULT_BYTES if that is more."""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100
 DEFAULT_ENTRIES = 1_000_000
 
 LONGEST_NAME = 10_000
-"""Characters in the name of a tensor."""
+"""The name of a tensor has at most this many characters."""
 
 MOST_AXES = 32
-"""Axes of a tensor. Every version of NumPy supports this many."""
+"""A tensor has at most this many axes, which every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""Elements of a tensor, not counting axes of length 0: 16 bytes each still fit into an address."""
+"""A tensor has at most this many elements, not counting axes of length 0: 16 bytes each still fit into an address."""
 
 LONGEST_HEADER = 20_000
-"""Bytes in the header of a `.npy` array. NumPy parses headers of up to 10,000 characters."""
+"""The header of a `.npy` array has at most this many bytes. NumPy parses headers of up to 10,000 characters."""
 
 UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -45,15 +45,11 @@ Number = TypeVar("Number", int, float)
 
 
 class LimitError(CodedError, ValueError, code="UC702"):
-    """A file asks for more than a limit allows, or a limit is not set to a number."""
+    """The error for a file that exceeds a limit, or for a limit whose environment variable is not a number."""
 
 
 def read_size(text: str) -> int:
-    """Return the bytes in a number with a unit, as in `8 GiB` or `512MiB`.
-
-    Raises:
-        ValueError: The text is anything else.
-    """
+    """Return the number of bytes in a text such as `8 GiB` or `512MiB`. ValueError: it is not a number with a unit."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
     if not 1 <= number < 2**63:
@@ -62,7 +58,7 @@ def read_size(text: str) -> int:
 
 
 def size_text(count: int) -> str:
-    """Return bytes as text that `read_size` reads."""
+    """Return a number of bytes as text, such as "8 GiB", which `read_size` reads."""
     unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
     return f"{count / UNITS[unit]:.4g} {unit}"
 
@@ -73,7 +69,7 @@ def seconds() -> float:
 
 
 def check_expanded(count: int, file_size: int) -> None:
-    """Raise LimitError if a file of `file_size` bytes holds tensors of `count` bytes, and that is too many."""
+    """Raise LimitError if tensors of `count` bytes are too large for a file of `file_size` bytes."""
     most = _setting(MAX_BYTES, read_size, 0) or max(DEFAULT_BYTES, DEFAULT_RATIO * file_size)
     if count > most:
         raise LimitError(
@@ -118,17 +114,21 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Bounds the walk through nested dicts and lists, where a small file may refer to one list many times."""
+    """Limits the walk through nested dicts and lists: a small file may refer to the same list many times."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """`file_size`: in bytes. Each entry that is written once takes at least one byte of the file."""
+        """Compute the limits for a file of this many bytes. An entry that is not repeated takes at least one byte of
+        the file.
+        """
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size
         self._entries = self._name_characters = 0
 
     def enter(self, name: str, depth: int) -> None:
-        """Count one entry at a depth. LimitError: too deep, too many, or the name is too long."""
+        """Count an entry with this name at this depth. LimitError: the entry is too deep, its name too long, or one too
+        many.
+        """
         self._entries += 1
         if depth > self._depth_limit:
             raise LimitError(
@@ -143,10 +143,12 @@ class Tree:
         check_name(name)
 
     def name(self, name: str) -> None:
-        """Count the name of a tensor, which is kept. LimitError: the names are too long together."""
+        """Count the characters of a tensor's name. LimitError: all names together are too long."""
         self._name_characters += len(name)
         if self._name_characters > self._name_limit:
-            raise LimitError(f"its names have more than {self._name_limit} characters. Give the tensors shorter names")
+            raise LimitError(
+                f"the names of its tensors have more than {self._name_limit} characters together. Shorten them"
+            )
 
 
 def _setting(variable: str, parse: Callable[[str], Number], default: Number) -> Number:

@@ -26,20 +26,20 @@ from ._scratch import Scratch
 PACKAGE = Path(__file__).parent
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Tensors take the host path on every framework only on the CPU."""
+"""Environment variables that make workers use the CPU only: on other devices, tensors do not take the host path."""
 
 STDERR_KEPT = 1 << 16
-"""Bytes at the end of a worker's stderr that are read."""
+"""The number of bytes at the end of a worker's stderr that are read."""
 
 MEANINGS = {
     "SIGKILL": ": ended from outside, often by the kernel because memory ran out",
     "SIGILL": ": an instruction that this processor does not support",
     "SIGSEGV": ": an access to memory that the process does not own",
 }
-"""Common reasons of signals."""
+"""What usually causes each signal, as the end of a message."""
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-"""A call in faulthandler's report."""
+"""Matches a call in faulthandler's report."""
 
 CALLS_SHOWN = 3
 LINES_SHOWN = 6
@@ -158,9 +158,9 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the calls that a hung worker is in, the innermost first; '' if it does not report them.
+        """Return the calls in which a hung worker is, the innermost first; '' if it does not report them.
 
-        A worker that did not call `prepare` ends.
+        The worker is asked by a signal, which ends a worker that did not call `prepare`.
         """
         if not hasattr(os, "killpg"):
             return ""

@@ -14,7 +14,7 @@ from . import _install
 from .recording.lines import NO_CALLS, READABLE
 
 MIN_NORMS = 20
-"""The fewest norms for a useful percentile."""
+"""A percentile needs at least this many norms to be useful."""
 
 
 @dataclass(frozen=True)

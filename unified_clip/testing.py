@@ -21,10 +21,10 @@ from .cli import not_installed
 __all__ = ["assert_clip_parity", "assert_gradients_equal"]
 
 TIMEOUT = 120.0
-"""Maximum seconds of a framework, from its start to its result."""
+"""The number of seconds that a framework may take, from its start to its result."""
 
 PASS_GRADIENTS = "Call backward before, and pass a list instead of a used generator."
-"""The remedy without any gradient."""
+"""What errors advise if there is no gradient."""
 
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:

@@ -251,7 +251,10 @@ def _waited(tensor: Any) -> Tensor:
 
 
 def _is_first_within(mesh: Any, placements: Sequence[Any], group: ProcessGroup) -> bool | None:
-    """Return whether this rank is the first of a part of a mesh with its elements; None if the part lacks elements."""
+    """Return whether this rank is the first in a process group that has its elements of a tensor.
+
+    The group has only a part of the tensor's mesh. None: the group lacks some elements of the tensor.
+    """
     ranks = np.asarray(mesh.mesh)
     present, copied = group.ranks.has(ranks), tuple(dim for dim, p in enumerate(placements) if not _is_shard(p))
     if np.count_nonzero(present) < group.size or not present.any(axis=copied).all():
@@ -261,7 +264,7 @@ def _is_first_within(mesh: Any, placements: Sequence[Any], group: ProcessGroup) 
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return the indices of the ranks that differ from this one along some dimensions of a mesh only."""
+    """Return an index of a mesh that selects the ranks which differ from this rank along these dimensions only."""
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 
 

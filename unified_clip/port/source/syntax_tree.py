@@ -21,7 +21,7 @@ Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 SPACES = ("whitespace", "leading_", "lines_after", "trailing_", "header", "footer", "indent", "newline")
-"""Prefixes of fields that hold white space and comments."""
+"""The beginnings of the names of LibCST's fields that have white space and comments."""
 
 PUNCTUATION = frozenset(
     "comma equal dot semicolon colon lpar rpar lbracket rbracket lbrace rbrace".split()  # noqa: SIM905

@@ -118,7 +118,7 @@ class NativeEvent:
         ]
         gradients = GradientList(backend, leaves, writer=None)  # type: ignore[arg-type]  # nothing is written
         if gradients.shards is not None:
-            raise ValueError("several ranks own the gradients")
+            raise ValueError("several ranks own the gradients. Clip by unified_clip to record such a call")
         group = range(len(leaves))
         path, p = gradients.path(group), call.norm_type or 2.0
         threshold = call.threshold if call.threshold is not None else math.nan
