@@ -138,9 +138,10 @@ def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "
 def measure(
     gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor] = (), *, scalars: bool = False
 ) -> list[Norm]:
-    """Return [norm of the group], or a `Norm` for each tensor if the rule clips per tensor.
+    """Return the norms of a group: one `Norm`, or several if the rule clips per tensor.
 
-    Norms of tensors on a device come first, because their writes may fail.
+    A rule per tensor has a `Norm` for each tensor, or a single one whose norm and coefficient are vectors. Those on a
+    device come first, because their writes may fail.
     inputs: Tensors that the threshold depends on. scalars: Whether each `Norm` must have a single number.
     """
     if rule.kind == "value":

@@ -70,7 +70,7 @@ class Call:
     """What ranks compare about one call: its arguments and parameters."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments by name, which must be equal on all ranks. An argument that is None is not compared."""
+    """The arguments by name, which must be equal on all ranks. None stands for an argument that is not passed."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
     """(parameter, its name and shape as text) for each parameter. None if they may differ between ranks, or if a shape

@@ -30,7 +30,7 @@ class NormGroup(NamedTuple):
 
     leaf: Leaf
     label: str | None = None
-    """Its name and shape as text, which must be equal on the ranks of its groups. None if this rank lacks them."""
+    """Its name and shape as text, which must be equal on the ranks of its groups. None if these are not compared."""
 
 
 class ProcessGroup(ABC):

@@ -86,7 +86,7 @@ class ClipOutcome:
     def norm(self) -> float:
         """The total norm before the clip, over all included gradients.
 
-        Its order is the `norm_type` of the configuration if that has a single global norm, else 2.
+        It has the `norm_type` of the configuration if that is a single global norm, else 2.
         """
         return self._numbers.total
 

@@ -161,7 +161,7 @@ def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple
 
 
 def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the possible keys of the table that contains the last of these keys."""
+    """Return the keys that are allowed in the table in which the last of `keys` stands."""
     _, types, table = _locate(keys[:-1], data, model)
     tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))

@@ -130,7 +130,7 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 class ClipEvent:
     """The fields of a recorded clip. `complete_fields` adds the fields that depend on deferred `scalars`.
 
-    Keep this code short: after a clip of long gradients, no CPU cache has the code any more.
+    Keep this code short: a clip of long gradients removes it from the CPU's caches, so it is read from memory.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:

@@ -30,8 +30,8 @@ NUMBERS = re.compile(
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two names of the path of a clip key with a number, such as "train maxnorm". Elsewhere, these names
-have other meanings.
+"""Matches the last two names of the path of a clip key, such as "train maxnorm". A key with such a name counts only
+below these tables, and only if its value is a number: elsewhere, it has other meanings.
 """
 
 BY_CODE = "If your code clips by it, write a clip configuration with its value."

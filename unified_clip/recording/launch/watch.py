@@ -101,7 +101,7 @@ def _number(value: Any) -> str:
 
 
 class Watcher:
-    """Read the parts of all processes of a command."""
+    """Reads the files, called parts, that the processes of a command write while they run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -186,7 +186,10 @@ def clip_parameters(
     value_of: Callable[[Any], Any] = lambda norm: norm,
     **kwargs: Any,
 ) -> Any:
-    """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument."""
+    """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
+
+    value_of: Returns a norm that the function returned as a plain tensor.
+    """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
     (first, passed), *_ = bound.arguments.items()

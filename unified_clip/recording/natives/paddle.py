@@ -135,7 +135,7 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
-    """Record the number whose gradients a backward pass computes."""
+    """Record the loss: the number whose gradients a backward pass computes."""
     if grad_tensor is None and paddle.in_dynamic_mode() and tensor.size == 1:
         LOSSES.add(tensor.detach().clone().item)  # the script may overwrite the loss before the step
 

@@ -104,7 +104,7 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
-    """Record the number whose gradients a backward pass computes."""
+    """Record the loss: the number whose gradients a backward pass computes."""
     losses = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
         return

@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The name of the paths of base files. In a file that is merged, it stands for their data."""
+"""The name to which a configuration assigns the paths of its base files. In expressions, it stands for their data."""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
 """The names whose values decide about clipping."""
