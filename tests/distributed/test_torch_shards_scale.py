@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
+from unified_clip._backends.torch import sharded
 from unified_clip._distributed.ranks import Ranks
 from unified_clip.ownership import mesh_ownership
 
@@ -102,6 +103,36 @@ def test_the_shard_dimension_of_hsdp_may_be_passed(collectives: list[Any]) -> No
         ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[1, 5\]"
     ):
         uc.clip_grad_norm_(given, 1.0, process_group=mesh["replicate"])
+
+
+@pytest.mark.parametrize(
+    ("types", "bound", "backend", "device"),
+    [
+        (["cpu"], None, "gloo", "cpu"),
+        (["cuda"], None, "nccl", "cuda"),
+        (["cpu", "cuda"], None, "nccl", "cpu"),
+        (["cpu", "cuda"], "cuda:3", "nccl", "cuda:3"),
+        (["cpu", "cuda"], "cuda:3", "gloo", "cpu"),
+        (["cpu"], "cuda:3", "nccl", "cpu"),
+    ],
+)
+def test_the_group_alone_chooses_the_device_of_its_collectives(
+    types: list[str], bound: str | None, backend: str, device: str
+) -> None:
+    """`device_id` of `init_process_group` binds a group to a GPU."""
+    group = SimpleNamespace(
+        _device_types=[torch.device(name) for name in types],
+        bound_device_id=bound and torch.device(bound),
+        _get_backend=lambda _: SimpleNamespace(name=lambda: backend),
+    )
+    assert sharded._device(group) == torch.device(device)
+
+
+def test_a_group_has_the_attributes_that_choose_a_device(collectives: list[Any]) -> None:
+    world: Any = dist.group.WORLD
+    assert sharded._device(world) == torch.device("cpu")
+    world.bound_device_id = torch.device("cuda:1")
+    assert sharded._device(world) == sharded._device(dist.new_group([0, 1])) == torch.device("cuda:1")
 
 
 def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:

@@ -98,11 +98,15 @@ class TorchGroup(ProcessGroup):
 
 
 def _device(group: Any) -> torch.device:
-    """Return the device for the collectives of a process group: the CPU if its backend supports that.
+    """Return the device for the collectives of a process group: the GPU that `device_id` of `init_process_group` binds
+    it to, unless gloo communicates for that GPU. Otherwise the CPU, if the group's backend supports that.
 
-    It depends on the group only, so that all ranks choose the same device, even a rank without tensors.
+    It depends on the group only, so that all ranks choose the same kind of device, even a rank without tensors.
     """
     devices = [device.type for device in group._device_types] if group is not None else []
+    bound = getattr(group, "bound_device_id", None)
+    if bound is not None and bound.type in devices and group._get_backend(bound).name() != "gloo":
+        return torch.device(bound)
     return torch.device("cpu" if "cpu" in devices or not devices else devices[0])
 
 

@@ -1,0 +1,50 @@
+"""The code of docs/integrations/engines.md gives the engines the exact norm, on four ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import reference
+from support.processes import torch_engines as engines
+from support.processes.torch_engines import Result
+from support.processes.torch_sharded_layouts import LIMIT, Piece
+from support.processes.worlds import World
+
+Worlds = Callable[[int], World]
+
+PAGE = Path(__file__).parents[2] / "docs" / "integrations" / "engines.md"
+TITAN, MEGATRON = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def gathered(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
+    whole = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
+    for name, _, at, values in pieces:
+        whole[name][at] = values
+    assert not any(np.isnan(array).any() for array in whole.values())
+    return whole
+
+
+def check(results: Sequence[Result], all_reduces: int) -> None:
+    whole, after = (gathered([p for result in results for p in getattr(result, name)]) for name in ("whole", "after"))
+    norm = reference.norm(whole.values())
+    assert norm > LIMIT, "there is something to clip"
+    assert [(result.norm, result.all_reduces) for result in results] == [(norm, all_reduces)] * 4
+    assert [result.engine for result in results] == pytest.approx([norm] * 4, rel=1e-6), "it is the engine's norm"
+    coef = reference.coefficient(norm, LIMIT, 1e-6)
+    for name, array in whole.items():
+        np.testing.assert_array_equal(after[name], reference.scaled(array, coef), strict=True, err_msg=name)
+
+
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("stages", [False, True])
+def test_torchtitan_clips_by_one_norm_over_meshes_and_stages(torch_worlds: Worlds, stages: bool, experts: bool) -> None:
+    check(torch_worlds(4).run(engines.titan, TITAN, stages, experts), all_reduces=1)
+
+
+@pytest.mark.parametrize("layout", ["Megatron, distributed optimizer", "Megatron, tensor and pipeline parallel"])
+def test_megatron_clips_by_the_norm_of_the_gradients_that_it_selects(torch_worlds: Worlds, layout: str) -> None:
+    check(torch_worlds(4).run(engines.megatron, MEGATRON, layout), all_reduces=1)
