@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from support import reference
 from support.kits import in_a_new_process
+from support.tiers import quick
 
 import unified_clip
 import unified_clip.tensorflow as uc
@@ -268,6 +269,7 @@ print(tf.saved_model.load({path!r}).clip(tf.constant([3.0, 4.0])).numpy().tolist
 """
 
 
+@pytest.mark.nightly
 def test_a_saved_program_needs_unified_clip_and_names_it(tmp_path: Path) -> None:
     path = str(tmp_path / "program")
     in_a_new_process(SAVE.replace("sys.argv[1]", repr(path)))
@@ -298,7 +300,8 @@ def test_operations_that_another_copy_registered_are_not_registered_again() -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("lengths", [[60_000_000], [3, 60_000_000]])  # allocated by TensorFlow, or by the kernels
+# allocated by TensorFlow, or by the kernels
+@pytest.mark.parametrize("lengths", quick([[60_000_000], [3, 60_000_000]], [3, 60_000_000]))
 def test_without_memory_for_the_results_the_error_is_resource_exhausted(lengths: list[int]) -> None:
     assert in_a_new_process(NO_MEMORY.format(lengths=lengths)).strip() == "ResourceExhaustedError"
 

@@ -160,6 +160,7 @@ def test_clips_are_recorded_eagerly_in_graphs_and_in_sessions(
     assert greatest(data, "tensors") <= 64
 
 
+@pytest.mark.nightly
 def test_weights_are_copied_into_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_resync(tmp_path, capsys, tape(ALL, "@tf.function").replace("0.25", "0.26"))
 

@@ -18,3 +18,12 @@ def quick(values: Iterable[Any], *change: Any) -> list[Any]:
     values = list(values)
     assert all(each in values for each in change), f"{change} are not all in {values}"
     return [each if each in change else nightly(each)[0] for each in values]
+
+
+def sampled(values: Iterable[Any], every: int) -> list[Any]:
+    """Return all of `values` as parameters; a tuple is one value for each name. Only the tests of every so many, from
+    the first, run in the change tier, too.
+    """
+    values = [value if isinstance(value, tuple) else (value,) for value in values]
+    marks = [() if index % every == 0 else pytest.mark.nightly for index in range(len(values))]
+    return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]

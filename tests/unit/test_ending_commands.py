@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.tiers import sampled
 
 import unified_clip
 from unified_clip import _command, cli
@@ -52,17 +53,20 @@ def without_a_reader(directory: Path, *arguments: str, stream: str = "stdout") -
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        "--help",
-        "compare --help",
-        "compare run.jsonl run.jsonl",
-        "compare run.jsonl run.jsonl --json",
-        "explain clip.toml",
-        "explain clip.toml --format json",
-        "port train.py",
-        "port train.py --format json",
-        "config export clip.toml --to deepspeed",
-    ],
+    sampled(
+        [
+            "--help",
+            "compare --help",
+            "compare run.jsonl run.jsonl",
+            "compare run.jsonl run.jsonl --json",
+            "explain clip.toml",
+            "explain clip.toml --format json",
+            "port train.py",
+            "port train.py --format json",
+            "config export clip.toml --to deepspeed",
+        ],
+        3,
+    ),
 )
 def test_a_command_whose_output_nobody_reads_ends_quietly(tmp_path: Path, arguments: str) -> None:
     ended = without_a_reader(tmp_path, *arguments.split())

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.parity.cases import suite
+from support.tiers import sampled
 
 from unified_clip import cli
 from unified_clip.parity import engine
@@ -121,7 +122,7 @@ return n"""),
 """What is planted, and words of the sentence. The verdict is `different`, and the exit code 1."""
 
 
-@pytest.mark.parametrize("fault", DIFFERENCES)
+@pytest.mark.parametrize("fault", sampled(DIFFERENCES, 3))
 def test_a_difference_says_what_it_comes_from(parity: Parity, fault: str) -> None:
     code, words = DIFFERENCES[fault]
     status, [found], printed = parity(code)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.parity.cases import WORKED, case, dense
+from support.tiers import sampled
 
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
@@ -89,7 +90,7 @@ SHOWS_AT = {
 """The stages at which a fault shows; none where already the form is wrong."""
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", sampled(FAULTS, 3))
 def test_a_planted_fault_is_found_at_its_stage(fault: str) -> None:
     first, second = verdicts(FAULTS[fault])
     assert (first.kind, second.kind) == ("different", "equal")

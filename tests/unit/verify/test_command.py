@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.port import verify_pairs
 from support.port.verify_pairs import BATCHES, NUMPY, STEPS, WEIGHTS, greatest, mistakes, run, verified
+from support.tiers import sampled
 
 from unified_clip.verify import compare
 from unified_clip.verify.run import VerifyError
@@ -35,14 +36,17 @@ def test_the_same_step_is_the_same_at_every_stage(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize(
     ("clip", "mistake"),
-    [
-        ("grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}", "per tensor for global"),
-        ("grads, _ = uc.clip_by_global_norm(grads, 0.25)", "another threshold"),
-        ("uc.clip_grad_norm_(grads, 0.5)", "another eps"),
-        ("uc.clip_grad_norm_({'weight': grads['weight']}, 0.5)", "left out"),
-        ("uc.clip_by_global_norm(grads, 0.5)", "the clip does not reach the step"),
-        ("grads, _ = uc.clip_by_global_norm({n: 2 * g for n, g in grads.items()}, 0.5)", "scaled gradients"),
-    ],
+    sampled(
+        [
+            ("grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}", "per tensor for global"),
+            ("grads, _ = uc.clip_by_global_norm(grads, 0.25)", "another threshold"),
+            ("uc.clip_grad_norm_(grads, 0.5)", "another eps"),
+            ("uc.clip_grad_norm_({'weight': grads['weight']}, 0.5)", "left out"),
+            ("uc.clip_by_global_norm(grads, 0.5)", "the clip does not reach the step"),
+            ("grads, _ = uc.clip_by_global_norm({n: 2 * g for n, g in grads.items()}, 0.5)", "scaled gradients"),
+        ],
+        3,
+    ),
 )
 def test_a_mistake_is_named_at_the_first_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, mistake: str
@@ -84,7 +88,7 @@ def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rate", "same"), [("2.0**-18", True), ("2.0**-17", False), ("0", False)])
+@pytest.mark.parametrize(("rate", "same"), sampled([("2.0**-18", True), ("2.0**-17", False), ("0", False)], 2))
 def test_updates_are_not_the_same_by_being_small(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str, same: bool
 ) -> None:
@@ -240,38 +244,41 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("new", "says"),
-    [
-        ("step = 1", "new.py:step: step has the type int. Pass the name of a function."),
-        ("from .beside import step", "has a relative import (attempted relative import"),
-        ("", "new.py:step: has no function step. Pass a function that the file has, as in new.py:step"),
-        ("def step(weights): pass", "step must accept two arguments, weights and batches"),
-        (
-            "def step(weights, batches): return 1",
-            "yielded an output of type int at step 1. Yield (parameters, gradients)",
-        ),
-        (
-            "def step(weights, batches): return {}, {}, {}, {}",
-            "yielded 4 values at step 1. Yield (parameters, gradients)",
-        ),
-        ("def step(weights, batches): return [], {}", "yielded parameters as list at step 1. Yield a dict"),
-        (
-            "def step(weights, batches): return {'w': 'x'}, {}",
-            "yielded 'w' in parameters at step 1 as str32. Yield only trained parameters",
-        ),
-        ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
-        (
-            f"def step(weights, batches):\n    for _ in range({STEPS + 1}): yield weights, {{}}",
-            f"yielded {STEPS + 1} times for {STEPS} batches",
-        ),
-        (
-            "def step(weights, batches): return weights, {}",
-            "was recorded: neither one of unified_clip nor one of the functions",
-        ),
-        (
-            "def step(weights, batches): return {}, {}",
-            "yielded an empty dict of parameters at step 1. Yield every parameter, by name",
-        ),
-    ],
+    sampled(
+        [
+            ("step = 1", "new.py:step: step has the type int. Pass the name of a function."),
+            ("from .beside import step", "has a relative import (attempted relative import"),
+            ("", "new.py:step: has no function step. Pass a function that the file has, as in new.py:step"),
+            ("def step(weights): pass", "step must accept two arguments, weights and batches"),
+            (
+                "def step(weights, batches): return 1",
+                "yielded an output of type int at step 1. Yield (parameters, gradients)",
+            ),
+            (
+                "def step(weights, batches): return {}, {}, {}, {}",
+                "yielded 4 values at step 1. Yield (parameters, gradients)",
+            ),
+            ("def step(weights, batches): return [], {}", "yielded parameters as list at step 1. Yield a dict"),
+            (
+                "def step(weights, batches): return {'w': 'x'}, {}",
+                "yielded 'w' in parameters at step 1 as str32. Yield only trained parameters",
+            ),
+            ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
+            (
+                f"def step(weights, batches):\n    for _ in range({STEPS + 1}): yield weights, {{}}",
+                f"yielded {STEPS + 1} times for {STEPS} batches",
+            ),
+            (
+                "def step(weights, batches): return weights, {}",
+                "was recorded: neither one of unified_clip nor one of the functions",
+            ),
+            (
+                "def step(weights, batches): return {}, {}",
+                "yielded an empty dict of parameters at step 1. Yield every parameter, by name",
+            ),
+        ],
+        3,
+    ),
 )
 def test_what_a_function_does_wrong_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, says: str
