@@ -45,7 +45,7 @@ ENGINES = (
 
 
 def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
-    """Return the clip configuration that does what a call of an engine's method does. None: the call is another one.
+    """Return the clip configuration that does what a call of an engine's method does. None: it calls no such method.
 
     ConfigError: an argument is only known at run time.
     """

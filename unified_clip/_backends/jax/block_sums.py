@@ -77,7 +77,7 @@ def computed_once(scalar: Scalar) -> Scalar:
     """Return the same numbers as the result of a division, which XLA computes only once.
 
     XLA repeats cheaper operations in every fusion that needs them: it would repeat the sum over all tensors in the
-        scaling of each tensor.
+    scaling of each tensor.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)

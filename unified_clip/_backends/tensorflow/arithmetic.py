@@ -52,7 +52,7 @@ def computed_once(scalar: Scalar) -> Scalar:
     """Return the same numbers; for XLA as the result of a division, which it computes only once.
 
     XLA repeats cheaper operations in every loop that needs them: it would repeat the sum over all tensors in the
-        scaling of each tensor.
+    scaling of each tensor.
     """
     if not is_for_xla():
         return scalar

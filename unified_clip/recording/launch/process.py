@@ -57,7 +57,7 @@ class ProcessRecording(Recording):
         DISPATCHER.add(self)
 
     def end_recording(self) -> None:
-        """Write the lines whose numbers have not arrived yet, and close the file."""
+        """Wait for the numbers that have not arrived yet, write their lines, and close the file."""
         self.wait()
         DISPATCHER.remove(self)
         self.wait()

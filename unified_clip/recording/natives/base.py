@@ -156,7 +156,10 @@ class RunningCall:
 
 @contextmanager
 def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
-    """Warn about an error instead of raising it: a call that cannot be recorded must not end the training."""
+    """Turn an error in the `with` block into a warning: a call that cannot be recorded must not end the training.
+
+    For a recording of `verify`, raise the error.
+    """
     try:
         yield
     except Exception as error:

@@ -18,7 +18,7 @@ MOST_LOSSES = 1024
 
 @contextmanager
 def reported(what: str) -> Iterator[None]:
-    """Warn about an error instead of raising it: `what` cannot be recorded, which must not end the training."""
+    """Turn an error in the `with` block into a warning that `what` is not recorded: it must not end the training."""
     try:
         yield
     except Exception as error:
@@ -69,7 +69,7 @@ class StepWatcher:
         HOOKS.on_switch(self._reset, self._reset)
 
     def _reset(self) -> None:
-        """Forget the steps before a recording."""
+        """Forget what was counted before a recording began or ended."""
         self._backward_calls = 0
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
