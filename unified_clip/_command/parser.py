@@ -97,7 +97,7 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
 
 
 def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield each command and its parser, also `config` and `config import`."""
+    """Yield (command, its parser) for each command, also for `config` and `config import`."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():

@@ -175,7 +175,9 @@ def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), 
 
 
 def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return the bounds of `clip_by_value` for a tensor. For integers, they are clamped to the range of the dtype."""
+    """Return (low, high), the bounds of `clip_by_value` for a tensor. For integers, they are clamped to the dtype's
+    range.
+    """
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
     for value, what in ((low, "clip_value_min"), (high, "clip_value_max")):
         if not isinstance(value, int | float):

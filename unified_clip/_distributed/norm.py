@@ -95,8 +95,9 @@ class LocalShards(ABC):
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return the gradients that the last call of `counted` assumed to be copies on every rank, without a
-        declaration.
+        """Return (gradient, its local tensor) for each gradient that `counted` last assumed to be a copy on every rank.
+
+        Declared copies do not count.
         """
 
     @abstractmethod

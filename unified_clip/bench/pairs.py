@@ -78,7 +78,10 @@ def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def torch_gradients(arrays: Sequence[Array], device: str = "cpu") -> tuple[list[Any], list[Any], Callable[[], Any]]:
-    """Return tensors of these values, parameters with such gradients, and a function that restores and returns them."""
+    """Return (tensors with these values, parameters with such gradients, function).
+
+    The function restores the gradients, and returns the parameters.
+    """
     import torch
 
     def tensor(array: Any) -> Any:

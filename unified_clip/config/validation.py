@@ -196,7 +196,7 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the keys of a table that have a single possible value, such as schedule = "linear".
+    """Return the allowed values of the keys of a table that have only one, such as {"schedule": ("linear",)}.
 
     The values of these keys show which table the file has.
     """

@@ -156,7 +156,7 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, 
 
 
 def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
-    """Return the threshold of a call.
+    """Return the threshold of a call, or its two bounds; None if it is unknown.
 
     If the norm is float32, the threshold is rounded to float32: the caller may have passed it as a float32 tensor.
     """

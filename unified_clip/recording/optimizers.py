@@ -27,9 +27,9 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Number the calls of two runs by the steps of their optimizers.
+    """Return both runs, with their calls numbered by the steps of their optimizers.
 
-    Unless both runs recorded these steps and counted each call as a step, the calls keep their numbers.
+    The calls keep their numbers unless both runs recorded these steps, and counted each call as a step.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not all(run.optimizer_steps and _counts_calls(run) for run in (a, b)):
@@ -71,7 +71,7 @@ def _is_late(run: RecordedRun) -> bool:
 
 
 def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
-    """Return the first difference of each kind between the steps of two runs."""
+    """Return the first difference of each kind, and of each setting, between the optimizers' steps of two runs."""
     found: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and _is_late(a) != _is_late(b):
         late, early = (a, b) if _is_late(a) else (b, a)

@@ -120,10 +120,9 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Merge the calls of a loop that clips one gradient per call, if the other run clips all gradients of a step in one
-    call.
+    """Return both runs. If one clips in a loop over gradients, and the other in one call, the loop's calls are merged.
 
-    A run in such a loop may have counted every call as a step. If the run has as many calls as the other run has
+    A run with such a loop may have counted every call as a step. If it has as many calls as the other run has
     gradients, its calls get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)

@@ -125,9 +125,7 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split numbers below 1. Return the first LIMB bits of each as a whole number, and the remaining bits as a number
-    below 1.
-    """
+    """Split numbers below 1. Return (first LIMB bits of each as a whole number, remaining bits as a number below 1)."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole

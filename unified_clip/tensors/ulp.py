@@ -22,7 +22,7 @@ def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
 
 
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
-    """Return the indices of elements that differ, in memory order, and their distances in ULP.
+    """Return (indices of the elements that differ, their distances in ULP). Indices count elements in memory order.
 
     NaN equals NaN, and its distance from a number is inf. The distance of 0 and -0 is 1.
     """

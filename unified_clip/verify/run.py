@@ -85,7 +85,7 @@ class ScriptRun:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters that the training step yields."""
+        """The shape of each parameter that the training step yields, by name."""
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:

@@ -90,7 +90,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
 
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
-    """Return the weights, and the batch of each step."""
+    """Return (weights by name, the batch of each step)."""
     with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as batches:
         stacked = dict(batches)
         count = len(next(iter(stacked.values())))
@@ -180,7 +180,7 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
-    """Return the tensors and the loss of an output, which may end with a number; None if it does not."""
+    """Return (output without its loss, loss). The loss is a number at the end of the output; None if there is none."""
     if not isinstance(output, tuple | list) or len(output) < 2:
         return output, None
     *tensors, last = output

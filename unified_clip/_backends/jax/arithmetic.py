@@ -118,7 +118,7 @@ def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 @maximum.defjvp  # type: ignore[untyped-decorator]
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-    """The derivative of `maximum`: all elements that equal the maximum get the same share of it.
+    """Return (maximum, its derivative). All elements that equal the maximum get the same share of the derivative.
 
     JAX's own rule would need float64 outside of the scope with float64. In the second derivative of a loop, JAX drops
     this rule, so the returned maximum has the derivative, too.

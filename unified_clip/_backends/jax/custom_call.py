@@ -92,7 +92,9 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
             return bind(*primals, **parameters), derivative
 
     def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
-        """The rule for `vmap`: move the batch axis of every array to the front, as the kernel needs it."""
+        """Return (norms of a batch, their batch axis), as `vmap` needs it. The batch axis of every array is moved to
+        the front.
+        """
         size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
         with jax.enable_x64(True):
             moved = [

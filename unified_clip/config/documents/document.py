@@ -52,9 +52,9 @@ class Document:
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
-        """Return the file that sets a key, and the path of the key there.
+        """Return (file that sets a key, path of the key there).
 
-        For a key that no file sets, return the file and the path of the nearest table around the key.
+        For a key that no file sets, return those of the nearest table around the key.
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):

@@ -11,7 +11,7 @@ from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return the data of a text, and its duplicate keys."""
+    """Return (data of a text, its duplicate keys). UnreadableError: the text cannot be parsed."""
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:

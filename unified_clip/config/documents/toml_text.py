@@ -16,7 +16,7 @@ from .unreadable import NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return the data of a text, and its duplicate keys: none, because TOML forbids them."""
+    """Return (data of a text, no duplicate keys, because TOML forbids them). UnreadableError: it cannot be parsed."""
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:

@@ -107,7 +107,7 @@ _Yaml.add_implicit_resolver(
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return the data of a text, and its duplicate keys."""
+    """Return (data of a text, its duplicate keys). UnreadableError: the text cannot be parsed."""
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()

@@ -141,7 +141,9 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the clip of a file; None if it has no clip. ConfigError: the file has several clips."""
+        """Return the only (name, call) of `clips`, the clips of this file; None if there is none. ConfigError: there
+        are several.
+        """
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(clips[1][1], f"the file has several clips (lines {lines}). Import a file with one.")

@@ -75,7 +75,7 @@ def _problems(report: ParityReport) -> list[Problem]:
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield the fields `what`, `detail`, `framework` and `mode` of a `Problem` for each problem of a case."""
+    """Yield (what, detail, framework, mode), fields of a `Problem`, for each problem of a case."""
     if case.stages_apart:
         yield "frameworks differ from each other on the host path", ", ".join(case.stages_apart), None, None
     for framework, result in case.frameworks.items():

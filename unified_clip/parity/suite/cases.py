@@ -195,7 +195,7 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """Return the function's name and the arguments of an entry of `calls`. SuiteError: the function or an argument is
+    """Return (name of the function, arguments) of an entry of `calls`. SuiteError: the function or an argument is
     invalid.
     """
     arguments = dict(table)

@@ -72,7 +72,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _python_problem(content: bytes) -> tuple[int, str] | None:
-    """Return the line and message of Python's own syntax error; None if there is no error. ValueError: NUL bytes."""
+    """Return (line, message) of Python's own syntax error; None if there is no error. ValueError: NUL bytes."""
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(content)

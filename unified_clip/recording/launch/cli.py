@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after the first `--` of `unified-clip record`."""
+    """Return (arguments before the first `--`, arguments after it) of `unified-clip record`."""
     arguments = list(arguments)
     if arguments[:1] != [NAME] or "--" not in arguments:
         return arguments, []

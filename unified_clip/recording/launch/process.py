@@ -94,7 +94,7 @@ def _describe_process() -> dict[str, object]:
 
 
 def _rank() -> tuple[int | None, int | None]:
-    """Return the rank of this process and the world size; None if they are unknown."""
+    """Return (rank of this process, world size); (None, None) if they are unknown."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -51,7 +51,7 @@ def _number(value: Any) -> str:
 
 
 def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (name, value in run a, value in run b) for each fact about the recordings."""
+    """Yield (name, its value in each run) for each fact about the recordings."""
     yield "file", [run.file for run in runs]
     yield "command", [shlex.join(["python", *run.command]) if run.command else "not recorded" for run in runs]
     yield "framework", [", ".join(run.frameworks) for run in runs]

@@ -179,7 +179,7 @@ def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
-    """Yield the numbers of both runs in pairs. Pair them in order if both runs have equally many, else by step."""
+    """Yield (number of run a, number of run b), in order if both runs have equally many numbers, else by step."""
     if len(a) == len(b):
         yield from zip(a, b, strict=True)
         return
