@@ -28,7 +28,8 @@ def giving(parameters: str, gradients: str = "None") -> str:
             ),
             (
                 giving("weights", "{'x.' + name: each for name, each in grads.items()}"),
-                "yields gradients of 'x.bias', 'x.weight' at step 1, but no such parameters. Its parameters are 'weight'",
+                "yields gradients of 'x.bias', 'x.weight' at step 1, but no such parameters. "
+                "Its parameters are 'weight'",
             ),
             (
                 giving("weights", "grads, {'x': grads['bias']}"),
