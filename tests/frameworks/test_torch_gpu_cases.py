@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import reference
+from support import interpreter, reference
 from support.kits import Kit
 from support.tiers import nightly
 
@@ -22,12 +23,25 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
     pytest.mark.filterwarnings("ignore:.*fp_fusion.*:UserWarning"),
 ]
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-EXPONENTS = {"float32": (-140, 120), "bfloat16": (-100, 120), "float16": (-20, 14)}
+DTYPES = {
+    "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64,
+    "complex64": torch.complex64, "complex128": torch.complex128,
+}  # fmt: skip
+SHARES = [0.3, 0.25, 0.25, 0.07, 0.1, 0.03]
+"""How often each dtype is chosen. The interpreter takes long for the sums of the wide ones."""
+
+EXPONENTS = {"float32": (-140, 120), "bfloat16": (-100, 120), "float16": (-20, 14), "float64": (-1060, 1000)}
 """The exponents of random numbers."""
 
-LENGTHS = (1, 2, 3, 16, 63, 64, 65, 127, 128, 129, 300)
-"""Around the lanes (64) and the chunks (128) that the fixture sets."""
+SMALLEST = {"float32": 2.0**-149, "bfloat16": 2.0**-126, "float16": 2.0**-24, "float64": 5e-324}
+PARTS = {"complex64": "float32", "complex128": "float64"}
+INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
+
+LENGTHS = (1, 2, 3, 16, 31, 32, 33, 63, 64, 65, 150)
+"""Around the lanes (32) and the chunks (64) that the fixture sets."""
+
+LAUNCHES: Counter[str] = Counter()
+"""The launches of each kernel so far."""
 
 
 @pytest.fixture
@@ -37,17 +51,33 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         pytest.skip("about the kernels, which are compared with exact arithmetic")
     from unified_clip._backends.torch.gpu import table
 
+    interpreter.patch_once(monkeypatch)
     monkeypatch.setattr(gpu, "ENABLED", True)
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    for name, value in (("CHUNK", 128), ("LANES", 64), ("SUM_LANES", 2)):
+    for name, value in (("CHUNK", 64), ("LANES", 32), ("SUM_LANES", 2)):
         monkeypatch.setattr(table, name, value)
+    for name in ("add", "round_sums", "add_exactly", "decide", "change"):
+        monkeypatch.setattr(table.kernels, name, Counted(name, getattr(table.kernels, name)))
     table._tables.clear()
     yield table
     table._tables.clear()
 
 
+class Counted:
+    def __init__(self, name: str, kernel: Any) -> None:
+        self.name, self.kernel = name, kernel
+
+    def __getitem__(self, grid: Any) -> Any:
+        LAUNCHES[self.name] += 1
+        return self.kernel[grid]
+
+
 def numbers(random: np.random.Generator, dtype: str) -> np.ndarray:
     """The values of one tensor, of a random kind."""
+    if dtype in PARTS:
+        parts = [numbers(random, PARTS[dtype]) for _ in range(2)]
+        length = min(map(len, parts))
+        return np.stack([part[:length] for part in parts], 1).view(dtype)[:, 0]
     length = int(random.choice(LENGTHS))
     scale = 2.0 ** random.uniform(*EXPONENTS[dtype])
     kind = random.integers(9)
@@ -55,13 +85,14 @@ def numbers(random: np.random.Generator, dtype: str) -> np.ndarray:
     if kind == 0:  # equal numbers, for which sums are exact: ties
         values = np.full(length, scale)
     elif kind == 1:  # one large number and small ones: halfway between two float32 numbers, or nearly
-        values = np.full(length, scale * 2.0**-12)
+        values = np.full(length, scale * (2.0**-26 if dtype == "float64" else 2.0**-12))
         values[0] = scale
-    elif kind == 2:  # legs of triangles whose hypotenuse needs 25 bits
+    elif kind == 2:  # legs of triangles whose hypotenuse needs one bit more than a norm has
         legs = np.array([(3, 4), (5, 12), (8, 15)])[random.integers(3)]
         hypotenuse = int(math.hypot(*legs))
         values = np.zeros(length)
-        values[: min(2, length)] = (legs * ((2**25 - 1) // hypotenuse | 1) * 2.0**-20)[:length]
+        largest = 2**54 if dtype == "float64" else 2**25
+        values[: min(2, length)] = (legs * ((largest - 1) // hypotenuse | 1) * 2.0**-20)[:length]
     elif kind == 3:
         values *= 2.0 ** random.uniform(-60, 0, length)
     elif kind == 4:
@@ -71,7 +102,7 @@ def numbers(random: np.random.Generator, dtype: str) -> np.ndarray:
     elif kind == 6:  # the largest numbers
         values = np.full(length, float(reference.LARGEST[dtype]))
     elif kind == 7:
-        values = np.full(length, {"float32": 2.0**-149, "bfloat16": 2.0**-126, "float16": 2.0**-24}[dtype])
+        values = np.full(length, SMALLEST[dtype])
     if dtype == "bfloat16":  # Triton's interpreter reads subnormal ones wrongly
         values = np.where(np.abs(values) < 2.0**-126, 0.0, values)
     return reference.array(values, dtype)
@@ -79,17 +110,23 @@ def numbers(random: np.random.Generator, dtype: str) -> np.ndarray:
 
 def tensor(random: np.random.Generator, array: np.ndarray) -> torch.Tensor:
     """A tensor of these values that starts anywhere in its memory."""
-    bits = torch.from_numpy(array.view({2: np.int16, 4: np.int32}[array.itemsize]))
     start = int(random.integers(4))
     memory = torch.zeros(len(array) + start, dtype=DTYPES[array.dtype.name])
-    memory[start:].view(bits.dtype).copy_(bits)
-    return memory[start:]
+    result = memory[start:]
+    parts = torch.view_as_real(result) if np.iscomplexobj(array) else result
+    if np.iscomplexobj(array):
+        array = array.view(array.real.dtype).reshape(-1, 2)
+    bits = torch.from_numpy(array.view(INTEGERS[array.itemsize]))
+    parts.view(bits.dtype).copy_(bits)
+    return result
 
 
 def same(got: torch.Tensor, expected: np.ndarray) -> bool:
     """Whether a tensor has these bits; of NaN only that it is NaN."""
-    kind = {2: np.int16, 4: np.int32}[expected.itemsize]
-    result = got.view({2: torch.int16, 4: torch.int32}[got.element_size()]).numpy()
+    if np.iscomplexobj(expected):
+        got, expected = torch.view_as_real(got), np.ascontiguousarray(expected).view(expected.real.dtype).reshape(-1, 2)
+    kind = INTEGERS[expected.itemsize]
+    result = got.view(torch.from_numpy(np.empty(0, kind)).dtype).numpy()
     is_nan = np.isnan(expected.astype(np.float64))
     return bool(got.isnan().numpy().tolist() == is_nan.tolist() and ((result == expected.view(kind)) | is_nan).all())
 
@@ -103,17 +140,23 @@ def parameters(tensors: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 
 def check(random: np.random.Generator, operation: str) -> None:
     """Compare one call on one random list with exact arithmetic."""
-    dtypes = random.choice(list(DTYPES), 1 if random.random() < 0.7 else 3).tolist()
+    names = list(DTYPES)[: 6 if operation in FOR_COMPLEX else 4]
+    shares = np.array(SHARES[: len(names)]) / sum(SHARES[: len(names)])
+    dtypes = random.choice(names, 1 if random.random() < 0.7 else 3, p=shares).tolist()
     arrays = [numbers(random, str(random.choice(dtypes))) for _ in range(random.integers(1, 5))]
     tensors = [tensor(random, array) for array in arrays]
     p: Any = {"norm of order 1": 1, "norm of order inf": math.inf}.get(operation, 2)
     norm = reference.norm(arrays, p)
     factor = float(random.choice([0.3, 0.999, 1.0, 2.0, 0.0]))
     threshold = float(np.float32(min(factor * (norm if math.isfinite(norm) else 1.0), 3e38)))
+    launched = LAUNCHES.total()
     got: list[torch.Tensor] = tensors
     expected: list[np.ndarray] = arrays
     if operation.startswith("norm"):
-        assert same(uc.get_total_norm(tensors, p).reshape(1), np.array([norm], np.float32))
+        assert same(
+            uc.get_total_norm(tensors, p).reshape(1),
+            np.array([norm], reference.norm_dtype(a.dtype.name for a in arrays)),
+        )
     elif "values" in operation:
         low, high = sorted(float(np.float32(random.choice([random.normal(), 0.0]))) for _ in range(2))
         low, high = (-0.0 if low == 0 else low), high
@@ -135,23 +178,30 @@ def check(random: np.random.Generator, operation: str) -> None:
         else:
             uc.clip_grad_norm_(parameters(tensors), threshold)
     assert all(same(one, other) for one, other in zip(got, expected, strict=True))
+    assert LAUNCHES.total() > launched, "the case is one of the kernels"
 
 
 OPERATIONS = (
     "norm of order 1", "norm of order 2", "norm of order inf", "products", "new products", "products per tensor",
     "values", "new values",
 )  # fmt: skip
+FOR_COMPLEX = ("norm of order 2", "products", "new products", "products per tensor")
+"""Operations by kernels also for complex numbers."""
+
 SEEDS = [0, *nightly(*range(1, 13))]
 
 
-@pytest.mark.parametrize("error", [2.0**-40, 2.0**-25.5], ids=["few in doubt", "many in doubt"])
+@pytest.mark.parametrize(
+    "errors", [(2.0**-40, 2.0**-77), (2.0**-25.5, 2.0**-54.5)], ids=["few in doubt", "many in doubt"]
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_lists(
-    table: ModuleType, seed: int, operation: str, error: float, monkeypatch: pytest.MonkeyPatch
+    table: ModuleType, seed: int, operation: str, errors: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "ERROR", error)
-    random = np.random.default_rng([seed, OPERATIONS.index(operation), round(-math.log2(error))])
+    for name, error in zip(("ERROR", "WIDE_ERROR"), errors, strict=True):
+        monkeypatch.setattr(table, name, error)
+    random = np.random.default_rng([seed, OPERATIONS.index(operation), round(-math.log2(errors[0]))])
     for _ in range(CASES if seed else 2):
         check(random, operation)
     assert table._tables

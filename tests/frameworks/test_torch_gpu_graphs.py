@@ -64,7 +64,7 @@ IN_PLACE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *nightly(torch.bfloat16, torch.float16)])
+@pytest.mark.parametrize("dtype", [torch.float64, *nightly(torch.float32, torch.bfloat16, torch.float16)])
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_a_graph_measures_and_scales_by_one_operator_each(name: str, dtype: torch.dtype) -> None:
     assert graph_of(IN_PLACE[name], "cuda:0", "cuda:0", dtype=dtype) == [NORM, SCALE]
@@ -76,7 +76,6 @@ def test_functional_names_leave_products_to_the_compiler() -> None:
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "float64": {"places": ["cuda:0"], "dtype": torch.float64},
     "several devices": {"places": ["cuda:0", "cuda:1"]},
 }
 

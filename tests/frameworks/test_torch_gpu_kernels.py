@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import reference
+from support import interpreter, reference
 from support.kits import Kit
 from support.tiers import nightly
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +33,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fp_fusion.*:UserWarning"),
 ]
 KERNELS = ("add", "round_sums", "add_exactly", "decide", "change")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64,
+}  # fmt: skip
+COMPLEX = {"complex64": torch.complex64, "complex128": torch.complex128}
 SHAPES: tuple[tuple[int, ...], ...] = ((769,), (2,) * 7, (256,), (255,), (257,), (3, 1))
 
 
@@ -45,6 +48,7 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     from unified_clip._backends.torch.gpu import table
 
     assert table.INTERPRETED, "the kit asks for the interpreter before anything imports Triton"
+    interpreter.patch_once(monkeypatch)
     monkeypatch.setattr(gpu, "ENABLED", True)
     monkeypatch.setattr(table, "CHUNK", 256)
     monkeypatch.setattr(table, "LANES", 64)
@@ -95,13 +99,16 @@ def on_both_paths(
 
 def bits(tensor: torch.Tensor) -> list[int]:
     """The bits of a tensor; of NaN only that it is NaN."""
-    integers = tensor.detach().contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+    tensor = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    integers = tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
     return torch.where(tensor.isnan(), 0x7FC0, integers).flatten().tolist()
 
 
 def random(shapes: tuple[tuple[int, ...], ...], dtype: str, seed: int = 0) -> list[torch.Tensor]:
     source = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=source).to(DTYPES[dtype]) for shape in shapes]
+    if dtype in COMPLEX:
+        return [torch.randn(shape, generator=source, dtype=torch.complex128).to(COMPLEX[dtype]) for shape in shapes]
+    return [torch.randn(shape, generator=source, dtype=torch.float64).to(DTYPES[dtype]) for shape in shapes]
 
 
 def functional(clip: Callable[[list[torch.Tensor]], Any]) -> Callable[[Any], Any]:
@@ -165,10 +172,51 @@ def test_a_list_of_several_dtypes(name: str, launches: Counter[str], monkeypatch
         assert {launches[kernel] for kernel in kernels - {"round_sums", "decide"}} == {len(DTYPES)}
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf, 1e-45, 3.4e38, -0.0])
+@pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize("name", [name for name in CLIPS if "values" not in name and "value" not in name])
+def test_complex_gradients(name: str, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pairs of real numbers. Magnitudes, of which norms of other orders are, take PyTorch's operations."""
+    gradients = random(SHAPES, dtype)
+    clip, kernels = CLIPS[name]
+    if name in ("order 1", "order inf"):
+        monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+        clip(parameters(gradients))
+        assert set(launches) == CHANGE
+        return
+    host, results = on_both_paths(gradients, clip, monkeypatch)
+    assert results == host
+    assert set(launches) == kernels
+
+
+def test_complex_and_real_gradients_in_one_list(launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients = [random(((70,),), dtype, seed)[0] for seed, dtype in enumerate([*DTYPES, *COMPLEX, "float32"])]
+    for name in ("order 2", "one norm per gradient", "new tensors"):
+        host, results = on_both_paths(gradients, CLIPS[name][0], monkeypatch)
+        assert results == host
+    assert set(launches) == set(KERNELS)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, *COMPLEX])
+def test_a_list_that_holds_an_empty_gradient(
+    dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = random(((0,), (70,), (3, 0)), dtype)
+    for name in ("order 2", "one norm per gradient", "new tensors"):
+        host, results = on_both_paths(gradients, CLIPS[name][0], monkeypatch)
+        assert results == host
+    assert set(launches) == set(KERNELS)
+
+
+SPECIAL = [(value, "float32") for value in (math.nan, -math.inf, 1e-45, 3.4e38, -0.0)]
+SPECIAL += [(value, "float64") for value in (math.nan, -math.inf, 5e-324, 1e-200, 1e200, 1.7e308, -0.0)]
+
+
+@pytest.mark.parametrize(("value", "dtype"), SPECIAL)
 @pytest.mark.parametrize("name", ["order 2", "order inf", "one norm per gradient", "values of one sign", "new tensors"])
-def test_special_values(name: str, value: float, launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    gradients = [torch.tensor([value, 1.0, -value]), torch.full((65,), value)]
+def test_special_values(
+    name: str, value: float, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = [torch.tensor([value, 1.0, -value], dtype=DTYPES[dtype]), torch.full((65,), value, dtype=DTYPES[dtype])]
     clip, kernels = CLIPS[name]
     for tensors in (gradients, gradients[1:], [gradients[1][:1]]):
         host, results = on_both_paths(tensors, clip, monkeypatch)
@@ -198,12 +246,17 @@ def memory_views(memory: torch.Tensor) -> list[torch.nn.Parameter]:
 
 # -- exact rounding
 
-TIES = [[2.0**24, 2.0**12, 2.0**12, 1.0], [2.0**24, *[2.0**12] * 6, 3.0], [1.0, 2.0**-24], [1.0 + 2.0**-23, 2.0**-24]]
-"""Lists whose norm lies in the middle between two float32 numbers: two of order 2, two of order 1."""
+TIES = {
+    "float32": [[2.0**24, 2.0**12, 2.0**12, 1.0], [2.0**24, *[2.0**12] * 6, 3.0], [1.0, 2.0**-24],
+                [1.0 + 2.0**-23, 2.0**-24]],
+    "float64": [[2.0**53, 2.0**27, 1.0], [2.0**53, *[2.0**27] * 3, 3.0], [1.0, 2.0**-53],
+                [1.0 + 2.0**-52, 2.0**-53]],
+}  # fmt: skip
+"""Lists whose norm lies in the middle between two numbers: two of order 2, two of order 1."""
 
 
-def check_rounding(table: ModuleType, values: list[list[float]], p: int, factor: float = 1.0) -> None:
-    arrays = [np.array(each, np.float32) * np.float32(factor) for each in values]
+def check_rounding(table: ModuleType, values: list[list[float]], p: int, dtype: str, factor: float = 1.0) -> None:
+    arrays = [np.array(each, dtype) * np.array(factor, dtype) for each in values]
     tensors = [torch.from_numpy(array) for array in arrays]
     assert float(table.table_of(tensors).norms(p, per_tensor=False)) == reference.norm(arrays, p)
     each = table.table_of(tensors).norms(p, per_tensor=True)
@@ -211,21 +264,51 @@ def check_rounding(table: ModuleType, values: list[list[float]], p: int, factor:
 
 
 @pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("error", [2.0**-40, 2.0**-25.5], ids=["hardly any in doubt", "every other one in doubt"])
-@pytest.mark.parametrize("factor", [1.0, *nightly(2.0**-100)])
-def test_ties_go_to_the_even_number(table: ModuleType, factor: float, error: float, p: int) -> None:
-    table.ERROR, bound = error, table.ERROR
-    try:
-        check_rounding(table, TIES, p, factor)
-    finally:
-        table.ERROR = bound
+@pytest.mark.parametrize("doubt", [None, 2.0**-1.5], ids=["hardly any in doubt", "every other one in doubt"])
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        ("float32", 1.0),
+        ("float64", 1.0),
+        *nightly(("float32", 2.0**-100), ("float64", 2.0**-600), ("float64", 2.0**900)),
+    ],
+    ids=lambda scaled: f"{scaled[0]} times {scaled[1]:g}",
+)
+def test_ties_go_to_the_even_number(
+    table: ModuleType, scaled: tuple[str, float], doubt: float | None, p: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype, factor = scaled
+    if doubt:
+        name, bits = ("ERROR", 24) if dtype == "float32" else ("WIDE_ERROR", 53)
+        monkeypatch.setattr(table, name, doubt * 2.0**-bits)
+    check_rounding(table, TIES[dtype], p, dtype, factor)
 
 
-def test_the_exact_sum_decides_a_tie(table: ModuleType) -> None:
-    """Without it, the lower number is returned, so the odd one of two would be wrong."""
-    tensors = [torch.tensor([2.0**24, *[2.0**12] * 6, 3.0])]
-    made = table.table_of(tensors)
-    assert float(made.norms(2, per_tensor=False)) == 2.0**24 + 4
+def test_a_tie_is_in_doubt_for_each_dtype(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the exact sum, the lower number would be returned, so the odd one of two would be wrong."""
+    monkeypatch.setattr(table.kernels, "decide", NotLaunched())
+    for dtype, values in TIES.items():
+        tensors = [torch.tensor(values[1], dtype=DTYPES[dtype])]
+        expected = reference.norm([tensors[0].numpy()])
+        assert float(table.table_of(tensors).norms(2, per_tensor=False)) < expected
+
+
+class NotLaunched:
+    """A kernel that does nothing."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+@pytest.mark.parametrize("dtype", TIES)
+@pytest.mark.parametrize("p", [1, 2])
+def test_numbers_of_all_sizes(table: ModuleType, p: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bound that leaves every norm in doubt: the exact sum has bits in many windows."""
+    monkeypatch.setattr(table, "ERROR" if dtype == "float32" else "WIDE_ERROR", 2.0**-10)
+    least, largest = (-149, 127) if dtype == "float32" else (-1074, 1022)
+    values = [[2.0**least], [2.0**least, 2.0**largest], [2.0 ** (least + 7)] * 3]
+    values += [(1.7 * 2.0 ** np.arange(least + start, largest, (largest - least) // 4)).tolist() for start in (1, 5)]
+    check_rounding(table, values, p, dtype)
 
 
 @pytest.mark.parametrize("per_tensor", [False, True])
@@ -261,11 +344,7 @@ class Operations(TorchDispatchMode):
 def test_a_second_clip_of_a_list_copies_nothing(
     table: ModuleType, per_tensor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class NotLaunched:  # the interpreter copies what a GPU reads where it is
-        def __getitem__(self, grid: Any) -> Callable[..., None]:
-            return lambda *args, **kwargs: None
-
-    for name in KERNELS:
+    for name in KERNELS:  # the interpreter copies what a GPU reads where it is
         monkeypatch.setattr(table.kernels, name, NotLaunched())
     tensors = random(SHAPES, "float32")
     with Operations() as first:
@@ -320,10 +399,10 @@ def test_a_write_bumps_the_versions_that_autograd_checks(
 
 
 OTHERS: dict[str, Callable[[], list[torch.Tensor]]] = {
-    "float64": lambda: [torch.ones(3, dtype=torch.float64)],
-    "complex": lambda: [torch.ones(3, dtype=torch.complex64)],
     "not contiguous": lambda: [torch.ones(3, 4).t()],
-    "empty": lambda: [torch.ones(3), torch.ones(0)],
+    "only empty": lambda: [torch.ones(0)],
+    "conjugated": lambda: [torch.ones(3, dtype=torch.complex64).conj()],
+    "negative": lambda: [torch.ones(3, dtype=torch.complex64).conj().imag],
 }
 
 
@@ -352,6 +431,7 @@ def test_the_error_bound_holds_for_the_longest_sums(kit: Kit) -> None:
 
     in_a_row = table.CHUNK // table.LANES + table.LANES + table.MAX_CHUNKS // table.SUM_LANES + table.SUM_LANES
     assert in_a_row * 2.0**-53 + 2.0**-50 < table.ERROR
+    assert (in_a_row * 2.0**-53) ** 2 + 2.0**-100 < table.WIDE_ERROR / 2
 
 
 # -- the setting
@@ -399,6 +479,17 @@ def compiled(architecture: int) -> dict[str, Any]:
     return found
 
 
+def of_gradients(architecture: int, dtype: str, kernel: str = "") -> dict[str, Any]:
+    """The code of kernels that read gradients of a dtype."""
+    found = {
+        name: code
+        for name, code in compiled(architecture).items()
+        if name.startswith(kernel) and code["dtype"] == dtype
+    }
+    assert found
+    return found
+
+
 ARCHITECTURES = [90, *nightly(80, 120)]
 
 
@@ -407,30 +498,39 @@ ARCHITECTURES = [90, *nightly(80, 120)]
 def test_gradients_are_read_once_and_written_once(dtype: str, architecture: int) -> None:
     """In vectors of 16 bytes, and in their own dtype."""
     size = DTYPES[dtype].itemsize
-    for name in ("add", "add, inf", "change", "change, new tensors", "change, clamped"):
-        code = compiled(architecture)[f"{name} {dtype}"]
-        assert code["bytes read"] == size, name
-        assert code["bytes written"] == (size if name.startswith("change") else 0), name
+    for kernel, written in (("add,", 0), ("change", size)):
+        for name, code in of_gradients(architecture, dtype, kernel).items():
+            assert (code["bytes read"], code["bytes written"]) == (size, written), name
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_end_of_a_tensor_is_read_and_written_element_by_element(dtype: str, architecture: int) -> None:
-    """A vector with a condition for its first element alone would reach beyond the end."""
-    for name in ("add", "add, inf", "add_exactly", "change", "change, new tensors", "change, clamped"):
-        conditional = compiled(architecture)[f"{name} {dtype}"]["conditional"]
-        assert [each for each in conditional if each.startswith("ld.global")]
+    """A vector with a condition for its first element alone would reach beyond the end. So is all of a tensor that does
+    not start at a multiple of 16 bytes."""
+    for name, code in of_gradients(architecture, dtype).items():
+        conditional = code["conditional"]
+        assert f"ld.global.b{8 * DTYPES[dtype].itemsize}" in conditional, name
         assert not [each for each in conditional if re.search(r"\.v\d", each)], name
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_compiled_arithmetic_rounds_to_nearest(dtype: str, architecture: int) -> None:
+def test_compiled_arithmetic_rounds_to_nearest(architecture: int) -> None:
     """No instruction flushes subnormal numbers, or approximates a root or a quotient."""
     for name, code in compiled(architecture).items():
         assert code["instructions"]
-        assert not [each for each in code["instructions"] if ".ftz" in each or ".approx" in each], name
-    assert "sqrt.rn.f64" in compiled(architecture)["round_sums float32"]["instructions"]
-    if dtype != "float32":
-        narrow = "bf16" if dtype == "bfloat16" else "f16"
-        assert f"cvt.rn.{narrow}x2.f32" in compiled(architecture)[f"change {dtype}"]["instructions"]
+        assert not [each for each in code["instructions"] if re.search(r"\.ftz|\.approx|\.full", each)], name
+        if "order 2" in name and name.startswith(("round_sums", "decide")):
+            assert "sqrt.rn.f64" in code["instructions"], name
+    for dtype, narrow in (("bfloat16", "bf16"), ("float16", "f16")):
+        if f"change, {dtype}" in compiled(architecture):
+            assert f"cvt.rn.{narrow}x2.f32" in compiled(architecture)[f"change, {dtype}"]["instructions"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_squares_take_one_instruction_of_float64_each(dtype: str, architecture: int) -> None:
+    """The error of a square is lost by a fused addition, so only sums that need no error have one."""
+    for name, code in of_gradients(architecture, dtype, "add, order 2").items():
+        is_fused = any(each.startswith("fma.rn.f64") for each in code["instructions"])
+        assert is_fused == ("float64" not in name), name

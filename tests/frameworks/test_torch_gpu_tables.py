@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import threading
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from support import interpreter, reference
 from support.kits import Kit
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import unified_clip.torch as uc
 from unified_clip import PartlyClippedError
@@ -36,7 +39,9 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         pytest.skip("about the kernels, which are compared with the host path")
     from unified_clip._backends.torch.gpu import table
 
+    interpreter.patch_once(monkeypatch)
     monkeypatch.setattr(gpu, "ENABLED", True)
+    monkeypatch.setattr(table, "LANES", 64)
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
     table._tables.clear()
     yield table
@@ -187,12 +192,7 @@ def test_the_numbers_of_a_table(table: ModuleType, monkeypatch: pytest.MonkeyPat
         *(1, 0, 0, 0, 0, 1, 0, 2, 2, 0),
         *(0, 5, 1, 4, 0, 1, 4, 5),
     ]  # fmt: skip
-    assert made._parts == [
-        table.Part(1, torch.bfloat16, 0, 1, True),
-        table.Part(0, torch.float32, 1, 5, False),
-    ]
-    results = addresses._replace(targets=(48, 72, 80))
-    assert [part.is_aligned for part in table.Table(results)._parts] == [False, False]
+    assert made._parts == [table.Part(1, torch.bfloat16, 0, 1), table.Part(0, torch.float32, 1, 5)]
 
 
 # -- which tensors
@@ -236,18 +236,20 @@ def test_a_coefficient_of_1_writes_nothing(table: ModuleType) -> None:
 
 
 class Gpu:
-    """A GPU that is not there: tensors in CPU memory whose device is the second GPU, while the first is current."""
+    """GPUs that are not there: tensors in CPU memory whose device is the second GPU, while the first is current."""
 
     def __init__(self, table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current, self.stream, self.capturing, self.sent = 0, 7, False, 0
-        self.launches: list[int] = []
+        self.launches: list[tuple[str, int]] = []
         self.device = torch.device("cuda", 1)
+        self.places: dict[int, Any] = {}
+        self.alive: list[torch.Tensor] = []
         cuda = SimpleNamespace(
             device=self.use,
             current_stream=lambda device: SimpleNamespace(cuda_stream=self.stream),
             is_current_stream_capturing=lambda: self.capturing,
         )
-        fake = {"cuda": cuda, "empty": lambda *shape, device, **kwargs: torch.empty(*shape, **kwargs)}
+        fake = {"cuda": cuda, "empty": self.new(torch.empty), "arange": self.new(torch.arange), "cat": self.cat}
         monkeypatch.setattr(
             table, "torch", SimpleNamespace(**{name: getattr(torch, name) for name in dir(torch)} | fake)
         )
@@ -255,11 +257,15 @@ class Gpu:
         move = torch.Tensor.to
 
         def to(tensor: torch.Tensor, device: Any, **kwargs: Any) -> torch.Tensor:
-            return self.send(tensor) if device == self.device else move(tensor, device, **kwargs)
+            is_gpu = isinstance(device, torch.device) and device.type == "cuda"
+            return self.send(tensor, device) if is_gpu else move(tensor, device, **kwargs)
 
         monkeypatch.setattr(torch.Tensor, "to", to)
         for name in ("add", "round_sums", "add_exactly", "decide", "change"):
-            before(table, name, lambda: self.launches.append(self.current), monkeypatch)
+            before(table, name, functools.partial(self.launch, name), monkeypatch)
+
+    def launch(self, name: str) -> None:
+        self.launches.append((name, self.current))
 
     @contextmanager
     def use(self, device: Any) -> Iterator[None]:
@@ -267,14 +273,28 @@ class Gpu:
         yield
         self.current = outside
 
-    def send(self, tensor: torch.Tensor) -> torch.Tensor:
-        assert self.current == 1
-        self.sent += 1
-        return tensor.clone()
+    def placed(self, tensor: torch.Tensor, device: Any) -> torch.Tensor:
+        self.places[tensor.data_ptr()] = device
+        self.alive.append(tensor)  # no other tensor gets this address
+        return tensor
 
-    def tensor(self, tensor: torch.Tensor) -> Any:
+    def new(self, make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return lambda *args, device, **kwargs: self.placed(make(*args, **kwargs), device)
+
+    def cat(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        (device,) = {self.places.get(tensor.data_ptr()) for tensor in tensors}
+        return self.placed(torch.cat(tensors), device)
+
+    def send(self, tensor: torch.Tensor, device: Any) -> torch.Tensor:
+        if self.places.get(tensor.data_ptr()) == device:
+            return tensor
+        self.sent += 1
+        return self.placed(tensor.clone(), device)
+
+    def tensor(self, tensor: torch.Tensor, index: int = 1) -> Any:
         names = ("data_ptr", "numel", "dtype")
-        return SimpleNamespace(device=self.device, memory=tensor, **{name: getattr(tensor, name) for name in names})
+        device = torch.device("cuda", index)
+        return SimpleNamespace(device=device, memory=tensor, **{name: getattr(tensor, name) for name in names})
 
 
 @pytest.fixture
@@ -290,8 +310,79 @@ def test_kernels_are_launched_on_the_device_of_the_gradients(table: ModuleType, 
     for launch in made.products(torch.tensor(0.5, dtype=torch.float64), per_tensor=False):
         launch()
     assert memory.tolist() == [1.5, 2.0]
-    assert second_gpu.launches == [1] * 5
+    assert [device for _, device in second_gpu.launches] == [1] * 5
     assert second_gpu.current == 0
+
+
+LISTS: dict[str, list[tuple[list[float], torch.dtype, int]]] = {
+    "a tie": [([2.0**24], torch.float32, 1), ([2.0**12] * 6, torch.float32, 0), ([3.0], torch.float16, 1)],
+    "a tie of float64": [([2.0**53], torch.float64, 0), ([2.0**27] * 3, torch.float64, 1), ([3.0], torch.float32, 1)],
+    "the largest on the second": [([3.0], torch.float64, 0), ([1e300, 1e300], torch.float64, 1)],
+    "NaN on the second": [([3.0], torch.float64, 0), ([math.nan], torch.float64, 1)],
+    "float64 on one": [([0.1, 0.2], torch.float32, 1), ([0.3, 0.4], torch.float64, 0), ([0.5], torch.float32, 1)],
+}
+"""Values, dtypes and the devices of tensors."""
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_on_several_devices(table: ModuleType, second_gpu: Gpu, name: str) -> None:
+    """The norm is that of the list on one device. Nothing waits."""
+    from unified_clip._backends.torch.gpu import several
+
+    memory = [torch.tensor(values, dtype=dtype) for values, dtype, _ in LISTS[name]]
+    tensors = [second_gpu.tensor(each, device) for each, (_, _, device) in zip(memory, LISTS[name], strict=True)]
+    arrays = [each.numpy().copy() for each in memory]
+    tables = several.table_of(tensors, per_tensor=False)
+    for p in (1, 2, math.inf):
+        second_gpu.launches.clear()
+        with Operations() as seen:
+            norm = tables.norms(p, per_tensor=False)
+        assert torch.equal(norm, torch.tensor(reference.norm(arrays, p), dtype=torch.float64)) or norm.isnan()
+        assert not {"_local_scalar_dense", "item", "equal", "nonzero"} & set(seen.names)
+        assert second_gpu.places[norm.data_ptr()] == tensors[0].device
+        assert {device for kernel, device in second_gpu.launches if kernel == "add"} == {0, 1}
+        assert {device for kernel, device in second_gpu.launches if kernel == "round_sums"} == {tensors[0].device.index}
+    per_tensor = several.table_of(tensors, per_tensor=True)
+    norms = per_tensor.norms(2, per_tensor=True)
+    torch.testing.assert_close(
+        norms, torch.tensor([reference.norm([array]) for array in arrays], dtype=torch.float64), rtol=0, atol=0,
+        equal_nan=True,
+    )  # fmt: skip
+    coefs = torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64)[: len(memory)]
+    second_gpu.launches.clear()
+    for launch in per_tensor.products(coefs, per_tensor=True):
+        launch()
+    for launch in tables.products(torch.tensor(0.5, dtype=torch.float64), per_tensor=False):
+        launch()
+    for launch in tables.clamped([(-1e4, 1e4)] * len(memory)):
+        launch()
+    for each, array, coef in zip(memory, arrays, coefs.tolist(), strict=True):
+        expected = torch.from_numpy(array) * (coef * 0.5)
+        assert torch.equal(each.nan_to_num(7.0), expected.clamp(-1e4, 1e4).nan_to_num(7.0))
+    assert {device for _, device in second_gpu.launches} == {0, 1}
+
+
+class Operations(TorchDispatchMode):
+    """The names of PyTorch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_too_many_chunks_on_several_devices(
+    table: ModuleType, second_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unified_clip._backends.torch.gpu import several
+
+    tensors = [second_gpu.tensor(torch.ones(3), device) for device in (0, 1)]
+    assert isinstance(several.table_of(tensors, per_tensor=False), several.Tables)
+    monkeypatch.setattr(table, "MAX_CHUNKS", 1)
+    assert several.table_of(tensors, per_tensor=False) is None
 
 
 def test_a_table_is_sent_once_for_each_stream(table: ModuleType, second_gpu: Gpu) -> None:

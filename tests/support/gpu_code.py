@@ -23,34 +23,52 @@ from unified_clip._backends.torch.gpu import kernels, table
 WARPS = 4
 LIST = {"table": "*i64", "tensors": "i32", "first_chunk": "i32"}
 STATES = {"states": "*i64"}
-CHANGE = {**LIST, "coefs": "*fp64", "low": "i32", "high": "i32"}
-LOOP = {"chunk_size": table.CHUNK, "width": table.LANES}
+CHANGE = {**LIST, "coefs": "*fp64", "low": "i64", "high": "i64"}
+DTYPES = {"float64": tl.float64, "float32": tl.float32, "bfloat16": tl.bfloat16, "float16": tl.float16}
+
+Variant = tuple[str, dict[str, str], dict[str, Any]]
+"""A kernel's name, the types of its arguments, and its constants, as launched."""
 
 
-def signatures(dtype: Any) -> dict[str, tuple[str, dict[str, str], dict[str, Any]]]:
-    """Each kernel by the name of a variant: its name, the types of its arguments, and its constants, as launched."""
-    loop = {"dtype": dtype, **LOOP}
-    product = {"aligned": True, "in_place": True, "per_tensor": False, "clamps": False, "by_bits": False, **loop}
+def of_norms(wide: bool) -> dict[str, Variant]:
+    """The kernels that read no gradients, for norms of float64 or of float32."""
+    groups = {"groups": "*i64", "sums": "*fp64", "norms": "*fp64", **STATES}
+    error = table.WIDE_ERROR if wide else table.ERROR
+    rounding = {"error": error, "width": table.SUM_LANES, "wide": wide}
     return {
-        "add": ("add", {**LIST, "sums": "*fp64"}, {"order": 2, "aligned": True, **loop}),
-        "add, inf": ("add", {**LIST, "sums": "*fp64"}, {"order": 0, "aligned": True, **loop}),
-        "round_sums": (
-            "round_sums",
-            {"groups": "*i64", "sums": "*fp64", "norms": "*fp64", **STATES},
-            {"error": table.ERROR, "order": 2, "width": table.SUM_LANES},
-        ),
-        "add_exactly": (
-            "add_exactly", {**LIST, "end_chunk": "i32", **STATES}, {"order": 2, "per_tensor": False, **loop}
-        ),
-        "decide": ("decide", {**STATES, "norms": "*fp64"}, {"order": 2}),
+        **{f"round_sums, order {p}": ("round_sums", groups, {"order": p, **rounding}) for p in table.ORDERS.values()},
+        **{f"decide, order {p}": ("decide", {**STATES, "norms": "*fp64"}, {"order": p, "wide": wide}) for p in (1, 2)},
+    }
+
+
+def of_gradients(dtype: str) -> dict[str, Variant]:
+    """The kernels that read gradients of a dtype."""
+    loop = {"dtype": DTYPES[dtype], "chunk_size": table.CHUNK, "width": table.LANES}
+    product = {"in_place": True, "per_tensor": False, "clamps": False, "by_bits": False, **loop}
+    variants: dict[str, Variant] = {
         "change": ("change", CHANGE, product),
+        "change, per tensor": ("change", CHANGE, {**product, "per_tensor": True}),
         "change, new tensors": ("change", CHANGE, {**product, "in_place": False}),
         "change, clamped": ("change", {**CHANGE, "coefs": "*i64"}, {**product, "clamps": True}),
-    }  # fmt: skip
+    }
+    for wide in (True,) if dtype == "float64" else (True, False):
+        of_list = " of a float64 list" if wide and dtype != "float64" else ""
+        for p in table.ORDERS.values():
+            variants[f"add, order {p}{of_list}"] = (
+                "add",
+                {**LIST, "sums": "*fp64"},
+                {"order": p, "wide": wide, **loop},
+            )
+        for p, per_tensor in ((1, False), (2, False), (2, True)):
+            variants[f"add_exactly, order {p}{', per tensor' if per_tensor else ''}{of_list}"] = (
+                "add_exactly", {**LIST, "end_chunk": "i32", **STATES},
+                {"order": p, "wide": wide, "per_tensor": per_tensor, **loop},
+            )  # fmt: skip
+    return variants
 
 
-def code(name: str, dtype: Any, architecture: int) -> dict[str, Any]:
-    kernel, types, constants = signatures(dtype)[name]
+def code(variant: Variant, architecture: int) -> dict[str, Any]:
+    kernel, types, constants = variant
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(types.values()) if kind.startswith("*")}
     source = ASTSource(
         fn=getattr(kernels, kernel), signature={**types, **dict.fromkeys(constants, "constexpr")}, constexprs=constants,
@@ -60,7 +78,10 @@ def code(name: str, dtype: Any, architecture: int) -> dict[str, Any]:
     ptx = triton.compile(source, target=target, options={"num_warps": WARPS, **table.OPTIONS}).asm["ptx"]
     found = re.findall(r"^\s*(@!?%p\d+ )?([a-z]\w*(?:\.\w+(?:::\w+)?)+)\s", ptx, re.MULTILINE)
     instructions = [instruction for _, instruction in found]
-    vectors = {kind: sum(each.startswith(f"{kind}.global.v4.b32") for each in instructions) for kind in ("ld", "st")}
+    vectors = {
+        kind: sum(each.startswith((f"{kind}.global.v4.b32", f"{kind}.global.v2.b64")) for each in instructions)
+        for kind in ("ld", "st")
+    }
     per_vector = 16 * 32 * WARPS / table.LANES
     return {
         "bytes read": vectors["ld"] * per_vector,
@@ -70,10 +91,19 @@ def code(name: str, dtype: Any, architecture: int) -> dict[str, Any]:
     }
 
 
-DTYPES = {"float32": tl.float32, "bfloat16": tl.bfloat16, "float16": tl.float16}
+def all_code(architecture: int) -> dict[str, Any]:
+    """The code of all kernels, by names that end with the dtype of gradients, or of the norm."""
+    found: dict[str, Any] = {}
+    for wide in (True, False):
+        dtype = "float64" if wide else "float32"
+        found |= {
+            f"{name}, {dtype}": {**code(each, architecture), "dtype": ""} for name, each in of_norms(wide).items()
+        }
+    for dtype in DTYPES:
+        variants = of_gradients(dtype)
+        found |= {f"{name}, {dtype}": {**code(each, architecture), "dtype": dtype} for name, each in variants.items()}
+    return found
+
 
 if __name__ == "__main__":
-    print(json.dumps({
-        f"{name} {dtype}": code(name, DTYPES[dtype], int(sys.argv[1]))
-        for name in signatures(None) for dtype in (DTYPES if name not in ("round_sums", "decide") else ["float32"])
-    }))  # fmt: skip
+    print(json.dumps(all_code(int(sys.argv[1]))))

@@ -17,7 +17,7 @@ from ..._core.types import CoalescedSparse, Leaf, Tensor
 from . import arithmetic, block_sums, conditions, operators, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
-from .primitives import LIST_PRIMITIVES, TorchPath, TorchPrimitives, norm_by_operations
+from .primitives import LIST_PRIMITIVES, SINGLE_PRIMITIVES, TorchPath, TorchPrimitives, norm_by_operations
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
@@ -149,11 +149,12 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return host.HostPath(self, tensors)
         if needs_double_float32(tensors, extra_inputs):
             return DoubleFloat32Path(tensors, differentiable)
-        return TorchPath(
-            LIST_PRIMITIVES if fit_list_operations(tensors, extra_inputs, differentiable) else self,
-            tensors,
-            differentiable,
-        )
+        primitives: TorchPrimitives = self
+        if fit_list_operations(tensors, extra_inputs, differentiable):
+            primitives = LIST_PRIMITIVES
+        elif not conditions.needs_single_operations(tensors, extra_inputs, differentiable):
+            primitives = SINGLE_PRIMITIVES
+        return TorchPath(primitives, tensors, differentiable)
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         in_graph = torch.compiler.is_compiling()

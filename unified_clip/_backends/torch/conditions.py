@@ -164,14 +164,17 @@ def is_neg(tensor: Any) -> bool:
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
     """Return whether operations on lists support these tensors. They have no derivatives and no transformations."""
+    if not tensors or needs_single_operations(tensors, extra_inputs, differentiable):
+        return False
+    return all(is_real(tensor) and tensor.numel() for tensor in tensors)
+
+
+def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
+    """Return whether only operations on single tensors will do: they record derivatives, or are transformed."""
     if torch.compiler.is_compiling():
-        special = differentiable
-    else:
-        recorded = records_derivatives(differentiable) and any(
-            tensor.requires_grad for tensor in (*tensors, *extra_inputs)
-        )
-        special = recorded or is_transformed() or any(map(is_inference, tensors))
-    return bool(tensors) and not special and all(is_real(tensor) and tensor.numel() for tensor in tensors)
+        return differentiable
+    recorded = records_derivatives(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *extra_inputs))
+    return recorded or is_transformed() or any(map(is_inference, tensors))
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:

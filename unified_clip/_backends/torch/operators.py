@@ -46,7 +46,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
         return False
     devices = {tensor.device for tensor in tensors}
     if gpu.ENABLED and len(devices) == 1 and tensors[0].is_cuda:
-        return all(tensor.dtype in gpu.DTYPES for tensor in tensors)
+        return all(tensor.dtype in gpu.REAL for tensor in tensors)
     return ENABLED and {device.type for device in devices} == {"cpu"}
 
 
@@ -103,13 +103,13 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
     """Return the norm by the Triton kernels; by PyTorch's operations if they do not support the order or the memory."""
-    table = gpu.table_of(tensors) if p in gpu.ORDERS else None
+    table = gpu.table_of(tensors, per_tensor=per_tensor) if p in gpu.ORDERS else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
 
 def scale_on_gpu(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
     """Multiply in place by the Triton kernels; by PyTorch's operations if they do not support the memory."""
-    table = gpu.table_of(tensors)
+    table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is not None:
         for launch in table.products(coef, per_tensor=per_tensor):
             launch()

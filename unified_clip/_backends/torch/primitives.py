@@ -18,6 +18,7 @@ from . import arithmetic, conditions, gpu, lists, operators, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
 
 if TYPE_CHECKING:
+    from .gpu.several import Tables
     from .gpu.table import Table
 
 
@@ -243,17 +244,19 @@ class TorchPath(DevicePath):
         return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES)
 
     @property
-    def _table(self) -> Table | None:
+    def _table(self) -> Table | Tables | None:
         return self._eager_table if gpu.ENABLED and not torch.compiler.is_compiling() else None
 
     @functools.cached_property  # whose lock cannot be traced
-    def _eager_table(self) -> Table | None:
-        return gpu.table_of(self._tensors) if self._in_lists else None
+    def _eager_table(self) -> Table | Tables | None:
+        if not (self._in_lists or self._backend is SINGLE_PRIMITIVES):
+            return None
+        return gpu.table_of(self._tensors, per_tensor=self._is_per_tensor)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if not self._fits(coef) or self._table is None:
             return super().scale(coef)
-        return gpu.new_tensors(self._tensors, lambda table: table.products(coef, per_tensor=self._is_per_tensor))
+        return self._new_tensors(lambda table: table.products(coef, per_tensor=self._is_per_tensor))
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self._fits(coef) and self._table is not None:
@@ -265,12 +268,15 @@ class TorchPath(DevicePath):
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         if _are_tensors(low, high) or self._table is None:
             return super().clamp(low, high)
-        return gpu.new_tensors(self._tensors, lambda table: table.clamped(self._all_bounds(low, high)))
+        return self._new_tensors(lambda table: table.clamped(self._all_bounds(low, high)))
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
         if _are_tensors(low, high) or self._table is None:
             return super().prepare_clamp(low, high)
         return self._launches(self._table.clamped(self._all_bounds(low, high)))
+
+    def _new_tensors(self, launches: Callable[[Table | Tables], Sequence[Callable[[], None]]]) -> list[Tensor]:
+        return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
         """Return whether the kernels take a coefficient: one for all tensors, or one for each, but none per slice."""
@@ -282,7 +288,7 @@ class TorchPath(DevicePath):
         return [Write(bump, lambda: None), *map(Write, launches)]
 
     def norm(self, p: float) -> Scalar:
-        if p in gpu.ORDERS and self._table is not None:
+        if self._table is not None and gpu.measures(self._tensors, p):
             return self._table.norms(p, per_tensor=self._is_per_tensor)
         if operators.supports(self._tensors):
             return operators.norm(self._tensors, p, per_tensor=self._is_per_tensor)
@@ -337,6 +343,9 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 
 PRIMITIVES = TorchPrimitives()
+SINGLE_PRIMITIVES = TorchPrimitives()
+"""For lists that no derivative is recorded of, but that operations on lists do not support: kernels may."""
+
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()
 

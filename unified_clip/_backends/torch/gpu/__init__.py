@@ -14,9 +14,11 @@ from ...._core.types import Tensor
 from ..conditions import PLAIN, is_dense, is_watched
 
 if TYPE_CHECKING:
+    from .several import Tables
     from .table import Table
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+COMPLEX = (torch.complex64, torch.complex128)
 ORDERS = (1, 2, math.inf)
 
 
@@ -38,41 +40,51 @@ def _is_enabled() -> bool:
 ENABLED = _is_enabled()
 
 
-def table_of(tensors: Sequence[Tensor]) -> Table | None:
+def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
     """Return the table of a gradient list; None if the kernels do not support it.
 
-    They support eager dense tensors of up to 32 bits, all on one GPU.
+    They support eager dense tensors on GPUs. `per_tensor`: for norms of each.
     """
     if is_watched() or not _are_supported(tensors):
         return None
-    from . import table
+    from . import several, table
 
     # The interpreter cannot read the memory of a GPU.
-    return table.table_of(tensors) if tensors[0].is_cuda != table.INTERPRETED else None
+    return several.table_of(tensors, per_tensor=per_tensor) if tensors[0].is_cuda != table.INTERPRETED else None
 
 
-def new_tensors(tensors: Sequence[Tensor], launches: Callable[[Table], Sequence[Callable[[], None]]]) -> list[Tensor]:
+def measures(tensors: Sequence[Tensor], p: float) -> bool:
+    """Return whether the kernels compute this norm: the sum or maximum of complex magnitudes is none of parts."""
+    return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
+
+
+def new_tensors(
+    tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
+) -> list[Tensor]:
     """Return the results of launches in new tensors, for tensors that have a table."""
-    from . import table
+    from . import several
 
     results = [torch.empty_like(tensor) for tensor in tensors]
-    new = table.table_of(tensors, results)
-    assert new is not None
-    for launch in launches(new):
+    table = several.table_of(tensors, results, per_tensor=per_tensor)
+    assert table is not None
+    for launch in launches(table):
         launch()
     return results
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are plain ones on one GPU, or on the CPU, where the interpreter runs the kernels.
+    """Return whether all tensors are plain ones on GPUs, or on the CPU, where the interpreter runs the kernels.
 
     One loop without other functions, since it runs for every gradient of every step.
     """
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False
-    device = tensors[0].device
+    device_type = tensors[0].device.type
     return all(
-        type(tensor) in PLAIN and tensor.dtype in DTYPES and tensor.device == device
+        type(tensor) in PLAIN
+        and (tensor.dtype in REAL or (tensor.dtype in COMPLEX and not tensor.is_conj()))
+        and tensor.device.type == device_type
         and (tensor.is_contiguous() or is_dense(tensor))
+        and not tensor.is_neg()
         for tensor in tensors
-    )  # fmt: skip
+    )

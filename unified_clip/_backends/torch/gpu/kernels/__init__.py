@@ -1,0 +1,17 @@
+"""The Triton kernels: norms of order 1, 2 and inf, correctly rounded, products, and clamped values.
+
+A program of a kernel reads a chunk: some elements of one tensor, at an address from a table. So the number of launches
+does not depend on the number of tensors, and sums do not depend on the grid. No program waits for another: the next
+kernel reads what all have written.
+
+Sums are computed in float64, or in two float64 numbers if the norm is float64 (`wide`). Their relative error is
+bounded. If the bound leaves two numbers for the norm, `add_exactly` and `decide` round the exact sum, which is an
+integer in windows of 24 bits.
+"""
+
+from .changes import change
+from .exact import STATE, add_exactly, decide
+from .numbers import INF
+from .sums import add, round_sums
+
+__all__ = ["INF", "STATE", "add", "add_exactly", "change", "decide", "round_sums"]

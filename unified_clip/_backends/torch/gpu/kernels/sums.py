@@ -1,0 +1,149 @@
+"""The kernels of sums: one number for each chunk, and norms from these, with a bound of their error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from .exact import STATE
+from .numbers import INF, RUNTIME, add_pairs, chunk_at, in_vectors, magnitude_bits, squared, two_sum, vectors_at
+
+INFINITY: Any = tl.constexpr(float("inf"))
+LEAST: Any = tl.constexpr(2.0**-900)
+LARGEST: Any = tl.constexpr(2.0**1000)
+"""Between these, no sum of float64 squares was rounded to a subnormal number, and none is infinite."""
+
+
+@triton.jit
+def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
+    """Return empty sums: a float64 number and its error; for INF the bits of the largest magnitude."""
+    low = tl.zeros([width], tl.float64)
+    if order == INF:
+        high = tl.zeros([width], tl.int64 if wide else tl.int32)
+    else:
+        high = low
+    return high, low
+
+
+@triton.jit
+def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
+    """Add the powers of values."""
+    if order == INF:
+        high = tl.maximum(high, magnitude_bits(values, wide))
+    elif wide and order == 2:
+        square, error = squared(values.to(tl.float64))
+        high, low = add_pairs(high, low, square, error)
+    elif wide:
+        high, error = two_sum(high, tl.abs(values.to(tl.float64)))
+        low += error
+    elif order == 2:
+        numbers = values.to(tl.float32).to(tl.float64)
+        high = tl.fma(numbers, numbers, high)  # a square is exact, so the sum is rounded once anyway
+    else:
+        high += tl.abs(values.to(tl.float32).to(tl.float64))
+    return high, low
+
+
+@triton.jit
+def _total(high: tl.tensor, low: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
+    if order == INF:
+        total = tl.max(high, 0).to(tl.float64 if wide else tl.float32, bitcast=True).to(tl.float64)
+        rest = tl.zeros([], tl.float64)
+    elif wide:
+        total, rest = tl.reduce((high, low), 0, add_pairs)
+    else:
+        total = tl.sum(high, 0)
+        rest = tl.zeros([], tl.float64)
+    return total, rest
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def add(
+    table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
+    dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
+) -> None:  # fmt: skip
+    """Store the sum of each chunk's powers as two float64 numbers, or the largest magnitude."""
+    chunk = first_chunk + tl.program_id(0).to(tl.int64)
+    _, source, _, length = chunk_at(table, tensors, chunk, chunk_size, dtype)
+    lanes = tl.arange(0, width)
+    high, low = _zeros(order, width, wide)
+    vectors = in_vectors(source, length, width)
+    start = vectors_at(source, dtype)
+    for at in range(0, vectors, width):
+        high, low = _added(high, low, tl.load(start + at + lanes), order, wide)
+    start = source.to(tl.pointer_type(dtype))
+    for at in range(vectors, length, width):
+        values = tl.load(start + at + lanes, mask=at + lanes < length, other=0.0)
+        high, low = _added(high, low, values, order, wide)
+    high, low = _total(high, low, order, wide)
+    tl.store(sums + 2 * chunk, high)
+    tl.store(sums + 2 * chunk + 1, low)
+
+
+@triton.jit
+def round_sums(
+    groups: tl.tensor,
+    sums: tl.tensor,
+    norms: tl.tensor,
+    states: tl.tensor,
+    error: tl.constexpr,
+    order: tl.constexpr,
+    width: tl.constexpr,
+    wide: tl.constexpr,
+) -> None:
+    """Store the norm of each group of chunks, and whether it is in doubt, with empty windows.
+
+    `groups`: the first chunk of each group, and the one after its last. `error`: a bound of the norm's relative error.
+    """
+    group = tl.program_id(0)
+    begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
+    lanes = tl.arange(0, width)
+    high, low = tl.zeros([width], tl.float64), tl.zeros([width], tl.float64)
+    for at in range(begin, end, width):
+        mask = at + lanes < end
+        here = sums + 2 * (at + lanes)
+        other_high = tl.load(here, mask=mask, other=0.0)
+        if order == INF:
+            larger = tl.maximum(high.to(tl.int64, bitcast=True), other_high.to(tl.int64, bitcast=True))
+            high = larger.to(tl.float64, bitcast=True)
+        elif wide:
+            high, low = add_pairs(high, low, other_high, tl.load(here + 1, mask=mask, other=0.0))
+        else:
+            high += other_high
+    if order == INF:
+        tl.store(norms + group, tl.max(high.to(tl.int64, bitcast=True), 0).to(tl.float64, bitcast=True))
+    else:
+        high, low = _total(high, low, order, wide)
+        if wide:
+            n, in_doubt = _rounded_pair(high, low, error, order)
+        else:
+            n, in_doubt = _rounded(high, error, order)
+        tl.store(norms + group, n)
+        places = tl.arange(0, 256)
+        state = tl.where(places == 0, in_doubt.to(tl.int64), tl.zeros([256], tl.int64))
+        tl.store(states + group * STATE + places, state, mask=places < tl.where(in_doubt, STATE, 1))
+
+
+@triton.jit
+def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
+    """Return the norm rounded to float32, and whether the error bound leaves another."""
+    n = tl.sqrt(total) if order == 2 else total
+    low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
+    return low.to(tl.float64), (low != high) & (n < INFINITY)  # NaN is not in doubt
+
+
+@triton.jit
+def _rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
+    """Return the norm rounded to float64, and whether the error bound leaves another, or does not hold."""
+    high, low = two_sum(high, low)
+    is_bounded = (high >= LEAST) & (high <= LARGEST)
+    if order == 2:
+        n = tl.sqrt(high)
+        square, rest = squared(n)
+        low = ((high - square) - rest + low) / (2.0 * n)
+    else:
+        n = high
+    least, most = n + (low - n * error), n + (low + n * error)
+    return least, (least != most) | (is_bounded == 0)
