@@ -76,7 +76,9 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _create_lock(path: Path) -> int | None:
-    """Create and hold the lock of a directory. Rename its file to LOCK last, so that no process sees it unlocked."""
+    """Create and hold the lock of a directory. Rename its file to LOCK last, so that no process sees it unlocked.
+    Return its file descriptor; None if there are no locks here.
+    """
     if fcntl is None:
         return None
     descriptor, name = tempfile.mkstemp(dir=path)

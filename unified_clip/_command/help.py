@@ -49,7 +49,7 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    """Yield the lines about a topic that is not a command."""
+    """Yield the lines about a topic that is not a command. UsageError: there is no such topic."""
     width = min(shutil.get_terminal_size().columns, WIDEST)
     if topic == ERRORS:
         return codes.listing(width)

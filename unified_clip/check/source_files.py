@@ -174,7 +174,9 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
 
 
 def _file(source: Source, path: Path, call: ast.Call) -> Path:
-    """Return the file that `ClipConfig.load` reads: a path relative to a directory above the source."""
+    """Return the file that `ClipConfig.load` reads: a path relative to a directory above the source. ConfigError: no
+    such file exists.
+    """
     name = source.constant(call.args[0]) if call.args else ""
     for folder in path.resolve().parents:
         if isinstance(name, str) and name and (folder / name).is_file():
@@ -185,7 +187,9 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
 
 
 def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
-    """Return the clip configuration that does what a call of unified_clip's function does."""
+    """Return the clip configuration that does what a call of unified_clip's function does. ConfigError: an argument is
+    only known at run time.
+    """
     function, parameters = _own_functions()[name], positional_parameters(name)
     passed = dict(zip(parameters, call.args, strict=False))
     passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}

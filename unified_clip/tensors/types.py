@@ -124,7 +124,9 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return a gradient as a dense tensor. Repeated rows are summed exactly and rounded once. Absent rows are zeros."""
+    """Return a gradient as a dense tensor. Repeated rows are summed exactly and rounded once. Absent rows are zeros.
+    None stays None.
+    """
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
 

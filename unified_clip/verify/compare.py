@@ -303,7 +303,7 @@ def _uncleared_gradients(
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
     """Return a cause if a parameter has different dtypes in the two training steps, and rounding to these dtypes
-    explains the first difference.
+    explains the first difference; else None.
     """
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:

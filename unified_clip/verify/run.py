@@ -127,7 +127,9 @@ def _imports(file: Path) -> set[str]:
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
-    """Return the arrays of a weights file, in any format of `docs/gradient_files.md`."""
+    """Return the arrays of a weights file, in any format of `docs/gradient_files.md`. VerifyError: the file cannot be
+    read.
+    """
     try:
         return {name: _array(name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
@@ -145,7 +147,9 @@ def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
 
 
 def read_batches(path: Path, steps: int | None) -> Arrays:
-    """Return arrays whose first axis is the step, reduced to the first `steps` steps."""
+    """Return arrays whose first axis is the step, reduced to the first `steps` steps. VerifyError: the file or `steps`
+    is invalid.
+    """
     try:
         stored = np.load(path, allow_pickle=False)
         if isinstance(stored, np.ndarray):

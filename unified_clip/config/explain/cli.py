@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _result(options: argparse.Namespace) -> Explanation | Comparison:
-    """Return the explanation of A, or the comparison of A and B."""
+    """Return the explanation of A, or the comparison of A and B. UsageError: an option does not apply."""
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
     from . import compare

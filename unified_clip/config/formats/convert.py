@@ -45,7 +45,9 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """Return the settings in a parsed file. `version`: the version of the trainer."""
+    """Return the settings in a parsed file. `version`: the version of the trainer. ConfigError: they cannot be
+    imported.
+    """
     trainer, document = candidate
     if trainer is None:
         return settings_data(document)

@@ -119,18 +119,24 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Clip by the total norm of order `p`. `norm`: use this norm instead of measuring it."""
+        """Clip by the total norm of order `p`. `norm`: use this norm instead of measuring it. Return None if the
+        framework has no such function.
+        """
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
-        """Clip each tensor by its norm, or each slice along `axes`."""
+        """Clip each tensor by its norm, or each slice along `axes`. Return None if the framework has no such
+        function.
+        """
         return None
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Clip each group of parameters by the clip of this group, which Paddle's `set_gradient_clip` sets."""
+        """Clip each group of parameters by the clip of this group, which Paddle's `set_gradient_clip` sets. None: the
+        framework has no such function.
+        """
         return None
 
     def has_native(self, invocation: Invocation) -> bool:

@@ -102,7 +102,9 @@ def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | No
 
 
 def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
-    """Return `tensor` with the dtype and shape of `exact`. Some functions return the norm in the gradients' dtype."""
+    """Return `tensor` with the dtype and shape of `exact`. Some functions return the norm in the gradients' dtype. None
+    stays None.
+    """
     if exact is None or tensor is None:
         return None
     if tensor.dtype != exact.dtype:

@@ -113,7 +113,7 @@ class Case:
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
-    """Return all cases of a suite, in the order of its files.
+    """Return all cases of a suite, in the order of its files. SuiteError: a table or a case is invalid.
 
     tables: The path of each file, and its content.
     pythons: The interpreter of each framework, to read gradient files that need the framework.
@@ -183,7 +183,9 @@ def _cases(
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call for each rule and threshold of a table. A rule without a threshold gives one call."""
+    """Yield a call for each rule and threshold of a table. A rule without a threshold gives one call. SuiteError: a
+    rule needs other arguments.
+    """
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         if "total_norm" in required:

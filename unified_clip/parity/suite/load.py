@@ -55,7 +55,7 @@ class Suite:
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
-    """Read the suite in a directory, or in a `.toml` file.
+    """Read the suite in a directory, or in a `.toml` file. SuiteError: the suite is invalid.
 
     accepting: The file of known differences may be missing, because `--accept` writes it.
     """

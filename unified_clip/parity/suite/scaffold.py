@@ -50,7 +50,8 @@ thresholds = {thresholds} # {why}
 
 
 def write(suite: Path, paths: Sequence[Path]) -> Path:
-    """Write a suite for these gradient files, and return the path of the written file.
+    """Write a suite for these gradient files, and return the path of the written file. SuiteError: it exists or cannot
+    be written.
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
     paths: Without any, the gradient files in the current directory. If there are none, the suite has an example.
@@ -98,7 +99,9 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 
 
 def _string(text: str) -> str:
-    """Return the text as a TOML string. Characters that TOML does not allow are escaped."""
+    """Return the text as a TOML string. Characters that TOML does not allow are escaped. SuiteError: the text is not
+    UTF-8.
+    """
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise SuiteError(f"The file name {text!r} is not UTF-8, so suite.toml cannot contain it. Rename the file")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

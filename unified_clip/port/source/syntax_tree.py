@@ -123,7 +123,7 @@ class SyntaxTree:
         return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
 
     def scope(self, node: cst.CSTNode) -> Scope | None:
-        """Return the scope in which a node is evaluated."""
+        """Return the scope in which a node is evaluated. Return None if it has no scope."""
         scopes = self._wrapper.resolve(metadata.ScopeProvider)
         around = (scopes.get(outer) for outer in (node, *self.ancestors(node)))
         return next((scope for scope in around if scope is not None), None)

@@ -17,7 +17,7 @@ ruled out.
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run clips gradients that contain a loss scale: about the ratio of the two norms."""
+    """Return a cause if one run clips gradients that contain a loss scale, about the ratio of the norms; else None."""
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
             continue
@@ -32,7 +32,7 @@ def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run passes parameters more than once."""
+    """Return a cause if only one run passes parameters more than once; else None."""
     for run, line, other in _sides(point, pair):
         if line.repeated and not other.repeated:
             count = f"{line.repeated} parameter{'s' * (line.repeated != 1)}"
@@ -45,7 +45,9 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the exact norms agree, but a framework's function has returned another norm in one run."""
+    """Return a cause if the exact norms agree, but a framework's function has returned another norm in one run; else
+    None.
+    """
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -61,7 +63,7 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if weights differ at the first call, before any step of an optimizer."""
+    """Return a cause if weights differ at the first call, before any step of an optimizer; else None."""
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
     if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
@@ -79,7 +81,7 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
-    """Return a cause if square weights are not transposed, but all other matrices are."""
+    """Return a cause if square weights are not transposed, but all other matrices are; else None."""
     matrices = {name: pair.a.parameters[name].shape for name in orders if len(pair.a.parameters[name].shape) == 2}
     square = [name for name, (rows, columns) in matrices.items() if rows == columns and orders[name] == "same"]
     rest = [name for name, (rows, columns) in matrices.items() if rows != columns and 1 not in (rows, columns)]
@@ -109,7 +111,7 @@ def _orders(pair: CallPair) -> dict[str, str]:
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
     """Return the cause that follows from recorded weights: the loss or the data if the weights agree and the gradients
-    differ; the optimizer if the gradients agree and the next weights differ.
+    differ; the optimizer if the gradients agree and the next weights differ. None: recorded weights show neither.
     """
     if point.index >= len(point.pairs):
         return None

@@ -97,7 +97,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs."""
+    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs; else None."""
     name_in_a = {b: a for a, b in pair.names.items()}
     of_a = {name: each.norm for name, each in pair.a.parameters.items()}
     of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}
@@ -121,7 +121,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run clips fewer gradients, and norms of parameters are unknown."""
+    """Return a cause if one run clips fewer gradients, and norms of parameters are unknown; else None."""
     a, b = pair.a.count, pair.b.count
     if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
         return None
@@ -131,7 +131,9 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one total norm is a whole multiple of the other, and norms of parameters are unknown."""
+    """Return a cause if one total norm is a whole multiple of the other, and norms of parameters are unknown; else
+    None.
+    """
     if point.first.stage != "norm" or point.gradients() or not pair.a.rule == pair.b.rule == "global":
         return None
     (a, *_), (b, *_) = pair.a.norms(), pair.b.norms()
@@ -143,7 +145,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
-    """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms.
+    """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms; else None.
 
     Norms that differ by rounding only count as equal.
     expected: The norms of the gradients in one run, by name. observed: Those in the other run, in order.
@@ -216,7 +218,9 @@ def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run clips, although both norms are above the threshold, or both are below it."""
+    """Return a cause if only one run clips, although both norms are above the threshold, or both are below it; else
+    None.
+    """
     if point.first.stage != "clipped":
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
@@ -250,7 +254,7 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause that explains the coefficients of one run.
+    """Return the known cause that explains the coefficients of one run; None if no known cause does.
 
     The coefficients of the other run must follow from its norms and settings.
     """
@@ -305,7 +309,9 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 
 
 def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both coefficients follow the same formula, and a framework's function rounds one of them."""
+    """Return a cause if both coefficients follow the same formula, and a framework's function rounds one of them; else
+    None.
+    """
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _norms_are_equal(pair):
         return None
@@ -333,7 +339,9 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
-    """Return a cause if a difference is too large for rounding, but less than GROWTH times an earlier difference."""
+    """Return a cause if a difference is too large for rounding, but less than GROWTH times an earlier difference; else
+    None.
+    """
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":
         return None

@@ -22,7 +22,7 @@ differences of squared float32 norms.
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the gradients are equal, but one run's weights have already been updated."""
+    """Return a cause if the gradients are equal, but one run's weights have already been updated; else None."""
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()
@@ -102,7 +102,7 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms of one run equal the norms of the other run one or two calls later."""
+    """Return a cause if the norms of one run equal the norms of the other run one or two calls later; else None."""
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -132,7 +132,7 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 
 def per_tensor(point: DivergencePoint) -> Cause | None:
     """Return a cause if one run clips by the total norm, and the other by the norms of tensors or groups of the same
-    gradients.
+    gradients; else None.
     """
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)

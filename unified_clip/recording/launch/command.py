@@ -31,7 +31,8 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
-    """Run a command, and write the clips of all its processes to `file`. Return the command's exit status.
+    """Run a command, and write the clips of all its processes to `file`. Return the command's exit status. UsageError:
+    the file exists or cannot be written.
 
     If a signal ended the command, the same signal ends this process.
 

@@ -72,7 +72,7 @@ class NativeEvent:
 
     @property
     def deferred(self) -> Deferred | None:
-        """The numbers that a device may still compute."""
+        """The numbers that a device may still compute. None: all are known."""
         later = [each for each, _ in self._later]
         if not later:
             return None

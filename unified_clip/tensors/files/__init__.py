@@ -153,7 +153,7 @@ def _kind(path: Path) -> tuple[Path, str]:
 
 
 def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
-    """Convert a file, or the result of a function, in another process.
+    """Convert a file, or the result of a function, in another process. UnreadableError: that failed.
 
     Return the gradients, as memory maps of the files that this process wrote.
     """

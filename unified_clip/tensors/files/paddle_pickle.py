@@ -210,7 +210,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays in a pickle file, in the file's order."""
+    """Yield the arrays in a pickle file, in the file's order. UnreadableError: the file is damaged, or not of
+    `paddle.save`.
+    """
     raw = open_map(path)
     try:
         with path.open("rb") as file:

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the gradients of a safetensors file, in the order of the header."""
+    """Yield the gradients of a safetensors file, in the order of the header. UnreadableError: the file is damaged."""
     raw = open_map(path)
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))
@@ -67,7 +67,7 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors of a safetensors file by name."""
+    """Return the tensors of a safetensors file by name. UnreadableError: another program changed it."""
     try:
         raw = read_or_map(path)
         header, start = _header(raw)
@@ -81,7 +81,7 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return (header, position of the first byte after it)."""
+    """Return (header, position of the first byte after it). UnreadableError: it is invalid."""
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
@@ -107,7 +107,9 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return the shapes of sparse gradients by name, from the header's metadata."""
+    """Return the shapes of sparse gradients by name, from the header's metadata. UnreadableError: the metadata is
+    invalid.
+    """
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):

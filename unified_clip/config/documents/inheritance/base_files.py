@@ -86,7 +86,7 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, text) for each base file that a file names."""
+        """Yield (path of keys, text) for each base file that a file names. ConfigError: an entry is not a path."""
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)

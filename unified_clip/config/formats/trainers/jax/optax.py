@@ -164,7 +164,7 @@ class _PlaceCheck:
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the nodes that use the result of a statement: reads of its names, or calls of the function that
-        returns it.
+        returns it. ConfigError: the uses cannot be found.
         """
         source = self.source
         function = self._function(statement)

@@ -105,7 +105,9 @@ class Paddle(PythonFormat):
         return Imported(self.settings_of(name, source.arguments(call, ARGUMENTS[name])), notes)
 
     def settings_of(self, name: str, arguments: Document) -> dict[str, Any]:
-        """Return the clip settings of a Paddle class that is called with these arguments."""
+        """Return the clip settings of a Paddle class that is called with these arguments. ConfigError: an argument is
+        wrong.
+        """
         key, *more = ARGUMENTS[name]
         data = arguments.data
         if data.get(key) is None:
@@ -122,7 +124,9 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return the settings of a clip by value with the bounds under these keys."""
+        """Return the settings of a clip by value with the bounds under these keys. ConfigError: a bound is no number,
+        or they are in the wrong order.
+        """
         high, low = arguments.data[high_key], arguments.data.get(low_key)
         if low is None:
             return self.settings("value", self.read_threshold(arguments, [high_key], zero="error"))

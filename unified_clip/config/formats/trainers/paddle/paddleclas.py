@@ -52,7 +52,9 @@ class PaddleClas(Format):
 
 
 def _optimizers(document: Document) -> list[list[Key]]:
-    """Return the path of each optimizer's table. `Optimizer` is one table, or a list of tables by name."""
+    """Return the path of each optimizer's table. `Optimizer` is one table, or a list of tables by name. ConfigError: it
+    is neither.
+    """
     optimizers = document.get("Optimizer")
     if not isinstance(optimizers, list):
         return [["Optimizer"]]

@@ -80,7 +80,9 @@ class Composer(Format):
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
 
     def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
-        """Return the path of the algorithm. `algorithms` is a table, or a list of tables. None: the file lacks it."""
+        """Return the path of the algorithm. `algorithms` is a table, or a list of tables. Return None if the file
+        lacks it. ConfigError: the file has it twice.
+        """
         algorithms = document.get(*root, "algorithms")
         if isinstance(algorithms, list):
             tables = [[*root, "algorithms", i] for i, table in enumerate(algorithms) if isinstance(table, dict)]

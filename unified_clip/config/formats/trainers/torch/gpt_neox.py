@@ -66,7 +66,7 @@ class GPTNeoX(Format):
         return Imported(self.settings("global_norm", threshold), notes)
 
     def _place(self, document: Document) -> tuple[Key, ...]:
-        """Return the path of the key that reaches DeepSpeed."""
+        """Return the path of the key that reaches DeepSpeed. ConfigError: the file sets two."""
         if document.has(*EXTRA):
             return EXTRA
         names = [name for name in NAMES if document.has(name)]

@@ -100,7 +100,9 @@ def _is_hydra_trainer(document: Document, *table: str) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the trainer's table. If the file has a table for each subcommand, return that of `fit`."""
+    """Return the path of the trainer's table. If the file has a table for each subcommand, return that of `fit`.
+    ConfigError: the file has several tables.
+    """
     if _is_hydra_trainer(document):
         return []
     for table, _ in ROOTS[1:]:
