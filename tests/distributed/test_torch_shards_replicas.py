@@ -53,6 +53,11 @@ def test_a_rank_that_rejects_the_call_is_named_before_drift(torch_worlds: Worlds
         assert result.unchanged
 
 
+def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_of_a_mesh(torch_worlds: Worlds) -> None:
+    for number, error in enumerate(torch_worlds(4).run(replicas.rejected_by_a_configuration, 1)):
+        assert error.startswith("position 1 is int32" if number == 1 else "rank 1 rejected this call: TypeError: posit")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

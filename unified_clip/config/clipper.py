@@ -93,7 +93,7 @@ class Clipper:
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
         # a clip by value compares numbers, and complex ones have no order
         self._needs_order = all(part.rule == "value" for part in settings.parts)
-        self._options: dict[str, Any] = {"reject_complex": self._needs_order, "spec": spec, "measures": True}
+        self._options: dict[str, Any] = {"reject_complex": self._needs_order, "spec": spec, "measures": "total"}
         self._step = 0
         self._last: ClipOutcome | None = None
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)

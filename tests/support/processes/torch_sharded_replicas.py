@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import unified_clip.torch as uc
+from unified_clip import ClipConfig
 from unified_clip.ownership import mesh_ownership
 
 DRIFTED = "second.weight"
@@ -118,6 +119,21 @@ def rejected(case: str, rejecting: int) -> Checked:
     except ValueError as raised:
         error = str(raised)
     return Checked(math.nan, error, parameter.grad.to_local()[0].item() == 1.0 + dist.get_rank(), 0)
+
+
+def rejected_by_a_configuration(rejecting: int) -> str:
+    """A rank has a gradient of integers beside those on a mesh of two dimensions."""
+    kind = torch.int32 if dist.get_rank() == rejecting else torch.float32
+    given = [nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False) for dtype in (torch.float32, kind)]
+    shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
+    given[0].grad, given[1].grad = torch.ones(2), torch.ones_like(given[1])
+    given.append(nn.Parameter(torch.zeros_like(shard)))
+    given[2].grad = shard
+    try:
+        ClipConfig(rule="global_norm", threshold=1.0, family="pytorch").clipper(check_replicas=True).clip_(given)
+    except (TypeError, ValueError) as raised:
+        return str(raised)
+    return ""
 
 
 def message_of(**keywords: Any) -> str:
