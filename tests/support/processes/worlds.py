@@ -21,13 +21,16 @@ LIMIT = 120
 
 
 class World:
-    """Processes that run functions of test modules, all the same one at once."""
+    """Processes that run functions of test modules, all the same one at once.
 
-    def __init__(self, start: Start, size: int) -> None:
+    preload: Modules that are imported once, in the process that the others are copies of. A copy has no threads, so
+        these modules must not start any: TensorFlow does.
+    """
+
+    def __init__(self, start: Start, size: int, preload: Sequence[str] = ()) -> None:
         self.size = size
-        # A fork copies no threads, so the processes are copies of one that has only imported the framework.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([start.__module__])
+        context.set_forkserver_preload(list(preload))
         pipes = [context.Pipe() for _ in range(size)]
         self._ends = [ours for ours, _ in pipes]
         self._directory = tempfile.TemporaryDirectory()
@@ -80,7 +83,7 @@ def of_any_size(start: Start) -> Iterator[Callable[[int], World]]:
 
     def of(size: int) -> World:
         if size not in made:
-            made[size] = World(start, size)
+            made[size] = World(start, size, [start.__module__])
         return made[size]
 
     try:
