@@ -112,9 +112,7 @@ def test_files_of_keras(tensorflow_files: Path, read: Callable[..., Found], name
     assert {each.dtype for each in model if each} == {"float32", "bfloat16"}
 
 
-def test_sparse_gradients(
-    tmp_path: Path, paddle_files: Path, tensorflow_files: Path, read: Callable[..., Found]
-) -> None:
+def test_sparse_gradients(tmp_path: Path, paddle_files: Path, read: Callable[..., Found]) -> None:
     header = {
         "__metadata__": {"sparse": '{"w": [5, 4]}'},
         "w.indices": {"dtype": "I64", "shape": [3], "data_offsets": [0, 24]},
@@ -124,6 +122,10 @@ def test_sparse_gradients(
     assert all_bits(read(write_safetensors(tmp_path / "a.safetensors", header, data))) == {"w": bits(SPARSE)}
     rows = converted(paddle_files, "paddle_function.py")["rows"]
     assert bits(rows) == bits(Sparse(np.array([4, 4]), Dense("float32", np.ones((2, 2), "f4")), (5, 2)))
+
+
+@pytest.mark.nightly
+def test_sparse_gradients_of_tensorflow(tensorflow_files: Path) -> None:
     table = converted(tensorflow_files, "tensorflow_function.py")["table"]
     assert bits(table) == bits(Sparse(np.array([1, 1]), Dense("float32", np.ones((2, 3), "f4")), (4, 3)))
 
