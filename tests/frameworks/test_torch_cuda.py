@@ -12,6 +12,7 @@ from support.kits import Kit
 from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
+from unified_clip._backends.torch import gpu
 
 CUDA = torch.device("cuda")
 SHAPES = [(), (3,), (64, 33), (1000,), (7, 1, 5), (4097,)]
@@ -25,17 +26,32 @@ def _needs_cuda(kit: Kit) -> None:
         pytest.skip("compared with the host path")
 
 
-def gradients(dtype: torch.dtype, number: int = len(SHAPES)) -> list[torch.Tensor]:
+def random(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> list[torch.Tensor]:
     source = torch.Generator().manual_seed(0)
-    shapes = [SHAPES[index % len(SHAPES)] for index in range(number)]
-    return [torch.randn(shape, generator=source, dtype=torch.float64).to(dtype) for shape in shapes]
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return [torch.randn(shape, generator=source, dtype=wide).to(dtype) for shape in shapes]
+
+
+def gradients(dtype: torch.dtype, number: int = len(SHAPES)) -> list[torch.Tensor]:
+    return random([SHAPES[index % len(SHAPES)] for index in range(number)], dtype)
 
 
 def parameters(given: list[torch.Tensor], device: torch.device | str) -> list[torch.nn.Parameter]:
-    made = [torch.nn.Parameter(torch.zeros_like(each, device=device)) for each in given]
+    return with_gradients([gradient.to(device, copy=True) for gradient in given])
+
+
+def with_gradients(given: list[torch.Tensor]) -> list[torch.nn.Parameter]:
+    made = [torch.nn.Parameter(torch.zeros_like(each)) for each in given]
     for parameter, gradient in zip(made, given, strict=True):
-        parameter.grad = gradient.to(device, copy=True)
+        parameter.grad = gradient
     return made
+
+
+def same_numbers(got: list[torch.nn.Parameter], expected: list[torch.nn.Parameter]) -> None:
+    """Bit for bit by the kernels. PyTorch's operations have float64 norms within 1e-12, and so what they scale."""
+    for one, other in zip(got, expected, strict=True):
+        wide = other.grad.dtype in (torch.float64, torch.complex128) and not gpu.ENABLED
+        torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-12 if wide else 0, atol=0, equal_nan=True)
 
 
 CLIPS: dict[str, Callable[[Any], Any]] = {
@@ -53,15 +69,125 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CLIPS)
 def test_the_numbers_are_the_cpus(name: str, dtype: torch.dtype) -> None:
-    """Bit for bit; float64 norms within 1e-12, and so what they scale."""
-    here, there = (parameters(gradients(dtype), device) for device in ("cpu", CUDA))
+    check(name, gradients(dtype), parameters(gradients(dtype), CUDA))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_, nothing to do", "GradientClipByNorm"])
+def test_the_numbers_of_complex_gradients_are_the_cpus(name: str, dtype: torch.dtype) -> None:
+    check(name, gradients(dtype), parameters(gradients(dtype), CUDA))
+
+
+def check(name: str, given: list[torch.Tensor], there: list[torch.nn.Parameter]) -> None:
+    """Compare a clip with that of the same gradients on the CPU."""
+    here = parameters(given, "cpu")
     norms = CLIPS[name](here), CLIPS[name](there)
-    tolerance = 1e-12 if dtype == torch.float64 else 0.0
     if norms[0] is not None:
-        assert norms[1].is_cuda
-        torch.testing.assert_close(norms[1].cpu(), norms[0], rtol=tolerance, atol=0)
-    for one, other in zip(here, there, strict=True):
-        torch.testing.assert_close(other.grad.cpu(), one.grad, rtol=tolerance, atol=0)
+        assert norms[1].device.type == CUDA.type
+        same_numbers(with_gradients([norms[1]]), with_gradients([norms[0]]))
+    same_numbers(there, here)
+
+
+def unaligned(given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The same gradients on the GPU, as views that start at the second element of their memory."""
+    memory = [torch.zeros(each.numel() + 1, dtype=each.dtype, device=CUDA)[1:].view(each.shape) for each in given]
+    return [view.copy_(each) for view, each in zip(memory, given, strict=True)]
+
+
+def channels_last(given: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [
+        each.to(CUDA, memory_format=torch.channels_last if each.dim() == 4 else torch.contiguous_format)
+        for each in given
+    ]
+
+
+LARGE = [(65536,), (3 * 65536 + 5,), (2, 32, 33, 31), (65537,)]
+"""More than one chunk of the kernels, with rests of all kinds."""
+
+LAYOUTS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
+    "contiguous": lambda given: [each.to(CUDA, copy=True) for each in given],
+    "unaligned": unaligned,
+    "channels last": channels_last,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
+@pytest.mark.parametrize("name", CLIPS)
+def test_large_gradients_have_the_cpus_numbers(name: str, dtype: torch.dtype, layout: str) -> None:
+    if dtype.is_complex and name not in ("clip_grad_norm_", "GradientClipByNorm"):
+        pytest.skip("not by kernels, or not defined for complex numbers")
+    given = random(LARGE, dtype)
+    check(name, given, with_gradients(LAYOUTS[layout](given)))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order 1", "GradientClipByNorm"])
+def test_norms_in_doubt_have_the_cpus_numbers(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With error bounds that leave every norm in doubt, so that exact sums decide."""
+    if not gpu.ENABLED or (dtype.is_complex and name == "clip_grad_norm_ of order 1"):
+        pytest.skip("about the kernels")
+    from unified_clip._backends.torch.gpu import table
+
+    monkeypatch.setattr(table, "ERROR", 2.0**-20)
+    monkeypatch.setattr(table, "WIDE_ERROR", 2.0**-50)
+    given = random([*SHAPES, *LARGE], dtype)
+    check(name, given, parameters(given, CUDA))
+
+
+TIES = [([2.0**24, *[2.0**12] * 6, 3.0], torch.float32), ([2.0**53, *[2.0**27] * 3, 3.0], torch.float64)]
+
+
+@pytest.mark.parametrize(("values", "dtype"), TIES, ids=["float32", "float64"])
+def test_the_exact_sum_decides_a_tie(values: list[float], dtype: torch.dtype) -> None:
+    if not gpu.ENABLED:
+        pytest.skip("about the kernels")
+    given = torch.tensor(values, dtype=dtype)
+    assert uc.get_total_norm([given.to(CUDA)]).item() == uc.get_total_norm([given]).item() == values[0] + 4
+
+
+SPECIAL = [math.nan, -math.inf, -0.0, 2.0**-149, 3.3e38, 1e-30]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", SPECIAL)
+@pytest.mark.parametrize("name", CLIPS)
+def test_special_values_have_the_cpus_numbers(name: str, value: float, dtype: torch.dtype) -> None:
+    given = [torch.tensor([value, 1.0, -value]).to(dtype), torch.full((70000,), value).to(dtype)]
+    check(name, given, parameters(given, CUDA))
+
+
+def test_a_gradient_of_more_than_2_to_the_31_elements() -> None:
+    """No address or length is of 32 bits."""
+    length = 2**31 + 65536 + 3
+    if not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 6 * length:
+        pytest.skip("this GPU has too little free memory")
+    gradient = torch.zeros(length, dtype=torch.bfloat16, device=CUDA)
+    gradient[-2:] = torch.tensor([3.0, 4.0])
+    gradient[2**31 - 1] = 12.0
+    assert uc.get_total_norm([gradient]).item() == 13.0
+    assert uc.get_total_norm([gradient], math.inf).item() == 12.0
+    clipped = uc.clip_by_value(gradient, -2.0, 2.0)
+    assert clipped[-2:].tolist() == [2.0, 2.0]
+    assert clipped[2**31 - 1].item() == 2.0
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_the_default_device_may_be_cuda(name: str) -> None:
+    with torch.device(CUDA):
+        check(name, gradients(torch.float32), parameters(gradients(torch.float32), CUDA))
+
+
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order inf", "GradientClipByNorm"])
+def test_inductors_cuda_graphs_have_the_cpus_numbers(name: str) -> None:
+    compiled = torch.compile(lambda given: CLIPS[name](given), mode="reduce-overhead")
+    for factor in (1.0, 10.0, 0.01):  # the first calls warm up and capture
+        given = [each * factor for each in gradients(torch.float32)]
+        here, there = (parameters(given, device) for device in ("cpu", CUDA))
+        norms = CLIPS[name](here), compiled(there)
+        if norms[0] is not None:
+            assert norms[1].item() == norms[0].item()
+        same_numbers(there, here)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -76,7 +202,7 @@ def test_the_numbers_are_the_cpus(name: str, dtype: torch.dtype) -> None:
 )
 def test_new_tensors_have_the_cpus_numbers(clip: Callable[[Any], Any], dtype: torch.dtype) -> None:
     here, there = (tree_leaves(clip([each.to(device) for each in gradients(dtype)])) for device in ("cpu", CUDA))
-    tolerance = 1e-12 if dtype == torch.float64 else 0.0
+    tolerance = 1e-12 if dtype == torch.float64 and not gpu.ENABLED else 0.0
     for one, other in zip(here, there, strict=True):
         assert other.is_cuda
         torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=0)
@@ -176,6 +302,24 @@ def test_kernels_do_not_grow_with_the_number_of_gradients(name: str, dtype: torc
 def test_a_clip_by_norms_starts_one_kernel_for_each_gradient() -> None:
     clip = CLIPS["GradientClipByNorm"]
     assert kernels(clip, torch.float32, 40) - kernels(clip, torch.float32, 10) <= 30
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_list_on_two_gpus_has_the_cpus_numbers(name: str, dtype: torch.dtype) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("this machine has one CUDA device")
+    if dtype.is_complex and name not in ("clip_grad_norm_", "GradientClipByNorm"):
+        pytest.skip("not by kernels, or not defined for complex numbers")
+    given = random([*SHAPES, *LARGE], dtype)
+    devices = [f"cuda:{index % 2}" for index in range(len(given))]
+    there = with_gradients([each.to(device) for each, device in zip(given, devices, strict=True)])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        CLIPS[name](with_gradients([parameter.grad.clone() for parameter in there]))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    check(name, given, there)
 
 
 def test_a_list_on_two_devices() -> None:
