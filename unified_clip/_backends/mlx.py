@@ -69,7 +69,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return AssigningPath(self, tensors)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        """Inside mx.grad arrays have values, inside mx.compile and mx.vmap they do not."""
+        """Return whether values are unknown: True inside mx.compile and mx.vmap, False inside mx.grad."""
         return _is_rejected(mx.eval, [value for value in values if isinstance(value, mx.array)])
 
     def read(self, scalar: Tensor) -> float | int | None:

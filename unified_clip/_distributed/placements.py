@@ -353,9 +353,10 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether this rank counts a gradient that only `ranks`, some ranks of its process group, have.
+        """Return whether this rank counts a gradient of which not all ranks of the group are known to have a part.
 
-        ValueError: that is unknown.
+        ranks: Those that are known to: of a plain tensor this rank alone. ValueError: neither the declaration nor the
+        tensor shows who counts it.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])

@@ -23,16 +23,18 @@ TWICE_ROUNDED = 2.0**-23
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Return the p-norm over all tensors from the p-norm of each. 0 for no tensors; NaN unless p is above 0."""
+    """Return the p-norm over all tensors from the p-norm of each. 0 for no tensors; NaN unless p is above 0, and if
+    a norm is NaN.
+    """
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
+        return math.nan
+    if not p > 0:  # a framework's own function may accept such a p
         return math.nan
     if p == 2:
         return math.hypot(*norms)
     if p == math.inf or not 0 < greatest < math.inf:
         return greatest
-    if not p > 0:  # a framework's own function may accept such a p
-        return math.nan
     try:
         return float(greatest * math.fsum((n / greatest) ** p for n in norms) ** (1 / p))
     except OverflowError:

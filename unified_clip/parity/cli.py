@@ -177,7 +177,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
 def _suite(options: argparse.Namespace) -> Suite:
     """Read the suite, and reduce it to the frameworks, modes and cases of the options.
 
-    SuiteError: the suite or one of the options is invalid.
+    SuiteError: the suite, or the value of an option, is invalid. UsageError: --accept and --without are both given.
     """
     from .suite import load
     from .suite.schema import SuiteError

@@ -222,7 +222,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
                 f"files: {_git(folder)} init. Or add --force.",
                 "UC402",
             )
-        raise PortError(f"git cannot read the repository of {path}. Repair it, or add --force: {reason}", "UC402")
+        raise PortError(f"git cannot read the repository of {path}: {reason}. Repair it, or add --force.", "UC402")
     if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
         raise PortError(f"{path} is in no commit yet, so --write could not be undone. {_commit(folder, '-A')}", "UC402")
     names = []
@@ -230,7 +230,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
         answer = run(*command, "-z", "--", ".")
         if answer.returncode:
             reason = answer.stderr.decode(errors="replace").strip()
-            raise PortError(f"git cannot read {path}. Repair the repository, or add --force: {reason}", "UC402")
+            raise PortError(f"git cannot read {path}: {reason}. Repair the repository, or add --force.", "UC402")
         names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
     in_commit, changed = names
     return in_commit - changed

@@ -95,8 +95,11 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     passed = [limit for limit in limits if limit is not None]
     numbers = [module.number(limit) for limit in passed]
     unknown = ""
-    if None in numbers:
-        settings["threshold"], unknown = 1.0, ", ".join(module.code(limit) for limit in reversed(passed))
+    if None in numbers and len(numbers) == 2:
+        settings["max"], settings["min"] = 1.0, -1.0
+        unknown = ", ".join(module.code(limit) for limit in reversed(passed))
+    elif None in numbers:
+        settings["threshold"], unknown = 1.0, module.code(passed[0])
     elif len(numbers) == 2 and numbers[1] != -numbers[0]:  # type: ignore[operator]
         settings["max"], settings["min"] = numbers
     else:

@@ -50,6 +50,8 @@ def test_an_infinite_norm_gives_nan_in_one_family() -> None:
         ([INF, 1.0], 3, INF),
         ([INF, NAN], 2, NAN),
         ([3.0, 4.0], 0, NAN),
+        ([0.0, 0.0], -1, NAN),
+        ([INF], -1, NAN),
         ([1.0] * 10, 1e-3, INF),
     ],
 )

@@ -60,13 +60,15 @@ def test_what_is_not_there_is_refused(tmp_path: Path, name: str, message: str) -
 def test_an_unreadable_file_is_reported_and_the_others_are_ported(project: Path) -> None:
     (project / "old.py").write_text("# clip_grad_norm_\nprint 'hello'\n")
     (project / "bytes.py").write_bytes(b"clip_grad_norm_ = '\xff'\n")
+    (project / "coding.py").write_bytes(b"# coding: absent\nclip_grad_norm_ = 1\n")
     (project / "gone.py").symlink_to(project / "nowhere")
     ported, unread = source_files.port_all(source_files.sources(project))
     assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
     reasons = {each.path.name: each.reason for each in unread}
     assert reasons["old.py"].startswith("Line 2 is Python 2. Convert the file")
     assert "The file cannot be read: No such file" in reasons["gone.py"]
-    assert "cannot be decoded" in reasons["bytes.py"]
+    assert reasons["bytes.py"].endswith("Save it as UTF-8.")
+    assert reasons["coding.py"].endswith("Correct the encoding in the comment on its first or second line.")
 
 
 @pytest.mark.parametrize(
@@ -316,7 +318,8 @@ def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
     monkeypatch.chdir(project)
     (project / ".git").write_text("gitdir: absent\n")
     with pytest.raises(
-        PortError, match=r"^git cannot read the repository of train.py. Repair it, or add --force: fatal: .*absent"
+        PortError,
+        match=r"^git cannot read the repository of train.py: fatal: .*absent.*\. Repair it, or add --force\.$",
     ):
         source_files.check_clean([Path("train.py")])
 

@@ -18,6 +18,7 @@ from unified_clip._report_model import json_schema
 from unified_clip.port import catalog
 from unified_clip.port.clip_site import Meaning, PortedFile, UnreadableFile
 from unified_clip.port.report import build, model, terminal
+from unified_clip.port.rewrite import port
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -68,12 +69,18 @@ def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> Non
     assert meaning.threshold == "args.clip"
     assert "with c = args.clip. n is" in meaning.sentences[0]
     assert meaning.worked[1].of == "gradients of norm 1 (at the threshold)"
-    assert "numbers for args.clip = 1; it is only known at run time:" in terminal.as_text(data)
+    assert "numbers for a threshold of 1; the value of args.clip is only known at run time:" in terminal.as_text(data)
 
 
 def test_bounds_that_are_known_at_run_time_are_both_named() -> None:
     (meaning,) = only(site("tensorflow.clip_by_value", Meaning(VALUE.config, "low, high"))).meanings
     assert meaning.sentences[0] == "Clip each element to [low, high]. NaN stays NaN."
+
+
+def test_bounds_of_a_script_that_are_known_at_run_time_are_both_named() -> None:
+    source = b"import tensorflow as tf\n\ngrads = [tf.clip_by_value(grad, -limit, limit) for grad in grads]\n"
+    (meaning,) = report_of([port(Path("a.py"), source)]).meanings
+    assert meaning.sentences[0] == "Clip each element to [-limit, limit]. NaN stays NaN."
 
 
 @pytest.mark.parametrize(("before", "after"), [("a", "b"), ("a", ""), ("", "b")])

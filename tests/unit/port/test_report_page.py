@@ -72,7 +72,7 @@ def test_every_link_leads_somewhere(parity: Any) -> None:
 def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
     html = page.render_ported(everything())
     assert "with c = args.clip. n is their total norm (the root of the sum of squares). This is PyTorch&#39;s" in html
-    assert "Numbers for <code>args.clip</code> = 1" in html
+    assert "the value of <code>args.clip</code> is only known at run time" in html
     assert "<td>the total norm becomes 0.9999999</td>" in html
     assert "eps: 0 → 1e-06." in html
     assert "same total norm; the clipped norm of after is 1e-06 (relative) lower</li>" in html

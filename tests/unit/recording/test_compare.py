@@ -847,7 +847,7 @@ def test_runs_without_norms_say_how_to_see_more(tmp_path: Path, capsys: pytest.C
     b = str(written(tmp_path / "b.jsonl", [line(1, parameters={}, norm=14.0)], plain))
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
-    assert "Unexplained: no known cause fits these numbers." in printed
+    assert "Unexplained: no known cause fits these numbers, or more than one does." in printed
     assert "Record both runs with norms=True" in printed
 
 

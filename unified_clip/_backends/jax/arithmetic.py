@@ -120,8 +120,8 @@ def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
     """Return (maximum, its derivative). All elements that equal the maximum get the same share of the derivative.
 
-    JAX's own rule would need float64 outside of the scope with float64. In the second derivative of a loop, JAX drops
-    this rule, so the returned maximum has the derivative, too.
+    JAX's own rule would create float64 outside of `enable_x64`. In the second derivative of a loop, JAX differentiates
+    the returned maximum without this rule: so it is computed from `values` in a way that JAX can differentiate.
     """
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):

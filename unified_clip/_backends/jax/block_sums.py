@@ -101,9 +101,9 @@ def counted(value: Scalar, axes: Axes) -> Scalar:
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return sums over all devices along these axes, with their derivative, by one collective.
+    """Return the sums over all devices along these axes, which can be differentiated.
 
-    Devices send integers, which add up exactly in any order.
+    One collective sends the sums as integers, which add up exactly in any order, and a term for the derivative.
     """
     if not axes:
         return computed_once(own)

@@ -108,7 +108,8 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
         raise UnsureError(ONLY_IN_PLACE)
     numbers = [module.number(limit) for limit in limits if limit is not None]
     if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
-        raise UnsureError(f"PyTorch's clip_grad_value_ takes one bound, for both signs. {WITHOUT}")
+        differ = "may differ" if None in numbers else "differ"
+        raise UnsureError(f"PyTorch's clip_grad_value_ takes one bound for both signs, and these {differ}. {WITHOUT}")
     return limits[0]
 
 

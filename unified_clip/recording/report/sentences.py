@@ -57,7 +57,7 @@ COUNTS = {
 
 STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
 
-UNEXPLAINED = "Unexplained: no known cause fits these numbers."
+UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
 
 
 Numbered = tuple[int, float]
@@ -267,7 +267,7 @@ def _format_divergence(divergence: Divergence) -> str:
     if divergence.stage == "gradient" and divergence.parameter is None:
         sides = (divergence.a, divergence.b)
         unmatched = [", ".join(map(repr, side)) or "none" for side in sides if isinstance(side, tuple)]
-        return f"parameters that only one run has: {' and '.join(unmatched)}"
+        return f"parameters that only one run has: the first {', the second '.join(unmatched)}"
     if divergence.stage in COUNTS:
         return f"{divergence.a} and {divergence.b} {COUNTS[divergence.stage]}"
     if divergence.stage == "gradients cleared":

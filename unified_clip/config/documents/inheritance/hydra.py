@@ -176,7 +176,9 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the folder that contains the groups of absolute entries: `folder`, or the nearest such folder above it."""
+    """Return the root of the configuration files: the nearest of `folder` and its parents that has a directory for the
+    group of an absolute entry, such as `/db: mysql`. It is `folder` if there is none.
+    """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
     return next((each for each in folders if any((each / group).is_dir() for group in groups)), folder)
