@@ -40,7 +40,7 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
 
 
 DISPATCHED = Resolver(resolve)
-"""What the functions of `unified_clip` itself pass in place of a backend."""
+"""The argument that functions of `unified_clip` pass instead of a backend: it finds the backend of their tensors."""
 
 
 class _Peeked(Iterator[Any]):

@@ -42,8 +42,8 @@ Part = tuple[Array, str]
 
 
 class ArrayList:
-    """What `TensorList` is in the compiled kernels, in NumPy and with the same bits. It supports all dtypes and byte
-    orders.
+    """A list of NumPy arrays with the methods of `TensorList` in the compiled kernels, and results with the same bits.
+    It supports all dtypes and byte orders.
     """
 
     is_short = True  # it uses one thread

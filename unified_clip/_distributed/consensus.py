@@ -25,12 +25,12 @@ from .digests import PIECES, digest, split
 from .replicas import ReplicaSet
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""The tag of a collective, which each rank sends. Sums, maxima, and mixtures of both equal `tag * size` only if every
-rank sent the same tag.
+"""The tags of the kinds of collectives. Each rank sends the tag of its collective. The reduced tag, a sum or a maximum,
+equals `tag * size` only if every rank has sent the same one.
 """
 
 CHECKED = 1 + PIECES
-"""Integers for the number of elements, and for the comparison of replicas."""
+"""How many integers a rank sends for the number of elements and the comparison of replicas."""
 
 COMPARED = 3 * (1 + 2 * PIECES)
 """The number of integers that a rank sends for its three digests: of the arguments, the layout and the copies."""

@@ -172,7 +172,7 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return the ranks with a copy of a plain tensor, if the framework's attributes determine it."""
+        """Return the ranks with a copy of a plain tensor; None if the framework's attributes do not determine them."""
         return None
 
     # -- for all frameworks

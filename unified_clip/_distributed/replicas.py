@@ -1,7 +1,7 @@
 """Compare the copies that ranks have of a gradient: the replicas of HSDP, and copies that `ownership` declares.
 
-Each rank adds its checksum to the all-reduce of the norm. The first rank subtracts its own once for each of the other
-ranks. The sum is 0 if the copies are equal. So one sum compares all sets of replicas.
+Each rank with a copy adds its checksum to the all-reduce of the norm. The first of them subtracts its own once for each
+of the others instead. The sum is 0 if the copies are equal. So one sum compares all sets of replicas.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Replica(NamedTuple):
 
     leaf: Leaf
     label: str | None
-    """Name and shape, equal on the ranks."""
+    """The name and shape as text, which are equal on all ranks with copies; None if unknown."""
 
     tensor: Tensor
     key: Hashable
-    """Equal for the copies of one set, and for no other gradient of this rank that other ranks have."""
+    """A key that gradients have in common on this rank if the same ranks have copies of them."""
 
     number: int
-    """The number of copies, this one among them."""
+    """The number of copies, including this one."""
 
     is_first: bool
-    """True for one of the copies."""
+    """Whether this copy is the first one. It is true for exactly one copy."""
 
     device: str = ""
     """The device of this copy, if this process has several copies."""
@@ -45,7 +45,7 @@ class ReplicaSet:
     """The gradients of which the same ranks have copies."""
 
     key: int
-    """Equal on the ranks with these copies, and not 0."""
+    """A number that identifies the set on all of its ranks. It is not 0."""
 
     number: int
     is_first: bool
@@ -53,14 +53,16 @@ class ReplicaSet:
     """A digest of the gradients, equal for equal copies."""
 
     text: Callable[[], dict[str, Any]]
-    """The checksum of each gradient, and the device of this copy."""
+    """A function that returns texts for an error message: the checksum of each gradient, the device, and the number of
+    copies.
+    """
 
 
 Checksum = Callable[[Sequence[Tensor]], int]
 
 
 def grouped(replicas: Iterable[Replica], checksum: Checksum) -> list[ReplicaSet]:
-    """Return the sets of replicas of this rank."""
+    """Return the sets of these replicas, all of this rank. `checksum`: computes one of tensors."""
     members: dict[Hashable, list[Replica]] = {}
     for replica in replicas:
         members.setdefault((replica.key, replica.number, replica.device), []).append(replica)
@@ -90,7 +92,7 @@ def summands(sets: Iterable[ReplicaSet]) -> list[int]:
 
 
 class Exchange(Protocol):
-    """The collectives of a call, as `Consensus` has them."""
+    """The collectives that `describe` needs. A `Consensus` has them."""
 
     rank: int
 
@@ -102,11 +104,13 @@ class Exchange(Protocol):
 
 
 Position = tuple[int, int]
-"""A rank, and the index of one of its sets."""
+"""(a rank, the index of one of its sets)."""
 
 
 def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the message of an error, which all ranks raise, from the sets of each."""
+    """Return the message of the error that all ranks raise if copies differ. `sets`: those of this rank. All ranks must
+    call this.
+    """
     contents: dict[int, dict[int, list[Position]]] = {}
     for index in range(exchange.max_over_ranks(len(sets))):
         own = (sets[index].key, sets[index].content) if index < len(sets) else (0, 0)
@@ -133,7 +137,7 @@ def _own_text(sets: Sequence[ReplicaSet], sender: Position, exchange: Exchange) 
 
 
 def _describe_set(copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]]) -> str:
-    """Describe how the most frequent content of a set differs from another one."""
+    """Return a sentence on how the most frequent content of a set differs from another one."""
     most, other = (text["checksums"] for text in texts)
     places = [place for place in dict.fromkeys((*most, *other)) if most.get(place) != other.get(place)]
     more = f" and {len(places) - 4} more" if len(places) > 4 else ""
@@ -152,7 +156,7 @@ def _ranks(positions: Sequence[Position], text: dict[str, Any]) -> str:
 def _describe_number(
     sets: Sequence[ReplicaSet], contents: dict[int, dict[int, list[Position]]], exchange: Exchange
 ) -> str:
-    """Describe a set of equal copies, of which there are more or fewer than `ownership` and placements declare."""
+    """Return the message for copies that are equal, but more or fewer than `ownership` or placements declare."""
     wrong = [
         at for at, replicas in enumerate(sets)
         if sum(map(len, contents[replicas.key].values())) != replicas.number

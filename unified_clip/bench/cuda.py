@@ -59,7 +59,7 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _by(call: Call, kernels: bool) -> Call:
-    """Return a call with the Triton kernels, or without."""
+    """Return a function that makes the call with the Triton kernels if `kernels` is true, else without them."""
     from .._backends.torch import gpu
 
     def with_setting(inputs: Any) -> Any:
@@ -73,7 +73,7 @@ def _by(call: Call, kernels: bool) -> Call:
 
 
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
-    """Return the replay of a CUDA graph of a call. A first call, on another stream, compiles what it needs."""
+    """Capture a call in a CUDA graph, and return a function that replays it. A call before it compiles kernels."""
     import torch
 
     inputs, side, graph = prepare(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -87,7 +87,7 @@ def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
 
 
 def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
-    """Measure on the device: from when it has done all that came before, until it has done the call."""
+    """Return how long the device computes a call, by its own clock. It first finishes all earlier work."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -37,10 +37,11 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators compute on these tensors: dense real ones, in a graph for this process.
+    """Return whether the operators support these tensors: dense and real, in a graph that this process compiles for
+    itself.
 
-    All are on the CPU, or on one GPU if the Triton kernels support their dtypes. A program of `torch.export` may run
-    where unified_clip is not installed.
+    All are on the CPU, or on one GPU if the Triton kernels support their dtypes. Programs of `torch.export` are not
+    supported, because they may run where unified_clip is not installed.
     """
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting() or not all(map(is_real, tensors)):
         return False
@@ -61,7 +62,7 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None:
-    """Multiply by the coefficient in place, or each tensor by its own from a vector."""
+    """Multiply all tensors by `coef`, in place; with `per_tensor`, each by its own coefficient in the vector `coef`."""
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 

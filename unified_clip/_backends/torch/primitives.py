@@ -283,7 +283,7 @@ class TorchPath(DevicePath):
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
-        """Return launches as writes. Autograd's versions come first: a launch that fails may have written nothing."""
+        """Return the launches as writes. The first write increments the version counters that autograd checks."""
         bump = functools.partial(torch.autograd.graph.increment_version, self._tensors)
         return [Write(bump, lambda: None), *map(Write, launches)]
 
@@ -344,7 +344,9 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 PRIMITIVES = TorchPrimitives()
 SINGLE_PRIMITIVES = TorchPrimitives()
-"""For lists that no derivative is recorded of, but that operations on lists do not support: kernels may."""
+"""For lists whose derivative is not recorded, and that operations on lists do not support. The Triton kernels may
+support them.
+"""
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()

@@ -43,7 +43,7 @@ ENABLED = _is_enabled()
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
     """Return the table of a gradient list; None if the kernels do not support it.
 
-    They support eager dense tensors on GPUs. `per_tensor`: for norms of each.
+    They support dense tensors on GPUs, unless PyTorch traces or transforms. `per_tensor`: for one norm per tensor.
     """
     if is_watched() or not _are_supported(tensors):
         return None
@@ -54,14 +54,18 @@ def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | 
 
 
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels compute this norm: the sum or maximum of complex magnitudes is none of parts."""
+    """Return whether the kernels compute this norm. Of complex tensors they only compute the 2-norm, because they read
+    the real and imaginary parts as separate numbers.
+    """
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
 
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
-    """Return the results of launches in new tensors, for tensors that have a table."""
+    """Return new tensors with results, for tensors that have a table. `launches`: returns, for the table of these
+    tensors and results, the functions that launch kernels.
+    """
     from . import several
 
     results = [torch.empty_like(tensor) for tensor in tensors]
@@ -73,9 +77,10 @@ def new_tensors(
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are plain ones on GPUs, or on the CPU, where the interpreter runs the kernels.
+    """Return whether all tensors are dense, of PyTorch's own classes and supported dtypes, and on GPUs (or on the CPU,
+    where Triton's interpreter runs the kernels).
 
-    One loop without other functions, since it runs for every gradient of every step.
+    It is one expression with few calls, since it runs for every gradient of every step.
     """
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False

@@ -29,7 +29,9 @@ class Tables:
         return torch.stack([norms[index] for index in range(len(norms))])
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return the launches that multiply by the coefficient, or each tensor by its own from a vector."""
+        """Return functions that launch kernels. They multiply all tensors by `coef`; with `per_tensor`, each by its
+        own.
+        """
         launches = []
         coefs = coef.unbind() if per_tensor else ()
         for indices, part in self._tables:
@@ -38,7 +40,9 @@ class Tables:
         return launches
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """Return the launches that clamp each tensor to its bounds, which are the same for each dtype."""
+        """Return functions that launch kernels. They clamp each tensor to its (low, high). Tensors of the same dtype
+        have the same bounds.
+        """
         return [
             launch for indices, part in self._tables for launch in part.clamped([bounds[index] for index in indices])
         ]
@@ -47,9 +51,10 @@ class Tables:
 def table_of(
     tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None, *, per_tensor: bool
 ) -> Table | Tables | None:
-    """Return the table of tensors, or the tables, and of where results go (by default to the tensors).
+    """Return the table of a gradient list, or its tables if it needs several.
 
-    None if the kernels do not support the memory.
+    `results`: the tensors that launches write; by default the same ones. None: `table.table_of` returns None for some
+        of the tensors, or there are too many chunks.
     """
     groups: dict[tuple[torch.device, bool], list[int]] = {}
     for index, tensor in enumerate(tensors):

@@ -1,8 +1,8 @@
 """The table of a gradient list on a GPU, and the launches of kernels over it.
 
-A table is made once for a list, and kept: the addresses of gradients mostly stay the same from step to step. Then a
-clip copies nothing to the GPU, and reads nothing from it. A table only depends on addresses, lengths and dtypes, and
-nothing writes it. What a call computes with is new memory of that call.
+A table has the addresses and lengths of tensors. It is made once for a list, and kept, because the addresses of
+gradients mostly stay the same from step to step. Then a clip copies nothing to the GPU, and reads nothing from it.
+Nothing overwrites a table: sums and norms are in memory that each call allocates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES = {
     torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16
 }  # fmt: skip
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-"""The dtypes of the two parts of complex numbers, as which the kernels take them."""
+"""The dtype of the real and imaginary parts of complex numbers. The kernels read these parts as separate numbers."""
 
 ORDERS = {1: 1, 2: 2, math.inf: kernels.INF.value}
 
@@ -36,32 +36,37 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 CHUNK = 65536
 LANES = 2048
-"""Elements that a program reads before it adds the first: more bytes are on their way than with fewer."""
+"""How many elements a program reads at a time. Reading more at a time hides the delay of the memory."""
 
 SUM_LANES = 256
-"""Lanes that add up the sums of chunks."""
+"""How many sums of chunks a program reads at a time."""
 
 ERROR = 2.0**-40
-"""A bound of the relative error of a norm before it is rounded. A sum of at most 2**13 numbers in a row, none of them
-negative, has a smaller one: CHUNK / LANES, then LANES, then MAX_CHUNKS / SUM_LANES, then SUM_LANES."""
+"""A bound of the relative error of a norm before it is rounded. Each element takes part in at most 2**13 additions:
+CHUNK / LANES, then LANES, then MAX_CHUNKS / SUM_LANES, then SUM_LANES. Each adds a relative error of at most 2**-53,
+since no number is negative.
+"""
 
 WIDE_ERROR = 2.0**-77
-"""A bound if sums are two float64 numbers: of the 2**13 errors in a row, each at most 2**-53 of the sum, the sum is
-rounded 2**13 times."""
+"""The same bound if a sum is two float64 numbers. The second is the sum of at most 2**13 rounding errors of the first,
+so it is at most 2**-40 of the sum, and its own relative error is at most about 2**-40.
+"""
 
 MAX_CHUNKS = 2**20
 EXACT_PROGRAMS = 264
-"""Programs of the exact pass, which mostly ends at once."""
+"""The maximum number of programs that run `add_exactly`. They mostly end at once, because no norm is in doubt."""
 
 OPTIONS = {"enable_fp_fusion": False}
-"""No result depends on it. Triton warns where it is not given."""
+"""Options for the compiler. No result depends on them, but Triton warns if they are not given."""
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
-"""Tables that are kept, and the 8-byte numbers in all of them."""
+"""The maximum number of tables that are kept, and of 8-byte numbers in all of them."""
 
 
 class Addresses(NamedTuple):
-    """A gradient list on one device: the addresses of gradients and results, and what is there."""
+    """A gradient list on one device: for each tensor, the addresses of the gradient and of its result, the number of
+    real numbers in it, and their dtype.
+    """
 
     device: torch.device
     sources: tuple[int, ...]
@@ -71,7 +76,7 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The chunks of one dtype."""
+    """The chunks of all tensors of one dtype, from `first` to before `end`. One launch handles them."""
 
     tensor: int
     """The index of a tensor of this dtype."""
@@ -86,7 +91,7 @@ class Part(NamedTuple):
 
 
 class Table:
-    """One list of gradients in the memory of one device."""
+    """The table of a gradient list on one device."""
 
     def __init__(self, addresses: Addresses) -> None:
         self.device, self._length = addresses.device, len(addresses.sources)
@@ -102,14 +107,14 @@ class Table:
         self._groups = self._memory[3 * self._length + 2 * self.chunks :]
 
     def norms(self, p: float, *, per_tensor: bool) -> Scalar:
-        """Return the norm over all tensors, or a vector with one per tensor, as float64.
+        """Return the norm over all tensors, or a vector with one norm per tensor, as float64.
 
-        They are rounded to float64 if any tensor is float64, else to float32.
+        Norms are rounded to float32 unless a tensor is float64.
         """
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool) -> Tensor:
-        """Return the sum of each chunk as two float64 numbers, or the largest magnitude."""
+        """Return two float64 numbers per chunk: its sum of |g|**p, or its largest magnitude and 0."""
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=torch.float64, device=self.device)
             for part in self._parts:
@@ -119,7 +124,7 @@ class Table:
         return sums
 
     def add_exactly(self, states: Tensor, order: int, wide: bool, *, per_tensor: bool) -> None:
-        """Add the powers of norms in doubt to their windows."""
+        """Add |g|**p of all gradients whose norm is in doubt to the windows of the norm in `states`."""
         with _on(self.device):
             for part in self._parts:
                 kernels.add_exactly[(min(EXACT_PROGRAMS, part.end - part.first),)](
@@ -128,12 +133,16 @@ class Table:
                 )  # fmt: skip
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return the launches that multiply by the coefficient, or each tensor by its own from a vector."""
+        """Return functions that launch kernels. They multiply all tensors by `coef`; with `per_tensor`, each by its
+        own.
+        """
         change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
         return [functools.partial(change, part, (0, 0)) for part in self._parts]
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """Return the launches that clamp each tensor to its bounds, which are the same for each dtype."""
+        """Return functions that launch kernels. They clamp each tensor to its (low, high). Tensors of the same dtype
+        have the same bounds.
+        """
         change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
         return [functools.partial(change, part, list(map(_bits, bounds[part.tensor]))) for part in self._parts]
 
@@ -147,14 +156,16 @@ class Table:
 
 
 def norm_of_all(tables: Sequence[Table], p: float) -> Scalar:
-    """Return the norm over several tables, on the device of the first, without waiting for any."""
+    """Return the norm over the tensors of several tables, on the device of the first table, without waiting for a
+    device.
+    """
     chunks = sum(table.chunks for table in tables)
     groups = torch.arange(0, 2 * chunks, chunks, device=tables[0].device)  # 0, and how many
     return _rounded(tables, groups, p, per_tensor=False)
 
 
 def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: bool) -> Scalar:
-    """Return the norm of each group of chunks. `groups`: as `round_sums` of `kernels` describes them."""
+    """Return the norm of each group of chunks. `groups`: as `kernels.round_sums` describes them."""
     device, count, order = tables[0].device, len(groups) // 2, ORDERS[p]
     wide = any(table.is_wide for table in tables)
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -182,7 +193,7 @@ def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: b
 
 
 def _bits(number: float) -> int:
-    """Return the bits of a float64 number."""
+    """Return the bits of a float64 number as an int."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits
 
@@ -192,7 +203,9 @@ def _chunks(length: int) -> int:
 
 
 def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
-    """Yield the parts of tensors. `counts`: their numbers of chunks. `order`: their indices, sorted by dtype."""
+    """Yield a `Part` for each dtype. `counts`: how many chunks each tensor has. `order`: their indices, sorted by
+    dtype.
+    """
     end = 0
     for dtype, group in itertools.groupby(order, key=lambda index: addresses.dtypes[index]):
         same = list(group)
@@ -201,7 +214,9 @@ def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) ->
 
 
 def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
-    """Return the numbers of a table, which `kernels` describe, and the groups of chunks: all, then of each tensor."""
+    """Return the int64 numbers of a table. `kernels.numbers.chunk_at` describes the first ones. After them come the
+    groups of chunks for `kernels.round_sums`: a group of all chunks, then one per tensor.
+    """
     in_order = counts[order]
     ends = in_order.cumsum(0)
     total = int(counts.sum())
@@ -214,17 +229,17 @@ def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
 
 
 def _on_host(numbers: Sequence[int]) -> Tensor:
-    """Return integers in the memory of the host, also where the caller has set another default device."""
+    """Return integers as a tensor in the memory of the host, even if the user has set another default device."""
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 _tables: OrderedDict[Hashable, Table] = OrderedDict()
 _captured: list[Tensor] = []
-"""The memory on the host of tables in CUDA graphs: each replay copies its table from there."""
+"""The tables of CUDA graphs, in the host's memory. Each replay of a graph copies its table from there to the GPU."""
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context in which Triton launches on a device: it takes the current one, not that of the arguments."""
+    """Return the context in which Triton launches on this device. Triton ignores the device of the arguments."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -239,9 +254,9 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return the table of tensors on one device, and of where results go (by default to the tensors).
+    """Return the table of tensors on one device. `results`: the tensors that launches write; by default the same ones.
 
-    None if there are too many chunks for the error bound or none, or a tensor has no memory.
+    None: there are no chunks, or too many for the error bound, or a tensor has no memory.
     """
     sources = tuple(tensor.data_ptr() for tensor in tensors)
     targets = sources if results is None else tuple(tensor.data_ptr() for tensor in results)
@@ -260,7 +275,9 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
 
 
 def _kept(stream: int, addresses: Addresses) -> Table:
-    """Return the table of a list for launches on a stream: its memory is filled, and used again, in that order."""
+    """Return the kept table of a list, or make it. Each CUDA stream has its own tables, because the copy to the GPU is
+    only sure to come before later launches on the same stream.
+    """
     key = (stream, addresses)
     table = _tables.pop(key, None) or Table(addresses)
     _tables[key] = table  # the last one used

@@ -1,12 +1,12 @@
 """The Triton kernels: norms of order 1, 2 and inf, correctly rounded, products, and clamped values.
 
 A program of a kernel reads a chunk: some elements of one tensor, at an address from a table. So the number of launches
-does not depend on the number of tensors, and sums do not depend on the grid. No program waits for another: the next
-kernel reads what all have written.
+does not depend on the number of tensors, and sums do not depend on the number of programs. No program waits for
+another: the next kernel reads what all have written.
 
 Sums are computed in float64, or in two float64 numbers if the norm is float64 (`wide`). Their relative error is
-bounded. If the bound leaves two numbers for the norm, `add_exactly` and `decide` round the exact sum, which is an
-integer in windows of 24 bits.
+bounded. A norm is in doubt if, within this bound, it could be rounded to different numbers. Then `add_exactly` and
+`decide` round the exact sum, an integer that is stored in parts of 24 bits, the windows.
 """
 
 from .changes import change

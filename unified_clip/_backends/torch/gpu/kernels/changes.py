@@ -10,7 +10,9 @@ from .numbers import RUNTIME, chunk_at, in_vectors, vectors_at
 
 @triton.jit
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
-    """Round to bfloat16, ties to even. Triton's interpreter cuts bits off instead; compiled code rounds."""
+    """Round float32 to bfloat16, ties to even, by integer operations. Triton's interpreter would truncate; compiled
+    code rounds.
+    """
     bits = numbers.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(numbers == numbers, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)
@@ -18,7 +20,7 @@ def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _converted(numbers: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Convert numbers to the precision in which products are computed: float64, or float32."""
+    """Convert numbers to the dtype of the computation: float64 if the gradients are float64, else float32."""
     return numbers.to(tl.float64 if dtype == tl.float64 else tl.float32)
 
 
@@ -27,7 +29,7 @@ def _changed(
     values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
     dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return products that are rounded once, or clamped values, of which NaN keeps its bits."""
+    """Return products, each rounded once, or clamped values. Values within the bounds, and NaN, keep their bits."""
     wide = _converted(values, dtype)
     if clamps:
         numbers = tl.where(wide < low, low, tl.where(wide > high, high, wide))
@@ -65,7 +67,7 @@ def change(
 ) -> None:  # fmt: skip
     """Multiply each chunk by its coefficient, or clamp it. In place, a coefficient of 1 reads and writes nothing.
 
-    `low`, `high`: the bits of float64 bounds. As a number, -0 may lose its sign.
+    `low`, `high`: the bits of the float64 bounds. They are not passed as numbers, because -0 may lose its sign.
     """
     low = _converted(low.to(tl.int64).to(tl.float64, bitcast=True), dtype)
     high = _converted(high.to(tl.int64).to(tl.float64, bitcast=True), dtype)

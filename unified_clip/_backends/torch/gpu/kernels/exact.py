@@ -1,7 +1,7 @@
 """The kernels of exact sums: integers in windows of 24 bits, and norms rounded by them.
 
-A number is an integer, its significand, times a power of two. The power is counted from half of the smallest number
-of the norm's dtype. So windows from there on have every bit of all powers, and of the middles between two norms.
+A number is an integer, its significand, times a power of two. Exponents are counted from half of the smallest number of
+the norm's dtype. So the windows have every bit of each |g|**p, and of the middle between any two neighbouring norms.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import triton.language as tl
 from .numbers import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""The int64 numbers of a norm: whether it is in doubt, the bits of the largest magnitude, LAST less the exponent of the
-least, and 177 windows: they reach beyond the sum of 2**36 squares of the largest float64 number."""
+"""How many int64 numbers store the state of a norm: whether it is in doubt, the bits of the largest magnitude, LAST
+minus the exponent of the smallest one, and 177 windows. These reach beyond the sum of 2**36 squares of the largest
+float64 number.
+"""
 
 LAST: Any = tl.constexpr(4096)
 MASK: Any = tl.constexpr(2**24 - 1)
@@ -23,7 +25,7 @@ MASK: Any = tl.constexpr(2**24 - 1)
 
 @triton.jit
 def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the significands of magnitudes, and their exponents from 1 on."""
+    """Return (significands, exponents) of the magnitudes with these bits. The smallest exponent is 1."""
     fraction_bits: tl.constexpr = 52 if wide else 23
     bits = bits.to(tl.int64)
     exponents = bits >> fraction_bits
@@ -34,13 +36,15 @@ def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return the window after the last one of a number with this exponent, or of sums with some bits more."""
+    """Return the index of the window after the last one in which |number|**p can have bits. `exponent`: that of the
+    number. `more_bits`: how many bits longer a sum can be.
+    """
     return (order * (exponent + (53 if wide else 24)) + more_bits + 23) // 24
 
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Return the bits that integers of up to 56 bits have in a window, if shifted left by `places`."""
+    """Return the 24 bits in a window of integers that are shifted left by `places`. They have 56 bits at most."""
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)
@@ -49,7 +53,9 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 
 @triton.jit
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the bits that powers of numbers have in a window. They are up to three integers, not yet added."""
+    """Return what |number|**p contributes to a window. It may exceed 24 bits: a square is added up from three products,
+    and the carry is left in the result.
+    """
     if order == 1:
         return _bits_in(window, significands, exponents)
     high = significands >> 27
@@ -64,7 +70,7 @@ def add_exactly(
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
     per_tensor: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add the powers of groups in doubt to their windows, as integers: no order of additions shows."""
+    """Add |g|**p to the windows of norms in doubt, as integers, so that the order of additions does not matter."""
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
     if not per_tensor:
@@ -81,7 +87,7 @@ def _add_chunk(
     start: tl.tensor, length: tl.tensor, state: tl.tensor,
     order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add a chunk to the windows in which it has bits: the first reading finds these."""
+    """Add a chunk to the windows in which it has bits. It is read once to find them, then once for each window."""
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     least = tl.full([width], 0x7FFFFFFFFFFFFFFF, tl.int64)
@@ -107,7 +113,9 @@ def _add_chunk(
 def _rounds_up(
     windows: tl.tensor, begin: tl.tensor, end: tl.tensor, bits: tl.tensor, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return whether the exact sum is nearer to the number after that of these bits: 1, or 0."""
+    """Return 1 if the exact norm is above the middle between the number with these bits and the next one, else 0. In
+    the middle, return 1 if these bits are odd.
+    """
     significand, exponent = _split(bits, wide)
     carry = tl.zeros([], tl.int64)
     rest = tl.zeros([], tl.int64)
@@ -124,7 +132,7 @@ def _rounds_up(
 
 @triton.jit
 def decide(states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> None:
-    """Round the norms in doubt by their exact sums."""
+    """Round each norm in doubt correctly, by the exact sum in its windows."""
     group = tl.program_id(0)
     state = states + group * STATE
     if tl.load(state) == 0:
@@ -144,7 +152,9 @@ def decide(states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.co
 def _rounded_bits(
     state: tl.tensor, largest: tl.tensor, infinity: tl.constexpr, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return the bits of a finite list's norm."""
+    """Return the bits of the correctly rounded norm of finite gradients. `largest`, `infinity`: the bits of these
+    numbers.
+    """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     _, highest = _split(largest, wide)
@@ -165,7 +175,9 @@ def _rounded_bits(
 
 @triton.jit
 def _root(leading: tl.tensor, top: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return nearly the norm of a sum, from the window with its first bit and those below."""
+    """Return an approximate norm. `leading`: the sum, in units of its topmost window that is not 0. `top`: the index of
+    this window.
+    """
     root = tl.sqrt(leading) if order == 2 else leading
     exponent = 24 * top // order - (1075 if wide else 150)
     half = exponent >> 1

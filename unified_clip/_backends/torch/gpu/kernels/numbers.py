@@ -8,10 +8,10 @@ import triton
 import triton.language as tl
 
 INF: Any = tl.constexpr(0)
-"""The order of the norm that is the largest magnitude."""
+"""The value of `order` for p = inf, the norm that is the largest magnitude."""
 
 RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
-"""Arguments that differ from call to call: kernels are not compiled anew for them."""
+"""The arguments that differ from call to call. Triton does not compile a kernel anew for other values of these."""
 
 HIGH_BITS: Any = tl.constexpr(-(2**27))
 """A mask for the upper 26 bits of a float64 significand."""
@@ -21,10 +21,10 @@ HIGH_BITS: Any = tl.constexpr(-(2**27))
 def chunk_at(
     table: tl.tensor, tensors: tl.tensor, chunk: tl.tensor, chunk_size: tl.constexpr, dtype: tl.constexpr
 ) -> tl.tensor:
-    """Return the tensor of a chunk, the addresses of its first element and of that of its result, and its length.
+    """Return (index of a chunk's tensor, address of its first element, address of its first result, its length).
 
-    `table`: the addresses of all tensors and of all results, the lengths, and for each chunk its tensor and its number
-    in it.
+    `table`: the addresses of all tensors, those of all results, and all lengths; then, for each chunk, the index of its
+        tensor and its number within the tensor. `tensors`: how many there are. `chunk`: the index of the chunk.
     """
     rows = table + 3 * tensors + 2 * chunk
     tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
@@ -35,22 +35,23 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return how many elements are read and written in vectors of 16 bytes: a multiple of `width`.
+    """Return how many elements can be accessed in vectors of 16 bytes: a multiple of `width`; 0 if an address is no
+    multiple of 16.
 
-    `addresses`: those that have to be multiples of 16, combined by |.
+    `addresses`: the addresses, combined by |.
     """
     return tl.where(addresses % 16 == 0, length // width * width, 0)
 
 
 @triton.jit
 def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Return a pointer that Triton takes for a multiple of 16 bytes."""
+    """Return a pointer to an address that is a multiple of 16, in a form that tells Triton so."""
     return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
 
 
 @triton.jit
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the bits of magnitudes as integers, of which NaN has the largest: of float64, or of float32."""
+    """Return the bits of magnitudes as integers: of float64 numbers if `wide`, else of float32. NaN has the largest."""
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:
@@ -60,7 +61,7 @@ def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    """Return a float64 sum and its error."""
+    """Return (float64 sum, its rounding error)."""
     total = left + right
     added = total - left
     return total, (left - (total - added)) + (right - added)
@@ -68,7 +69,7 @@ def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def squared(numbers: tl.tensor) -> tl.tensor:
-    """Return float64 squares and their errors, which are off by at most 2**-104 of the square."""
+    """Return (float64 squares, their rounding errors). The errors are off by at most 2**-104 of the square."""
     square = numbers * numbers
     high = (numbers.to(tl.int64, bitcast=True) & HIGH_BITS).to(tl.float64, bitcast=True)
     low = numbers - high
@@ -77,6 +78,6 @@ def squared(numbers: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Return the sum of two sums, of two float64 numbers each."""
+    """Add two sums that are two float64 numbers each. Return (high, low) of their sum."""
     total, error = two_sum(high, other_high)
     return total, low + (error + other_low)

@@ -1,4 +1,4 @@
-"""The kernels of sums: one number for each chunk, and norms from these, with a bound of their error."""
+"""The kernels of sums: a sum for each chunk, and norms from these sums, with a bound of their error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from .numbers import INF, RUNTIME, add_pairs, chunk_at, in_vectors, magnitude_bi
 INFINITY: Any = tl.constexpr(float("inf"))
 LEAST: Any = tl.constexpr(2.0**-900)
 LARGEST: Any = tl.constexpr(2.0**1000)
-"""Between these, no sum of float64 squares was rounded to a subnormal number, and none is infinite."""
+"""The error bound of a sum of float64 squares holds if the sum is between LEAST and LARGEST: it has neither overflowed
+nor lost bits to subnormal numbers.
+"""
 
 
 @triton.jit
 def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return empty sums: a float64 number and its error; for INF the bits of the largest magnitude."""
+    """Return (sums, their errors), all 0. For INF, the first are integers, the bits of the largest magnitude."""
     low = tl.zeros([width], tl.float64)
     if order == INF:
         high = tl.zeros([width], tl.int64 if wide else tl.int32)
@@ -29,7 +31,7 @@ def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr) -> tl.t
 
 @triton.jit
 def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Add the powers of values."""
+    """Return (high, low) after |values|**p is added. For INF, `high` is the bits of the largest magnitude."""
     if order == INF:
         high = tl.maximum(high, magnitude_bits(values, wide))
     elif wide and order == 2:
@@ -64,7 +66,7 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the sum of each chunk's powers as two float64 numbers, or the largest magnitude."""
+    """Store two float64 numbers for each chunk: its sum of |g|**p, or its largest magnitude and 0."""
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
     _, source, _, length = chunk_at(table, tensors, chunk, chunk_size, dtype)
     lanes = tl.arange(0, width)
@@ -93,9 +95,11 @@ def round_sums(
     width: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks, and whether it is in doubt, with empty windows.
+    """Store the norm of each group of chunks. Unless p is inf, also store whether it is in doubt, and if so, empty
+    windows.
 
-    `groups`: the first chunk of each group, and the one after its last. `error`: a bound of the norm's relative error.
+    `groups`: for each group, its first chunk and the chunk after its last. `error`: a bound of the norm's relative
+        error.
     """
     group = tl.program_id(0)
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
@@ -128,7 +132,7 @@ def round_sums(
 
 @triton.jit
 def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return the norm rounded to float32, and whether the error bound leaves another."""
+    """Return (norm rounded to float32, whether it is in doubt)."""
     n = tl.sqrt(total) if order == 2 else total
     low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
     return low.to(tl.float64), (low != high) & (n < INFINITY)  # NaN is not in doubt
@@ -136,7 +140,7 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 
 @triton.jit
 def _rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return the norm rounded to float64, and whether the error bound leaves another, or does not hold."""
+    """Return (norm rounded to float64, whether it is in doubt or the error bound does not hold)."""
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
     if order == 2:
