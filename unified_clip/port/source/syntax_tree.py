@@ -38,10 +38,8 @@ class SyntaxTree:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
             raise UnreadableError(syntax_problem(error, content)) from None
-        except UnicodeDecodeError as error:
-            raise UnreadableError(f"Its text cannot be decoded: {error}. Save it as UTF-8.") from None
-        except (LookupError, SyntaxError) as error:
-            remedy = "Correct the encoding in the comment on its first or second line."
+        except (UnicodeDecodeError, LookupError, SyntaxError) as error:
+            remedy = "Save it as UTF-8, and name no other encoding in its first two lines."
             raise UnreadableError(f"Its text cannot be decoded: {error}. {remedy}") from None
         except (RecursionError, ValueError) as error:
             raise UnreadableError(f"The file is not valid Python: {error}. Correct it.") from None
