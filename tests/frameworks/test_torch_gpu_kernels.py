@@ -208,7 +208,7 @@ def test_a_list_that_holds_an_empty_gradient(
 
 
 SPECIAL = [(value, "float32") for value in (math.nan, -math.inf, 1e-45, 3.4e38, -0.0)]
-SPECIAL += [(value, "float64") for value in (math.nan, -math.inf, 5e-324, 1e-200, 1e200, 1.7e308, -0.0)]
+SPECIAL += [(value, "float64") for value in (math.nan, -math.inf, 5e-324, 1e-160, 1e200, 1.7e308, -0.0)]
 
 
 @pytest.mark.parametrize(("value", "dtype"), SPECIAL)
@@ -298,6 +298,19 @@ class NotLaunched:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: None
+
+
+@pytest.mark.parametrize("dtype", TIES)
+@pytest.mark.parametrize("p", [1, 2])
+def test_sums_that_are_not_in_doubt_are_rounded_right(
+    table: ModuleType, p: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the exact pass."""
+    monkeypatch.setattr(table.kernels, "add_exactly", NotLaunched())
+    monkeypatch.setattr(table.kernels, "decide", NotLaunched())
+    tensors = random(((150,),) * 12, dtype)
+    norms = table.table_of(tensors).norms(p, per_tensor=True)
+    assert norms.tolist() == [reference.norm([tensor.numpy()], p) for tensor in tensors]
 
 
 @pytest.mark.parametrize("dtype", TIES)

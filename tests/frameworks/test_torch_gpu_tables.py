@@ -319,7 +319,11 @@ LISTS: dict[str, list[tuple[list[float], torch.dtype, int]]] = {
     "a tie of float64": [([2.0**53], torch.float64, 0), ([2.0**27] * 3, torch.float64, 1), ([3.0], torch.float32, 1)],
     "the largest on the second": [([3.0], torch.float64, 0), ([1e300, 1e300], torch.float64, 1)],
     "NaN on the second": [([3.0], torch.float64, 0), ([math.nan], torch.float64, 1)],
-    "float64 on one": [([0.1, 0.2], torch.float32, 1), ([0.3, 0.4], torch.float64, 0), ([0.5], torch.float32, 1)],
+    "float64 on one": [
+        ([0.1, 0.2], torch.float32, 1),
+        ([0.3, 0.4], torch.float64, 0),
+        ([0.5, 0.6], torch.float32, 0),
+    ],
 }
 """Values, dtypes and the devices of tensors."""
 
