@@ -29,8 +29,8 @@ ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 equals `tag * size` only if every rank has sent the same one.
 """
 
-CHECKED = 1 + PIECES
-"""How many integers a rank sends for the number of elements and the comparison of replicas."""
+CHECKED = 3 + 2 * PIECES
+"""How many integers a rank sends for the number of elements and the comparison of replicas and `Partial` gradients."""
 
 COMPARED = 3 * (1 + 2 * PIECES)
 """The number of integers that a rank sends for its three digests: of the arguments, the layout and the copies."""
@@ -89,6 +89,9 @@ class Call:
     replicas: Sequence[ReplicaSet] = ()
     """The gradients of which other ranks have copies, to be compared."""
 
+    terms: Sequence[ReplicaSet] = ()
+    """The `Partial` gradients whose terms are summed after this collective, in which their layouts are compared."""
+
     remarks: Callable[[], Mapping[str, str]] = dict
     """A function that returns further texts for error messages. They are not compared."""
 
@@ -118,6 +121,7 @@ class Consensus:
 
     def __init__(self, group: Group, call: Call) -> None:
         self.group, self.rank, self._call = group, group.rank, call
+        self.has_terms = self.has_all_terms = False
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """Return (sum over all ranks, dtype of the norm): float64 if a rank has float64, else float32."""
@@ -151,13 +155,14 @@ class Consensus:
         digests = self._begin()
         words = [_bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
         words.insert(1, int(own.norm_dtype == "float64"))
+        words.append(int(bool(self._call.terms)))
         words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p adds up, and sends as many
         sent = [*words, MAXIMUM, 0, *(word for value in digests for word in _bounds(value))]
         maxima = self._all_reduce(self.group.all_reduce_max, sent)
         top, dtype = (_from_bits(maxima[0]), "float64") if maxima[1] else (_from_bits(maxima[2]), "float32")
         is_nan = math.isnan(top)
         self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, _equal_bounds, is_nan)
-        if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK):
+        if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK) or maxima[3]:
             self._check_sums(self._all_reduce_sum(self._checked()), is_nan)
         return top, dtype
 
@@ -215,7 +220,10 @@ class Consensus:
         return sums
 
     def _checked(self) -> list[int]:
-        return [self._call.counted, *replicas.summands(self._call.replicas)]
+        terms, size = self._call.terms, self.group.size
+        flags = [bool(terms), bool(terms) and all(bucket.number == size for bucket in terms)]
+        summands = (*replicas.summands(self._call.replicas), *replicas.summands(terms))
+        return [self._call.counted, *map(int, flags), *summands]
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
         """Raise ValueError if a rank has rejected the call, or makes a different one. All ranks raise, or none does."""
@@ -254,7 +262,10 @@ class Consensus:
 
     def _check_sums(self, sums: Sequence[int], is_nan: bool) -> None:
         self._check_count(sums[0])
-        if any(sums[1:]) and not is_nan:  # the bits of NaN may differ
+        self.has_terms, self.has_all_terms = sums[1] > 0, sums[2] == self.group.size
+        if any(sums[3 + PIECES :]):
+            raise ValueError(replicas.describe_terms(self._call.terms, self))
+        if any(sums[3 : 3 + PIECES]) and not is_nan:  # the bits of NaN may differ
             raise ValueError(replicas.describe(self._call.replicas, self))
 
     def _check_count(self, counted: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from .._core.types import Leaf, Scalar, Tensor
 from .consensus import Call, Consensus, Group, Sum, send_rejection
 from .differences import ELEMENTS
 from .ranks import Ranks
-from .replicas import CHECK, Replica, grouped
+from .replicas import CHECK, Replica, ReplicaSet, grouped
 
 
 class NormGroup(NamedTuple):
@@ -127,7 +127,23 @@ class LocalShards(ABC):
     def world(self) -> Group:
         """Return the group of all ranks."""
 
-    def awaits_sums(self) -> bool:
+    def terms(self) -> list[ReplicaSet]:
+        """Return the sets of `Partial` gradients that the last `counted` left out until the ranks agree on them."""
+        return []
+
+    def owned_terms(self) -> list[int]:
+        """Return which of the results of `sum_terms` this rank counts."""
+        return []
+
+    def elements_of_terms(self) -> int:
+        """Return the number of elements of the `terms` that this rank counts."""
+        return 0
+
+    def sum_terms(self) -> list[Tensor]:
+        """Return the sums of all `terms`, also of those that this rank does not count. All ranks have to call it."""
+        return []
+
+    def awaits_sums(self, measures: Measures) -> bool:
         """Return whether other collectives come before the norm, so that a rank cannot reject the call before it."""
         return False
 
@@ -184,8 +200,14 @@ class LocalShards(ABC):
             call = Call(arguments, remarks=lambda: {"function": function})
         consensus = Consensus(self.group(), call)
         self._measured.append((path, consensus))
-        n, path.norm_dtype = _norm(measure(counted), consensus, p)
+        n, path.norm_dtype = _norm(measure(counted), consensus, p, lambda: self._with_terms(counted, measure))
         return path.xp.asarray(n)
+
+    def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
+        """Sum `Partial` gradients. Return (the sums over all that this rank counts, those over all `Partial` ones)."""
+        own = self.owned_terms()
+        sums = self.sum_terms()
+        return measure([*counted, *(sums[at] for at in own)]), measure(sums)
 
     def _first_call(
         self,
@@ -208,8 +230,11 @@ class LocalShards(ABC):
             layout=self.labels(),
             copies=[(leaf, partial(checksum, [tensor])) for leaf, tensor in copies],
             checksum=checksum([tensor for _, tensor in copies]) if copies else 0,
-            counted=0 if numel is None else sum(math.prod(tensor.shape) for tensor in counted),
+            counted=0
+            if numel is None
+            else sum(math.prod(tensor.shape) for tensor in counted) + self.elements_of_terms(),
             replicas=replicas,
+            terms=self.terms(),
             remarks=lambda: self._remarks(function),
         )
 
@@ -245,7 +270,7 @@ class LocalShards(ABC):
         return {index: norms[at] for at, index in enumerate(indices) if index is not None}
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        if not self.awaits_sums():
+        if not self.awaits_sums(measures):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
     def _groups_of_norms(self) -> list[Group]:
@@ -315,20 +340,35 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
     )
 
 
-def _norm(own: PartialSums, consensus: Consensus, p: float) -> tuple[float, str]:
+WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
+"""Sums `Partial` gradients. Returns (the sums over all that this rank counts, those over all `Partial` ones)."""
+
+
+def _norm(own: PartialSums, consensus: Consensus, p: float, with_terms: WithTerms) -> tuple[float, str]:
     """Return (norm over all ranks, its dtype)."""
     if p in (1, 2):
-        n, dtype = _power_norm(own, consensus, int(p), exactly=False)
-        if n is None:
-            n, dtype = _power_norm(own, consensus, int(p), exactly=True)
-        assert n is not None, "an exact sum has no slack"
-        return n, dtype
+        return _power_norm(own, consensus, int(p), with_terms)
     top, dtype = consensus.max_abs(own, p)
+    if consensus.has_terms:
+        own, _ = with_terms()
+        top, dtype = consensus.max_abs(own, p)
     if p == math.inf or top == 0 or not math.isfinite(top):
         return top, dtype
     return general_root(consensus.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
 
 
-def _power_norm(own: PartialSums, consensus: Consensus, p: int, *, exactly: bool) -> tuple[float | None, str]:
-    total, dtype = consensus.power_sum(own.power_sum(p, exactly), own.norm_dtype)
-    return total.root(p, dtype), dtype
+def _power_norm(own: PartialSums, consensus: Consensus, p: int, with_terms: WithTerms) -> tuple[float, str]:
+    total, dtype = consensus.power_sum(own.power_sum(p, False), own.norm_dtype)
+    if consensus.has_terms:
+        is_known = consensus.has_all_terms  # all ranks have the same sums
+        own, terms = with_terms()
+        if is_known:
+            total, dtype = total + terms.power_sum(p, False), max(dtype, terms.norm_dtype)  # float64 is the last
+        else:
+            total, dtype = consensus.power_sum(own.power_sum(p, False), own.norm_dtype)
+    n = total.root(p, dtype)
+    if n is None:
+        total, dtype = consensus.power_sum(own.power_sum(p, True), own.norm_dtype)
+        n = total.root(p, dtype)
+    assert n is not None, "an exact sum has no slack"
+    return n, dtype

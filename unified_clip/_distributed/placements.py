@@ -6,11 +6,12 @@ Exactly one rank of the process group counts each element. A framework's subclas
 from __future__ import annotations
 
 import functools
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec
+from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec, Measures
 from .._core.types import Leaf, Tensor
 from .consensus import Group, undeclared
 from .differences import REMEDY
@@ -103,6 +104,8 @@ class DistributedGradients(LocalShards):
         self._gradients = [leaf.tensor for leaf in gradients]
         self._groups: dict[Any, ProcessGroup] = {}
         self._assumed_copies: list[int] = []
+        self._is_counted: dict[int, bool] = {}
+        self._deferred: list[int] = []
         self._checked_meshes: dict[int, Ranks] = {}
 
     # -- from the framework
@@ -204,7 +207,7 @@ class DistributedGradients(LocalShards):
         copies = within or Copies(("mesh", ranks.key), len(ranks), ranks[0] == here)
         return Replica(leaf, label(leaf), self.values[index], *copies)
 
-    def awaits_sums(self) -> bool:
+    def awaits_sums(self, measures: Measures) -> bool:
         return any(self.is_sharded(tensor) and self.is_partial(tensor) for tensor in self._gradients)
 
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
@@ -261,13 +264,26 @@ class DistributedGradients(LocalShards):
         for owner in self._spec.owners:
             if hasattr(owner, "check_present"):
                 owner.check_present(self._tensors())
+        self._deferred = []
         if self._spec.process_group is None:
             self._check_complete(indices)
             return [self.values[index] for index in indices]
         self._assumed_copies = []
         # All errors come before the first collective, in which all ranks take part.
-        is_counted = [self._counts(index, self._group) for index in indices]
-        return [tensor for tensor, counts in zip(map(self.reduced, indices), is_counted, strict=True) if counts]
+        self._is_counted = {index: self._counts(index, self._group) for index in indices}
+        self._deferred = self.defer_terms(indices)
+        tensors = {index: self.reduced(index) for index in indices if index not in self._deferred}
+        return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
+
+    def defer_terms(self, indices: Sequence[int]) -> list[int]:
+        """Return the `Partial` gradients whose terms are summed after the ranks agree on their layouts."""
+        return []
+
+    def owned_terms(self) -> list[int]:
+        return [at for at, index in enumerate(self._deferred) if self._is_counted[index]]
+
+    def elements_of_terms(self) -> int:
+        return sum(math.prod(self.values[self._deferred[at]].shape) for at in self.owned_terms())
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:

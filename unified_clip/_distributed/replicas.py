@@ -111,6 +111,29 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
     """Return the message of the error that all ranks raise if copies differ. `sets`: those of this rank. All ranks must
     call this.
     """
+    return _describe(
+        sets,
+        exchange,
+        "from their copies",
+        "Copies have drifted apart. Restore all ranks from one checkpoint, or broadcast the parameters from one copy. "
+        "Look for a rank that skips a reduction of gradients",
+        "have a copy of the gradient",
+        "Pass the ownership with which ranks have these copies, and set the gradient on each of them",
+    )
+
+
+def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
+    """Return the message of the error that all ranks raise if layouts of `Partial` gradients differ. As `describe`."""
+    remedy = (
+        "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has no term"
+    )
+    noun = "have a Partial gradient"
+    return _describe(sets, exchange, "in shape, dtype or placements from those", remedy, noun, remedy)
+
+
+def _describe(
+    sets: Sequence[ReplicaSet], exchange: Exchange, from_others: str, remedy: str, should: str, remedy_of_number: str
+) -> str:
     contents: dict[int, dict[int, list[Position]]] = {}
     for index in range(exchange.max_over_ranks(len(sets))):
         own = (sets[index].key, sets[index].content) if index < len(sets) else (0, 0)
@@ -119,16 +142,13 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
                 contents.setdefault(key, {}).setdefault(content, []).append((rank, index))
     drifted = [sorted(copies.values(), key=len, reverse=True) for copies in contents.values() if len(copies) > 1]
     if not drifted:
-        return _describe_number(sets, contents, exchange)
+        number = _describe_number(sets, contents, exchange, should)
+        return f"{number}. {remedy_of_number}. No gradient was changed."
     compared = [copies[:2] for copies in drifted[:MAX_SETS]]
     senders = [positions[0] for copies in compared for positions in copies]
     texts = iter(exchange.exchange([_own_text(sets, sender, exchange) for sender in senders]))
-    sentences = [_describe_set(copies, [next(texts) for _ in copies]) for copies in compared]
-    return (
-        f"the {'. The '.join(sentences)}. Copies have drifted apart. Restore all ranks from one checkpoint, or "
-        "broadcast the parameters from one copy. Look for a rank that skips a reduction of gradients. No gradient was "
-        "changed."
-    )
+    sentences = [_describe_set(copies, [next(texts) for _ in copies], from_others) for copies in compared]
+    return f"the {'. The '.join(sentences)}. {remedy}. No gradient was changed."
 
 
 def _own_text(sets: Sequence[ReplicaSet], sender: Position, exchange: Exchange) -> dict[str, Any] | None:
@@ -136,7 +156,7 @@ def _own_text(sets: Sequence[ReplicaSet], sender: Position, exchange: Exchange) 
     return sets[index].text() if rank == exchange.rank else None
 
 
-def _describe_set(copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]]) -> str:
+def _describe_set(copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str) -> str:
     """Return a sentence on how the most frequent content of a set differs from another one."""
     most, other = (text["checksums"] for text in texts)
     places = [place for place in dict.fromkeys((*most, *other)) if most.get(place) != other.get(place)]
@@ -144,7 +164,7 @@ def _describe_set(copies: Sequence[Sequence[Position]], texts: Sequence[dict[str
     where, elsewhere = (_ranks(positions, text) for positions, text in reversed(list(zip(copies, texts, strict=True))))
     missing = [place for place in places if place not in other or place not in most]
     lacking = f" ({missing[0]} is missing on {where if missing[0] not in other else elsewhere})" if missing else ""
-    return f"gradients at {', '.join(places[:4])}{more} on {where} differ from their copies on {elsewhere}{lacking}"
+    return f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}{lacking}"
 
 
 def _ranks(positions: Sequence[Position], text: dict[str, Any]) -> str:
@@ -154,7 +174,7 @@ def _ranks(positions: Sequence[Position], text: dict[str, Any]) -> str:
 
 
 def _describe_number(
-    sets: Sequence[ReplicaSet], contents: dict[int, dict[int, list[Position]]], exchange: Exchange
+    sets: Sequence[ReplicaSet], contents: dict[int, dict[int, list[Position]]], exchange: Exchange, should: str
 ) -> str:
     """Return the message for copies that are equal, but more or fewer than `ownership` or placements declare."""
     wrong = [
@@ -163,15 +183,13 @@ def _describe_number(
     ]  # fmt: skip
     flags = exchange.all_gather(int(bool(wrong)))
     if not any(flags):
-        return "copies of gradients differ, and the differences cannot be located. No gradient was changed."
+        return "gradients differ between ranks, and the differences cannot be located"
     sender = flags.index(1)
     own = None
     if exchange.rank == sender:
         replicas = sets[wrong[0]]
         own = {**replicas.text(), "present": sum(map(len, contents[replicas.key].values()))}
     (text,) = exchange.exchange([own])
-    return (
-        f"{text['number']} ranks should have a copy of the gradient at {next(iter(text['checksums']))}, and "
-        f"{text['present']} of them have one. Pass the ownership with which ranks have these copies, and set the "
-        "gradient on each of them. No gradient was changed."
-    )
+    place, present = next(iter(text["checksums"])), text["present"]
+    have = "has" if present == 1 else "have"
+    return f"{text['number']} ranks should {should} at {place}, and {present} of them {have} one"

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from support.processes.torch_sharded import distributed, mesh_of, parameters
 from torch import nn
-from torch.distributed.tensor import Partial, Shard
+from torch.distributed.tensor import Shard
 
 import unified_clip.torch as uc
 from unified_clip import ClipConfig
@@ -149,14 +149,6 @@ def rejected_alone() -> list[Attempt]:
         attempt(lambda: uc.clip_by_global_norm([cut.grad], -1.0, use_norm=2.0)[1]),
         attempt(lambda: uc.clip_grad_norm_([cut], -1.0, process_group=None)),
     ]
-
-
-def with_terms() -> Attempt:
-    """A rank that rejects does not wait where gradients are to be summed first. The others do, so none calls here."""
-    if dist.get_rank() != 1:
-        return Attempt("", 0.0, None)
-    gradient = distributed(ARRAYS[0], mesh_of("row"), [Partial()])
-    return attempt(lambda: uc.get_total_norm([gradient, torch.ones(2, dtype=torch.int32)]))
 
 
 # -- ranks that are not at the same call

@@ -27,12 +27,16 @@ from unified_clip._compute.scalars import HOST
 from unified_clip._core import entry
 from unified_clip._core.backend import Distributed
 from unified_clip._core.distributed import AWAITED, DistributedSpec
+from unified_clip._core.exact import WORDS
 from unified_clip._core.gradients import GradientList
 from unified_clip._core.types import Leaf
 from unified_clip._distributed import consensus, waiting
 from unified_clip._distributed.consensus import Call, Consensus
 from unified_clip._distributed.norm import LocalShards, NormGroup, SingleProcess
 from unified_clip._distributed.replicas import Replica
+
+PAYLOAD = WORDS + 1 + consensus.CHECKED + 2 + consensus.COMPARED
+"""The number of integers in the first all-reduce of a call."""
 
 LIMIT = 10
 """Seconds that one may wait for the others."""
@@ -205,7 +209,7 @@ def test_a_replica_without_a_gradient_is_named() -> None:
     errors, _ = replicas_of([[ONES, ONES], [ONES, ONES], [ONES], [ONES, ONES]], HSDP)
     assert "position 1 on rank 2 differ from their copies on rank 0 (position 1 is missing on rank 2)" in errors[0]
     errors, _ = replicas_of([[ONES], [ONES], [], [ONES]], HSDP)
-    message = "2 ranks should have a copy of the gradient at position 0, and 1 of them have one. Pass the ownership"
+    message = "2 ranks should have a copy of the gradient at position 0, and 1 of them has one. Pass the ownership"
     assert [error[: len(message)] for error in errors] == [message] * 4
 
 
@@ -351,7 +355,7 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
     choice."""
 
     def total(member: Member, numbers: Sequence[int]) -> list[int]:
-        return member._found(numbers, how if len(numbers) == 177 else sum)  # the rest is for all alike
+        return member._found(numbers, how if len(numbers) == PAYLOAD else sum)  # the rest is for all alike
 
     monkeypatch.setattr(Member, "all_reduce_max", lambda member, numbers: member._found(numbers, how))
     monkeypatch.setattr(Member, "all_reduce_sum", total)

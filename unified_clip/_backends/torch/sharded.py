@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..._core.distributed import DistributedSpec
+from ..._core.distributed import DistributedSpec, Measures
 from ..._core.types import Leaf, Tensor
 from ..._distributed.norm import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import KeptByIdentity, Ranks
+from ..._distributed.replicas import ReplicaSet
+from . import terms
+from .terms import Bucket
 
 
 def is_dtensor(value: Any) -> bool:
@@ -119,6 +123,8 @@ class TorchShards(DistributedGradients):
         super().__init__(gradients, parameters, spec)
         self._first_within: dict[Any, bool | None] = {}
         self._copies: dict[Any, Ranks] = {}
+        self._sums: dict[int, Tensor] = {}
+        self._buckets: list[Bucket] = []
         with torch.no_grad():
             self.values = [_local(gradient) for gradient in self._gradients]
 
@@ -181,16 +187,52 @@ class TorchShards(DistributedGradients):
         gradient = self._gradients[index]
         if not is_dtensor(gradient) or not self.is_partial(gradient):
             return self.values[index]
-        for placement in gradient.placements:
+        if index in self._sums:
+            return self._sums[index]
+        self._check_terms(index)
+        replicated = sys.modules["torch.distributed.tensor"].Replicate()
+        with torch.no_grad():
+            placements = [replicated if placement.is_partial() else placement for placement in gradient.placements]
+            return _local(gradient.redistribute(placements=placements))
+
+    def _check_terms(self, index: int) -> None:
+        for placement in self._gradients[index].placements:
             if placement.is_partial() and placement.reduce_op not in ("sum", "avg"):
                 raise ValueError(
                     f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
                     "supported. Redistribute it first"
                 )
-        replicated = sys.modules["torch.distributed.tensor"].Replicate()
+
+    def defer_terms(self, indices: Sequence[int]) -> list[int]:
+        """Defer gradients whose terms are all in the process group."""
+        waiting = {}
+        for index in indices:
+            gradient = self._gradients[index]
+            if is_dtensor(gradient) and self.is_partial(gradient) and index not in self._sums:
+                self._check_terms(index)
+                if gradient.device_mesh.get_coordinate() is not None:
+                    waiting[index] = self._leaves[index], gradient
+        self._buckets = [bucket for bucket in terms.buckets(waiting) if bucket.ranks <= self._group.ranks]
+        return [index for bucket in self._buckets for index in bucket.members]
+
+    def terms(self) -> list[ReplicaSet]:
+        return [bucket.agreement(torch.distributed.get_rank()) for bucket in self._buckets]
+
+    def sum_terms(self) -> list[Tensor]:
         with torch.no_grad():
-            placements = [replicated if placement.is_partial() else placement for placement in gradient.placements]
-            return _local(gradient.redistribute(placements=placements))
+            for bucket in self._buckets:
+                self._sums.update(bucket.summed(self.values))
+        return [self._sums[index] for index in self._deferred]
+
+    def awaits_sums(self, measures: Measures) -> bool:
+        partial = [
+            index for index, tensor in enumerate(self._gradients) if is_dtensor(tensor) and self.is_partial(tensor)
+        ]
+        if measures == "each" or not partial:
+            return bool(partial)
+        with suppress(ValueError):  # of this rank alone, since the ranks have not begun to sum terms
+            return len(self.defer_terms(partial)) < len(partial)
+        return False
 
     def elements(self, index: int) -> int:
         gradient = self._gradients[index]  # of a sparse gradient, `values` are the stored rows

@@ -1,0 +1,95 @@
+"""PyTorch: `Partial` gradients are summed by one all-reduce, after the ranks agree which they have."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from support import reference
+from support.processes import torch_sharded_terms as terms
+from support.processes.torch_sharded_terms import LAYOUTS, NUMBER, Summed, place
+from support.processes.worlds import World
+from support.tiers import nightly
+
+Worlds = Callable[[int], World]
+
+ALL_REDUCES = {"row": 2, "mean": 2, "both dimensions": 3, "beside copies": 3, "beside shards": 3, "sub-mesh": 3}
+"""Of six gradients. Where the terms are on all ranks, each has the norm of the sums without another one."""
+
+
+def whole(layout: str, results: Sequence[Summed], dtype: str) -> list[np.ndarray]:
+    """The complete gradients: of the ranks with other terms, the sums; of those with other shards, all."""
+    found: dict[tuple[int, int], np.ndarray] = {}
+    places = {place(layout, rank): rank for rank in range(4)}
+    for (_, shard), rank in places.items():
+        for number in range(NUMBER):
+            term = results[rank].terms[number].astype(np.float64)
+            found[number, shard] = found.get((number, shard), 0) + term
+    divisor = 4 if layout == "mean" else 1
+    return [
+        *(reference.array(array / divisor, dtype) for array in found.values()),
+        np.concatenate([result.terms[NUMBER] for result in results]),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", *nightly("bfloat16")])
+@pytest.mark.parametrize("p", [2.0, *nightly(1.0, 3.0, math.inf)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_norm_is_that_of_the_sums(torch_worlds: Worlds, layout: str, p: float, dtype: str) -> None:
+    results = torch_worlds(4).run(terms.clipped, layout, p, dtype)
+    arrays = whole(layout, results, dtype)
+    norm = results[0].norm
+    if p == 3:
+        wide = np.concatenate([array.ravel().astype(np.float64) for array in arrays])
+        assert norm == pytest.approx((np.abs(wide) ** 3).sum() ** (1 / 3), rel=1e-6)
+    else:
+        assert norm == reference.norm(arrays, p)
+    assert [(result.error, result.norm) for result in results] == [("", norm)] * 4
+    coef = reference.coefficient(norm, 1.0, 1e-6)
+    for result in results:
+        if p == 2:
+            assert result.all_reduces == ALL_REDUCES[layout]
+        for number, (before, after) in enumerate(zip(result.terms, result.after, strict=True)):
+            scaled = reference.array(reference.scaled(before, coef), dtype if number < NUMBER else "float32")
+            np.testing.assert_array_equal(after, scaled.astype(np.float32))
+
+
+@pytest.mark.parametrize("p", [2.0, *nightly(1.0, 3.0, math.inf)])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "without the first",
+            r"on rank 1 differ in shape, dtype or placements from those on rank 0.* missing on rank 1",
+        ),
+        (
+            "without any",
+            r"4 ranks should have a Partial gradient at position 0 .* and 3 of them have one\. Set the same",
+        ),
+        ("another dtype", r"position 2 .* on rank 1 differ in shape, dtype or placements from those on rank 0, 2, 3\."),
+        (
+            "summed already",
+            r"position 1 .* on rank 1 differ in shape, dtype or placements from those on rank 0, 2, 3 \(",
+        ),
+    ],
+)
+def test_ranks_that_disagree_raise_before_they_add_up_terms(
+    torch_worlds: Worlds, change: str, message: str, p: float
+) -> None:
+    results = torch_worlds(4).run(terms.clipped, "row", p, "float32", change)
+    assert len({result.error for result in results}) == 1
+    assert re.search(message, results[0].error), results[0].error
+    for result in results:
+        for before, after in zip(result.terms, result.after, strict=True):
+            np.testing.assert_array_equal(after, before)
+    assert not torch_worlds(4).run(terms.clipped, "row")[0].error, "the next call works"
+
+
+def test_a_rank_that_rejects_the_call_stops_all_ranks(torch_worlds: Worlds) -> None:
+    for rank, result in enumerate(torch_worlds(4).run(terms.clipped, "row", 2.0, "float32", "integers")):
+        assert result.error.startswith(
+            "position 7" if rank == 1 else "rank 1 rejected this call: TypeError: position 7"
+        )

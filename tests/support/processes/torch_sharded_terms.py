@@ -1,0 +1,123 @@
+"""What processes of a `World` run: clips of `Partial` gradients, of which each rank has a term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes.torch_sharded import counted, mesh_of
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+import unified_clip.torch as uc
+from unified_clip.ownership import mesh_ownership
+
+NUMBER = 6
+
+
+class Summed(NamedTuple):
+    norm: float
+    error: str
+    all_reduces: int
+    terms: list[np.ndarray]
+    """The local tensors before the clip."""
+
+    after: list[np.ndarray]
+
+
+LAYOUTS: dict[str, tuple[str, Callable[[DeviceMesh], DeviceMesh], Sequence[Any], bool]] = {
+    "row": ("row", lambda mesh: mesh, [Partial()], False),
+    "mean": ("row", lambda mesh: mesh, [Partial("avg")], False),
+    "both dimensions": ("rows", lambda mesh: mesh, [Partial(), Partial()], False),
+    "beside copies": ("rows", lambda mesh: mesh, [Replicate(), Partial()], False),
+    "beside shards": ("rows", lambda mesh: mesh, [Shard(0), Partial()], False),
+    "sub-mesh": ("rows", lambda mesh: mesh["tp"], [Partial()], True),
+}
+"""The mesh, the part of it that gradients are on, their placements, and whether other ranks have copies."""
+
+
+def place(layout: str, rank: int) -> tuple[int, int]:
+    """Where a rank of four is: its term, and its shard."""
+    first, second = divmod(rank, 2)
+    return {"row": (rank, 0), "mean": (rank, 0), "both dimensions": (rank, 0)}.get(
+        layout, (second, first if layout == "beside shards" else 0)
+    )
+
+
+def term(layout: str, rank: int, number: int, dtype: torch.dtype) -> torch.Tensor:
+    seed = 100 * number + 10 * place(layout, rank)[0] + place(layout, rank)[1]
+    return torch.randn(3, number + 1, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def clipped(
+    layout: str, p: float = 2.0, dtype: str = "float32", change: str = "", number: int = NUMBER, **options: Any
+) -> Summed:
+    """Clip six gradients and a sharded one. `change`: what another rank has."""
+    rank, mesh = dist.get_rank(), mesh_of(LAYOUTS[layout][0])
+    _, part, placements, has_copies = LAYOUTS[layout]
+    named: dict[str, nn.Parameter] = {}
+    locals_ = []
+    for at in range(number):
+        local = term(layout, rank, at, getattr(torch, dtype))
+        parameter = nn.Parameter(DTensor.from_local(local, part(mesh), placements, run_check=False))
+        parameter.grad = DTensor.from_local(local, part(mesh), placements, run_check=False)
+        named[f"norm{at}.weight"] = parameter
+        locals_.append(local)
+    shard = torch.full((2,), 1.0 + rank)
+    row = mesh_of("row")
+    named["shard"] = nn.Parameter(DTensor.from_local(shard, row, [Shard(0)], run_check=False))
+    named["shard"].grad = DTensor.from_local(shard, row, [Shard(0)], run_check=False)
+    given: list[tuple[str, Any]] = list(named.items())
+    if rank == 1:
+        CHANGES[change](given)
+    keywords = {"ownership": mesh_ownership(mesh), **options} if has_copies else options
+    before, error, norm = [local.float().numpy().copy() for local in (*locals_, shard)], "", float("nan")
+    with counted() as calls:
+        try:
+            norm = uc.clip_grad_norm_(given, 1.0, p, **keywords).item()
+        except (TypeError, ValueError) as raised:
+            error = str(raised)
+    return Summed(norm, error, len(calls), before, [local.float().numpy().copy() for local in (*locals_, shard)])
+
+
+def without_first(given: list[tuple[str, Any]]) -> None:
+    given[0][1].grad = None
+
+
+def without_any(given: list[tuple[str, Any]]) -> None:
+    for _, parameter in given[:NUMBER]:
+        parameter.grad = None
+
+
+def another_dtype(given: list[tuple[str, Any]]) -> None:
+    """One of float64, of a parameter that may have such a gradient."""
+    old: Any = given[2][1].grad
+    wide = DTensor.from_local(old.to_local().double(), old.device_mesh, old.placements, run_check=False)
+    given[2] = (given[2][0], nn.Parameter(wide))
+    given[2][1].grad = wide.detach()
+
+
+def summed_already(given: list[tuple[str, Any]]) -> None:
+    old: Any = given[1][1].grad
+    placements = [Replicate() if placement.is_partial() else placement for placement in old.placements]
+    given[1][1].grad = DTensor.from_local(old.to_local(), old.device_mesh, placements, run_check=False)
+
+
+def integers(given: list[tuple[str, Any]]) -> None:
+    parameter = nn.Parameter(torch.zeros(2, dtype=torch.int32), requires_grad=False)
+    parameter.grad = torch.zeros_like(parameter)
+    given.append(("integers", parameter))
+
+
+CHANGES: dict[str, Callable[[list[tuple[str, Any]]], None]] = {
+    "": lambda given: None,
+    "without the first": without_first,
+    "without any": without_any,
+    "another dtype": another_dtype,
+    "summed already": summed_already,
+    "integers": integers,
+}

@@ -1,0 +1,98 @@
+"""Sum the terms of `Partial` gradients. Those over the same ranks share an all-reduce."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..._core.types import Leaf, Tensor
+from ..._distributed.digests import digest
+from ..._distributed.norm import label
+from ..._distributed.ranks import Ranks
+from ..._distributed.replicas import ReplicaSet
+
+
+class Bucket(NamedTuple):
+    """Gradients whose terms are on the same ranks."""
+
+    ranks: Ranks
+    device: str
+    sizes: tuple[int, ...]
+    """The number of ranks along each dimension of the mesh with a `Partial` placement."""
+
+    members: dict[int, tuple[Leaf, Any]]
+    """By its index, each parameter and its gradient."""
+
+    def agreement(self, here: int) -> ReplicaSet:
+        """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the gradients."""
+        layout = {leaf.place: _layout(leaf, gradient) for leaf, gradient in self.members.values()}
+        key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
+        number = len(self.ranks)
+        text = {"checksums": layout, "device": "", "number": number}
+        labels = [(label(leaf), _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
+        return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
+
+    def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return the sum over the ranks of each gradient's terms. All ranks have to call it.
+
+        Sums are float64, and rounded once: so they do not depend on the order of the gradients.
+        """
+        numbers = {index: _as_real(values[index]) for index in self.members}
+        buffer = torch.cat([number.to(torch.float64).flatten() for number in numbers.values()])
+        mesh = next(iter(self.members.values()))[1].device_mesh
+        for dim in partial_dims(next(iter(self.members.values()))[1]):
+            if mesh.size(dim) > 1:
+                torch.distributed.all_reduce(buffer, group=mesh.get_group(dim))
+        sums = buffer.split([number.numel() for number in numbers.values()])
+        return {
+            index: _rounded(total / _divisor(self.members[index][1]), numbers[index], values[index])
+            for index, total in zip(numbers, sums, strict=True)
+        }
+
+
+def partial_dims(gradient: Any) -> list[int]:
+    return [dim for dim, placement in enumerate(gradient.placements) if placement.is_partial()]
+
+
+def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
+    """Return the buckets of `Partial` gradients, in an order that is equal on the ranks of each."""
+    found: dict[Any, Bucket] = {}
+    for index, (leaf, gradient) in gradients.items():
+        mesh, dims = gradient.device_mesh, partial_dims(gradient)
+        coordinate = mesh.get_coordinate()
+        along = tuple(slice(None) if dim in dims else at for dim, at in enumerate(coordinate))
+        ranks, sizes = Ranks(np.asarray(mesh.mesh)[along]), tuple(mesh.size(dim) for dim in dims)
+        bucket = Bucket(ranks, gradient.to_local().device.type, sizes, {})
+        key = ranks.key, bucket.device, sizes
+        found.setdefault(key, bucket).members[index] = leaf, gradient
+    return [found[key] for key in sorted(found)]
+
+
+def _layout(leaf: Leaf, gradient: Any) -> str:
+    local, operations = gradient.to_local(), [placement.reduce_op for placement in _partial(gradient)]
+    return f"{list(local.shape)} {str(local.dtype).removeprefix('torch.')}, {' and '.join(operations)}"
+
+
+def _partial(gradient: Any) -> Sequence[Any]:
+    return [gradient.placements[dim] for dim in partial_dims(gradient)]
+
+
+def _divisor(gradient: Any) -> int:
+    """Return the number of terms if the gradient is their mean, else 1."""
+    mesh = gradient.device_mesh
+    dims = partial_dims(gradient)
+    return math.prod(mesh.size(dim) for dim in dims if gradient.placements[dim].reduce_op == "avg")
+
+
+def _as_real(value: Tensor) -> Tensor:
+    value = value.detach()
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _rounded(total: Tensor, number: Tensor, value: Tensor) -> Tensor:
+    rounded = total.view(number.shape).to(number.dtype)
+    return torch.view_as_complex(rounded) if value.is_complex() else rounded
