@@ -87,7 +87,8 @@ class Part(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"dtype": DTYPES[self.dtype], "chunk_size": CHUNK, "width": LANES, **OPTIONS}
+        width = min(LANES, 128) if INTERPRETED else LANES  # the interpreter adds float64 lanes one by one
+        return {"dtype": DTYPES[self.dtype], "chunk_size": CHUNK, "width": width, **OPTIONS}
 
 
 class Table:
