@@ -208,7 +208,7 @@ def test_random_lists(
 
 
 CASES = 27
-"""The cases of each test of the nightly tier: 12 seeds, 8 operations and 2 error bounds give 5,184, and each launches."""
+"""The cases of each test of the nightly tier: 12 seeds, 8 operations and 2 error bounds give 5,184. Each launches."""
 
 
 def test_the_nightly_tier_has_5000_cases() -> None:
