@@ -37,7 +37,7 @@ MOST_ELEMENTS = 2**59
 """A tensor has at most this many elements, not counting axes of length 0: 16 bytes each still fit into an address."""
 
 LONGEST_HEADER = 20_000
-"""The header of a `.npy` array has at most this many bytes. NumPy parses headers of up to 10,000 characters."""
+"""The header of a `.npy` array has at most this many bytes. NumPy rejects headers of more than 10,000 characters."""
 
 UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 

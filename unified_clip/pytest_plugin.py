@@ -1,6 +1,7 @@
 """The pytest plugin: the fixture `clip_parity`, and the options it takes.
 
-pytest imports it at the start of every run where unified_clip is installed, so it imports nothing before it is used.
+pytest imports it at the start of every run where unified_clip is installed, so it imports no framework and
+no NumPy before it is used.
 """
 
 from __future__ import annotations

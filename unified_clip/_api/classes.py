@@ -63,7 +63,7 @@ class GradientClip(FrameworkBinding):
 
         Raises:
             TypeError: params_grads contains something other than such tuples. A gradient has an integer or boolean
-                dtype.
+                dtype, or, for GradientClipByValue, a complex one.
         """
         return entry.run(GradientClip._call, self, params_grads)
 
@@ -87,7 +87,8 @@ class GradientClip(FrameworkBinding):
             The total norm before clipping from GradientClipByGlobalNorm, otherwise None.
 
         Raises:
-            TypeError: A gradient has an integer or boolean dtype, or something is no tensor.
+            TypeError: A gradient has an integer or boolean dtype, or, for GradientClipByValue, a complex one. Something
+                is no tensor.
             ValueError: Memory overlaps, or cannot be written.
         """
         return entry.run(GradientClip._clip_, self, parameters)

@@ -42,7 +42,11 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 
 
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
-    """Return the clip coefficient min(1, threshold / (n + eps)); 0 if the norm and the threshold are 0."""
+    """Return the clip coefficient min(1, threshold / (n + eps)).
+
+    It is 1 if the threshold is infinite, 0 if the norm and the threshold are 0. infinite_norm_gives_nan: whether an
+    infinite norm gives NaN, not 0.
+    """
     if threshold == math.inf:
         return 1.0
     if n == threshold == 0:

@@ -50,8 +50,8 @@ class Clipping(ConfigModel):
         description="the largest norm, or, for the rule value, the largest magnitude; a number, 0 or more, or a table "
         "with a schedule",
     )
-    min: Bound | None = Field(default=None, description="the lower bound of the rule value, instead of a threshold")
-    max: Bound | None = Field(default=None, description="the upper bound of the rule value, instead of a threshold")
+    min: Bound | None = Field(default=None, description='the lower bound, for rule = "value" without a threshold')
+    max: Bound | None = Field(default=None, description='the upper bound, for rule = "value" without a threshold')
     norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
     family: FamilyName | None = Field(
         default=None,

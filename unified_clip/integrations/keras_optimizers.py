@@ -78,7 +78,10 @@ def _check(optimizer: Any) -> None:
         if getattr(optimizer, name) is not None:
             raise ValueError(f"The optimizer clips by itself: {name} is {getattr(optimizer, name)}. Remove {name}.")
     if WRAPPED[0] in vars(optimizer):
-        raise ValueError("A configuration is attached to this optimizer already. Call detach() on the first handle.")
+        raise ValueError(
+            "A configuration is attached to this optimizer already. Call detach() on what the first attach_to() "
+            "returned."
+        )
 
 
 class Attached(AbstractContextManager[Any, None]):

@@ -159,7 +159,7 @@ def check_not_attached(optimizer: Any) -> None:
     if any(isinstance(getattr(hook, "__self__", None), Attached) for hook in getattr(optimizer, HOOKS, {}).values()):
         raise ValueError(
             f"A configuration is attached to this {type(optimizer).__name__} already. Gradients would be clipped "
-            "twice. Call detach() on the first handle."
+            "twice. Call detach() on what the first attach_to() returned."
         )
 
 

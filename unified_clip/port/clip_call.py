@@ -54,7 +54,8 @@ class FoundClip:
     """A clip that was found in source, before any rule decides about it."""
 
     node: cst.CSTNode
-    """The node to replace: the function's name, the argument that clips, or the call of a method."""
+    """The node to report or replace: a name, an argument, a method's call, a base class, a dict entry, or the target
+    of an assignment."""
 
     name: str
     function: ClipFunction = NO_FUNCTION

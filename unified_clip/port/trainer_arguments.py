@@ -72,7 +72,10 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield a clip for class Arguments(TrainingArguments), whose values a parser sets."""
+    """Yield a clip for a class derived from a trainer's arguments, as in class Arguments(TrainingArguments).
+
+    A parser sets its values.
+    """
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and setting.default:

@@ -170,7 +170,7 @@ class OnParameters(Adapter):
     utils: Any  # the module `nn.utils`
 
     def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> Returned:
-        """Call a clip function of the framework's `utils` module in place, and return the norm that it returns."""
+        """Call a clip function of the framework's `utils` module in place. Return norm and gradients."""
         invocation.native = f"{self.utils.__name__}.{name}"
         norm = getattr(self.utils, name)(invocation.in_place_container, *arguments)
         return Returned(norm, invocation.read_gradients())

@@ -214,5 +214,5 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
 
 
 def _writes_outside(invocation: Invocation) -> bool:
-    """Return whether an in-place function in a graph writes into the invocation's tensors, outside the graph."""
+    """Return whether an in-place function, called in a graph, writes into the tensors that were passed to the graph."""
     return invocation.adapter.writes and invocation.adapter.writes_from_graphs

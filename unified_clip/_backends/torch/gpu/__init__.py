@@ -63,8 +63,9 @@ def measures(tensors: Sequence[Tensor], p: float) -> bool:
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
-    """Return new tensors with results, for tensors that have a table. `launches`: returns, for the table of these
-    tensors and results, the functions that launch kernels.
+    """Run kernels that read `tensors` and write new tensors of the same shapes. Return the new ones.
+
+    launches: Returns the functions that launch the kernels, given the table of both. per_tensor: as in `table_of`.
     """
     from . import several
 

@@ -12,7 +12,7 @@ from .table import PARTS, Table
 
 
 class Tables:
-    """The tables of a list, each with the indices of its tensors."""
+    """The tables of a gradient list that needs several, each with the indices of its tensors in the list."""
 
     def __init__(self, tables: Sequence[tuple[Sequence[int], Table]]) -> None:
         self._tables = tables

@@ -38,8 +38,14 @@ class LlamaFactory(HuggingFace):
         rejected_key("max_grad_norm: 0, with stage: ppo", "TRL's PPO makes all gradients 0"),
         rejected_key(", ".join(LAYERWISE), "steps in backward, before clipping"),
         rejected_key("export_dir, without stage", "the file exports a model, and trains nothing"),
-        imported_key("deepspeed", "DeepSpeed's file; gradient_clipping: auto is max_grad_norm; others are rejected"),
-        imported_key(", ".join(V1_KEYS), "the trainer of v1: the same, but 0 makes all gradients 0", "1.0"),
+        imported_key("deepspeed", "DeepSpeed's file; gradient_clipping: auto or the same number, not others"),
+        imported_key(
+            f"max_grad_norm, with {' or '.join(V1_KEYS)}",
+            "v1's trainer: the global norm, PyTorch's rule; 0: zeros",
+            "1.0",
+        ),
+        rejected_key("max_grad_norm: below 0, with those", "changes the sign of gradients"),
+        rejected_key("dist_config: {name: deepspeed}", "clips by DeepSpeed's file"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

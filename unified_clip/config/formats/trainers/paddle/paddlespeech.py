@@ -103,7 +103,7 @@ class PaddleSpeech(Format):
         raise document.wrong([], "PaddleSpeech has no default for this recipe, and training fails. Set its clip key.")
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Read the clip key of speech recognition with an encoder. It acts differently since PaddleSpeech 1.4.2."""
+        """Read the clip key of speech recognition with an encoder. Paddle's rule before 1.4.2, PyTorch's since."""
         if version is None or version >= AMP:
             return self._by_function(document, [] if version else [OLD])
         threshold = self.read_threshold(document, SPEECH, null="error", infinite="error")

@@ -9,11 +9,14 @@ from packaging.version import Version
 
 from .....errors import ConfigError
 from ....documents import Document, Key
-from ....schema import Rule, Settings
+from ....schema import FamilyName, Rule, Settings
 from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
 
 KEY, MODE = "grad_clip", "grad_clip_by"
 RULES: dict[str, Rule] = {"global_norm": "global_norm", "norm": "norm", "value": "value"}
+FAMILIES: dict[str, FamilyName] = {"norm": "paddle"}
+"""RLlib adds 1e-6 to the global norm, and nothing to the norm of a tensor."""
+
 MODES: dict[str | None, str] = {rule: mode for mode, rule in RULES.items()}
 
 NEW_STACK = Version("2.40")
@@ -25,7 +28,8 @@ DEFAULTS: dict[str, float | None] = {
 }  # fmt: skip
 """The default threshold of each algorithm. None: it clips nothing by default."""
 
-NOT_FINITE = "RLlib clips per optimizer. Its new API stack replaces a norm of NaN by 0, and of inf by 1e9."
+PER_OPTIMIZER = "RLlib clips the gradients of each optimizer by themselves."
+NOT_FINITE = "RLlib replaces a norm of NaN by 0, and one of inf by 1e9."
 
 
 class RLlib(Format):
@@ -40,12 +44,15 @@ class RLlib(Format):
     rules = ("global_norm", "norm", "value")
     needs_version = "the API stack before Ray 2.40 ignores grad_clip_by, and clips by the global norm"
     keys = (
-        FormatKey(f"EXPERIMENT.config.{KEY}", "the threshold; null or 0: off", "null; DQN, IMPALA, APPO, A3C 40.0"),
+        FormatKey(f"EXPERIMENT.config.{KEY}", "the threshold; null, 0: off", "null; DQN, IMPALA, APPO, A3C 40.0"),
         FormatKey(f"EXPERIMENT.config.{MODE}: global_norm", "the global norm, PyTorch's rule", "global_norm"),
-        FormatKey(f"EXPERIMENT.config.{MODE}: norm", "each tensor by its own norm", versions="2.40 and later"),
+        FormatKey(f"EXPERIMENT.config.{MODE}: norm", "each tensor by its own norm, no eps", versions="2.40 and later"),
         FormatKey(f"EXPERIMENT.config.{MODE}: value", "each element", versions="2.40 and later"),
         imported_key(f"EXPERIMENT.config.{MODE}: norm, value", "ignored: the global norm", versions="below 2.40"),
-        imported_key(f"{KEY}, {MODE}", "the same, in the file that Ray saves with a run", "unknown there: set it"),
+        imported_key(
+            f"{KEY}, {MODE}", "as under EXPERIMENT.config, in the file that Ray saves with a run", "unknown: set it"
+        ),
+        rejected_key(f"EXPERIMENT.config.{KEY}: 0", "depends on the version: off, or zeros", versions="below 2.40"),
         rejected_key(f"EXPERIMENT.config.{KEY}: below 0", "changes the sign of gradients"),
         rejected_key(f"EXPERIMENT.config.{KEY} of several values", "import a file with one experiment"),
         rejected_key("run: DreamerV3", "has a threshold for each of three optimizers"),
@@ -97,9 +104,15 @@ class RLlib(Format):
             default = self._default(document, algorithm)
             effect = "clips nothing" if default is None else f"clips at {default:g}"
             notes.append(f"The file does not set {KEY}. By default, {algorithm} {effect}.")
+        is_old = version is not None and version < NEW_STACK
+        if is_old and document.get(*place, default=default) == 0:
+            problem = "some versions below 2.40 clip nothing with 0, others make all gradients 0. Set null, or 1e-30."
+            raise document.wrong(place, problem)
         threshold = self.read_threshold(document, place, default, negative="error")
         rule = self._rule(document, [*table, MODE], version) if threshold is not None else "global_norm"
-        return Imported(self.settings(rule, threshold), notes if threshold is None else [*notes, NOT_FINITE])
+        if threshold is not None and rule != "value":
+            notes += [PER_OPTIMIZER] if is_old else [PER_OPTIMIZER, NOT_FINITE]
+        return Imported(self.settings(rule, threshold, family=FAMILIES.get(rule)), notes)
 
     def _rule(self, document: Document, keys: list[Key], version: Version | None) -> Rule:
         mode = document.get(*keys, default="global_norm")
@@ -118,6 +131,7 @@ class RLlib(Format):
 
     def write(self, settings: Settings, version: Version) -> Any:
         old = version < NEW_STACK
-        threshold = self.export_threshold(settings, rules=("global_norm",) if old else ())
+        rules: Sequence[Rule] = ("global_norm",) if old else ()
+        threshold = self.export_threshold(settings, rules=rules, family=FAMILIES.get(settings.rule))
         clip = {KEY: threshold, **({} if threshold is None or old else {MODE: MODES[settings.rule]})}
         return {"experiment": {"run": "PPO", "config": clip}}

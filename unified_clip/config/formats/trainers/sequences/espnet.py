@@ -41,7 +41,7 @@ class ESPnet(Format):
         FormatKey(NORM_TYPE, "the norm type, .inf too", "2.0"),
         imported_key(f"{KEY}, of a GAN", "the same; 0 or less: off"),
         imported_key(OLD_KEY, "ESPnet 1's key: the same, with norm type 2", "5"),
-        rejected_key("both of them", "each is of another version of ESPnet"),
+        rejected_key(f"{KEY} and {OLD_KEY}", "each is of another version of ESPnet"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -39,8 +39,12 @@ class NeMo(Lightning):
         FormatKey("trainer.gradient_clip_algorithm: value", "each element"),
         rejected_key("trainer.gradient_clip_algorithm: value, with Megatron", "Megatron's models clip by the norm"),
         imported_key(".".join(MEGATRON), "the global norm over all ranks, PyTorch's rule; 0 or less: off", "1.0"),
-        rejected_key("both of them", "training fails: Megatron-Core's optimizer clips"),
-        imported_key(f"trainer.sft.{VALUE}", "NeMo-Aligner's key, also in dpo, ppo and others: the same", "null"),
+        rejected_key(f"trainer.{VALUE} and {'.'.join(MEGATRON)}", "training fails: Megatron-Core's optimizer clips"),
+        imported_key(
+            f"trainer.sft.{VALUE}",
+            "NeMo-Aligner's key, also trainer.dpo and others: the global norm, PyTorch's rule; null, 0 or less: off",
+            "null",
+        ),
     )
 
     def recognises(self, document: Document) -> bool:
