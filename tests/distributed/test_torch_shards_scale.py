@@ -19,6 +19,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
 from unified_clip._backends.torch import sharded
+from unified_clip._core.distributed import DistributedSpec
+from unified_clip._core.types import Leaf
 from unified_clip._distributed.ranks import Ranks
 from unified_clip.ownership import mesh_ownership
 
@@ -147,6 +149,33 @@ def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
         uc.clip_grad_norm_(given, 1.0, ownership=owner)
     assert has.call_count, "this rank is looked up in its group"
     assert all(np.ndim(call.args[1]) == 0 for call in has.call_args_list), "ranks of meshes were compared again"
+
+
+def ranks_read(given: list[nn.Parameter], keywords: dict[str, Any]) -> int:
+    """The number of ranks that are looked up to find the copies of these gradients."""
+    leaves = [Leaf(parameter.grad, at, None, parameter) for at, parameter in enumerate(given)]
+    shards = sharded.TorchShards(leaves, leaves, DistributedSpec(**keywords, check_replicas=True))
+    shards.counted(range(len(given)))
+    with (
+        mock.patch.object(Ranks, "has", autospec=True, side_effect=Ranks.has) as has,
+        mock.patch.object(Ranks, "places", autospec=True, side_effect=Ranks.places) as places,
+    ):
+        assert len(shards.replicas(range(len(given)))) == len(given)
+    return sum(np.size(call.args[1]) for call in (*has.call_args_list, *places.call_args_list))
+
+
+@pytest.mark.parametrize("layout", ["all Replicate", "declared copies", "plain copies"])
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_ranks_with_copies_are_read_once_for_a_mesh(collectives: list[Any], layout: str, is_owned: bool) -> None:
+    mesh = rows()
+    keywords = {"process_group": dist.group.WORLD, "ownership": mesh_ownership(mesh) if is_owned else "replicated"}
+    make = {
+        "all Replicate": lambda number: parameters(mesh, Replicate(), Replicate(), number=number),
+        "declared copies": lambda number: parameters(mesh["shard"], Replicate(), number=number),
+        "plain copies": lambda number: [plain()[0] for _ in range(number)],
+    }[layout]
+    few, many = ranks_read(make(2), keywords), ranks_read(make(100), keywords)
+    assert many - few <= 2 * 98, "one or two ranks for each gradient, whatever the number of ranks"
 
 
 def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: list[Any]) -> None:

@@ -59,7 +59,7 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
     """
     ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
     if ownership == REPLICATED:
-        key = ("group", mesh.places(list(ranks)).tobytes(), len(mesh))
+        key = ("group", ranks.key_within(mesh), len(mesh))
         return Copies(key, len(ranks) * group.size // len(mesh), ranks[0] == here and group.ranks[0] in mesh)
     if not callable(ownership):
         return None
@@ -186,20 +186,21 @@ class DistributedGradients(LocalShards):
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
         if self._spec.process_group is None:
             return []
-        here = self._group.ranks[self._group.rank]
-        replicas = (self._replica(index, self._group, here) for index in indices if index not in self._assumed_copies)
+        alone, assumed = Ranks([self._group.ranks[self._group.rank]]), set(self._assumed_copies)
+        replicas = (self._replica(index, self._group, alone) for index in indices if index not in assumed)
         return [replica for replica in replicas if replica is not None and replica.number > 1]
 
-    def _replica(self, index: int, group: ProcessGroup, here: int) -> Replica | None:
-        leaf, gradient = self._leaves[index], self._gradients[index]
-        mesh = self.ranks(gradient) if self.is_sharded(gradient) else Ranks([here])
+    def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
+        """`alone`: the rank of this process."""
+        leaf, gradient, here = self._leaves[index], self._gradients[index], alone[0]
+        mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
         if here not in mesh:
             return None
         ranks = self.ranks_with_copies(gradient) if self.is_sharded(gradient) else mesh
         within = None if len(mesh) >= group.size else declared_copies(self._spec, leaf, mesh, ranks, group)
         if within is None and not self.is_sharded(gradient) and group.size > 1:
             ranks = self.inferred_copies(leaf, group) or ranks
-        if not all(map(group.ranks.__contains__, ranks)):
+        if not ranks <= group.ranks:
             raise ValueError(
                 f"process_group has only some of the ranks with copies of the gradient at {leaf.place}, and "
                 "check_replicas compares all. Leave process_group or check_replicas out"

@@ -20,6 +20,7 @@ class Ranks(Sequence[int]):
     def __init__(self, ranks: Any) -> None:
         self._array = np.asarray(ranks, np.int64).reshape(-1)
         self._is_within: KeptByIdentity[bool] = KeptByIdentity()
+        self._keys_within: KeptByIdentity[bytes] = KeptByIdentity()
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:
@@ -75,6 +76,10 @@ class Ranks(Sequence[int]):
     def key(self) -> bytes:
         """Equal for equal ranks in the same order."""
         return self._array.tobytes()
+
+    def key_within(self, other: Ranks) -> bytes:
+        """Return a key that is equal for ranks with the same indices in another sequence."""
+        return self._keys_within.get(other, lambda _: other.places(self._array).tobytes())
 
     def is_same_set(self, other: Ranks) -> bool:
         return len(self) == len(other) and self <= other

@@ -93,7 +93,7 @@ class PaddleShards(DistributedGradients):
         self._hcg = hybrid()
         self._rank = paddle.distributed.get_rank()
         self.values = [self._local(gradient) for gradient in self._gradients]
-        self._first: dict[bool, bool] = {}
+        self._with_copies: dict[bool, Ranks] = {}
         self._ranks: dict[tuple[int, ...], Ranks] = {}
 
     @property
@@ -273,7 +273,7 @@ class PaddleShards(DistributedGradients):
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
         if isinstance(leaf.parameter, PARAMETER) and self._uses_attributes():
-            return Ranks(self._ranks_with_copies(group, _is_shard(leaf.parameter)))
+            return self._ranks_with_copies(group, _is_shard(leaf.parameter))
         return None
 
     def _uses_attributes(self) -> bool:
@@ -287,15 +287,18 @@ class PaddleShards(DistributedGradients):
 
     def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
         """Return whether this rank is the first of a process group that has these elements of a plain parameter."""
-        is_shard = _is_shard(parameter)
-        if is_shard not in self._first:
-            self._first[is_shard] = self._ranks_with_copies(group, is_shard)[0] == self._rank
-        return self._first[is_shard] and getattr(parameter, "is_firstly_shared", True) is not False
+        is_first = self._ranks_with_copies(group, _is_shard(parameter))[0] == self._rank
+        return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
-    def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Sequence[int]:
+    def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Ranks:
         """Return the ranks of a process group that have the same elements of a parameter as this rank."""
+        if is_shard not in self._with_copies:
+            self._with_copies[is_shard] = Ranks(self._list_with_copies(group, is_shard))
+        return self._with_copies[is_shard]
+
+    def _list_with_copies(self, group: ProcessGroup, is_shard: bool) -> list[int]:
         if self._hcg is None:
-            return [self._rank] if is_shard else group.ranks
+            return [self._rank] if is_shard else list(group.ranks)
         place_of = self._hcg.topology().get_coord
         differ = ["pipe", "sharding", *(["model"] if is_shard else [])]
         here = place_of(self._rank)
