@@ -81,7 +81,7 @@ def test_plain_tensors_are_copies_only_where_all_ranks_have_the_same_bits(worlds
 
 
 def test_a_copy_that_one_rank_lacks_is_named(worlds: Worlds) -> None:
-    message = r"position 2 differ between ranks. rank 1 has none at position 2. They"
+    message = r"position 2 differ between ranks. No such gradient on rank 1: position 2. They"
     check_refused(worlds(2).run(faults.outcome, "a copy without a gradient"), "ValueError", message)
 
 

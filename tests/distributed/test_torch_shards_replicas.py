@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 from support.processes import torch_sharded_replicas as replicas
-from support.processes.torch_sharded_replicas import CASES, DRIFTED, copies_of
+from support.processes.torch_sharded_replicas import CALLS, CASES, DRIFTED, copies_of
 from support.processes.worlds import World
 from support.tiers import nightly
+
+from unified_clip._distributed.differences import format_ranks
 
 Worlds = Callable[[int], World]
 
@@ -36,9 +38,34 @@ def test_a_copy_that_drifted_is_named_on_all_ranks(torch_worlds: Worlds, case: s
         assert error == "", "there are no copies"
         return
     drifted, others = (max(copies), [min(copies)]) if len(copies) == 2 else (rank, [r for r in copies if r != rank])
-    where = f"on rank {drifted} differ from their copies on rank {', '.join(map(str, others))}. Copies have drifted"
+    where = f"on rank {drifted} differ from their copies on {format_ranks(others)}. Copies have drifted"
     assert f"the gradients at position 1 (parameter '{DRIFTED}') {where}" in error
     assert unchanged
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_name_with_the_keyword_compares_copies(torch_worlds: Worlds, name: str) -> None:
+    message = "the gradients at position 0 on rank 3 differ from their copies on ranks 0, 1, 2. Copies have drifted"
+    assert all(error.startswith(message) for error in torch_worlds(4).run(replicas.error_of, name, True))
+    assert torch_worlds(4).run(replicas.error_of, name, False) == [""] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (replicas.sparse_copies, "the gradients at position 0 on rank 3 differ from their copies on ranks 0, 1, 2. "),
+        (replicas.sparse_beside_a_mesh, "the gradients at position 1 differ between ranks. They are plain tensors"),
+    ],
+)
+def test_sparse_copies_with_other_rows_differ(torch_worlds: Worlds, call: Callable[[int], str], message: str) -> None:
+    """Their values are equal."""
+    assert all(error.startswith(message) for error in torch_worlds(4).run(call, 1))
+    assert torch_worlds(4).run(call, 0) == [""] * 4
+
+
+def test_exchanged_shards_of_two_replicas_differ(torch_worlds: Worlds) -> None:
+    for error in torch_worlds(4).run(replicas.exchanged):
+        assert "on rank 2 differ from their copies on rank 0. The gradients at position 0 on rank 3 differ" in error
 
 
 def test_the_comparison_needs_no_collective_of_its_own(torch_worlds: Worlds) -> None:

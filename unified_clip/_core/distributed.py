@@ -36,7 +36,7 @@ class DistributedSpec:
                 )
         if not isinstance(self.check_numel, int | None):
             raise TypeError(f"check_numel is {self.check_numel!r}. Pass a bool, a whole number, or None")
-        if self.check_replicas not in (True, False):
+        if not isinstance(self.check_replicas, bool):
             raise TypeError(f"check_replicas is {self.check_replicas!r}. Pass True or False")
         name = "ownership" if self.ownership is not None else "check_replicas" if self.check_replicas else None
         if self.process_group is None and name is not None:
@@ -152,6 +152,9 @@ class Shards(Protocol):
 
     values: list[Tensor]
     """The local tensor of each gradient, in the gradient's own memory; sparse ones are coalesced afterwards."""
+
+    stored_rows: Mapping[int, Callable[[], Any]]
+    """By the position of each sparse gradient, a function that returns the indices of its stored rows as an array."""
 
     def norm(
         self,

@@ -76,6 +76,11 @@ class GradientList:
         ]
         if self.shards is not None:
             self.shards.values = self.values
+            self.shards.stored_rows = {
+                leaf.position: partial(backend.to_numpy, sparse.indices)
+                for leaf, sparse in zip(self.leaves, self._coalesced, strict=True)
+                if sparse is not None
+            }
 
     shards: Shards | None = None
     is_collected = False

@@ -22,7 +22,7 @@ from .._core.types import Leaf
 from . import differences, replicas, waiting
 from .differences import CALL, ELEMENTS, MAX_TEXTS
 from .digests import PIECES, digest, split
-from .replicas import ReplicaSet
+from .replicas import ReplicaSet, contents
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 """The tags of the kinds of collectives. Each rank sends the tag of its collective. The reduced tag, a sum or a maximum,
@@ -53,6 +53,10 @@ class Group(Protocol):
 
     rank: int
     size: int
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The global rank of each process, for messages."""
 
     @property
     def key(self) -> Any:
@@ -107,7 +111,7 @@ class Call:
         return {
             "arguments": {name: differences.format_value(value) for name, value in self.arguments.items()},
             "layout": None if self.layout is None else [(leaf.place, label) for leaf, label in self.layout],
-            "copies": {leaf.place: checksum() for leaf, checksum in self.copies},
+            "copies": contents((leaf, checksum()) for leaf, checksum in self.copies),
             "remarks": dict(self.remarks()),
         }
 
@@ -120,7 +124,7 @@ class Consensus:
     """The collectives of one call over a process group."""
 
     def __init__(self, group: Group, call: Call) -> None:
-        self.group, self.rank, self._call = group, group.rank, call
+        self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = False
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
@@ -236,7 +240,7 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Exchange texts about the call. Return (ranks that sent the text, text) for MAX_TEXTS different texts at most.
+        """Exchange texts about the call. Return (global ranks that sent it, text) for MAX_TEXTS texts at most.
 
         The texts of ranks that reject the call come first.
         """
@@ -247,7 +251,7 @@ class Consensus:
             ranks.setdefault(mark, []).append(rank)
         order = sorted(ranks.values(), key=lambda members: (not marks[members[0]] & 1, -len(members)))[:MAX_TEXTS]
         texts = self.exchange([own if members[0] == self.group.rank else None for members in order])
-        return list(zip(order, texts, strict=True))
+        return [([self.ranks[at] for at in members], text) for members, text in zip(order, texts, strict=True)]
 
     def exchange(self, texts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
         """Return texts on all ranks. One rank has each of them, and the others pass None for it."""

@@ -22,18 +22,18 @@ def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     """Return the error message about calls that differ. `texts`: (ranks that sent it, text) for each different text."""
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:
-        reasons = "; ".join(f"{_format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)
+        reasons = "; ".join(f"{format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)
         return f"{reasons}. Correct it there. No gradient was changed on any rank."
     sentences = [*_differing_arguments(texts), *_differing_layouts(texts)]
     if not sentences:
         return _differing_copies(texts)
     names = [(ranks, text["remarks"].get("function")) for ranks, text in texts]
     if len({name for _, name in names}) > 1:
-        sentences.append(", ".join(f"{_format_ranks(ranks)} called {name}" for ranks, name in names if name))
+        sentences.append(", ".join(f"{format_ranks(ranks)} called {name}" for ranks, name in names if name))
     if any(text["arguments"].get(ELEMENTS) != texts[0][1]["arguments"].get(ELEMENTS) for _, text in texts):
         sentences += [
-            f"{_format_ranks(ranks)} has {text['remarks']['missing']}: set gradients of zeros there, or leave "
-            "check_numel out"
+            f"{format_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} {text['remarks']['missing']}: set gradients "
+            "of zeros there, or leave check_numel out"
             for ranks, text in texts
             if "missing" in text["remarks"]
         ]
@@ -66,14 +66,15 @@ def _differing_layouts(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> lis
 
 
 def _differing_copies(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    places = dict.fromkeys(place for _, text in texts for place in text["copies"])
-    values = {place: [(ranks, text["copies"].get(place)) for ranks, text in texts] for place in places}
+    places = {key: place for _, text in reversed(texts) for key, (place, _) in text["copies"].items()}
+    keys = dict.fromkeys(key for _, text in texts for key in text["copies"])
+    values = {places[key]: [(ranks, text["copies"].get(key, (None, None))[1]) for ranks, text in texts] for key in keys}
     differing = {place: sent for place, sent in values.items() if len({value for _, value in sent}) > 1}
     more = f" and {len(differing) - MAX_TEXTS} more" if len(differing) > MAX_TEXTS else ""
     named = ", ".join(list(differing)[:MAX_TEXTS]) + more
     missing = next(
         (
-            f"{_format_ranks(ranks)} has none at {place}. "
+            f"No such gradient on {format_ranks(ranks)}: {place}. "
             for place, sent in differing.items()
             for ranks, value in sent
             if value is None
@@ -86,8 +87,9 @@ def _differing_copies(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     )
 
 
-def _format_ranks(ranks: Sequence[int]) -> str:
-    return f"rank {', '.join(map(str, ranks[:4]))}{' and others' * (len(ranks) > 4)}"
+def format_ranks(ranks: Sequence[int]) -> str:
+    plural, more = "s" * (len(ranks) > 1), " and others" * (len(ranks) > 4)
+    return f"rank{plural} {', '.join(map(str, ranks[:4]))}{more}"
 
 
 def _by_value(values: Iterable[tuple[Sequence[int], str]]) -> str:
@@ -95,7 +97,7 @@ def _by_value(values: Iterable[tuple[Sequence[int], str]]) -> str:
     ranks: dict[str, list[int]] = {}
     for members, value in values:
         ranks.setdefault(value, []).extend(members)
-    return "; ".join(f"{value} on {_format_ranks(sorted(members))}" for value, members in ranks.items())
+    return "; ".join(f"{value} on {format_ranks(sorted(members))}" for value, members in ranks.items())
 
 
 def format_value(value: Any) -> str:

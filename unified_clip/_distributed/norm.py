@@ -15,6 +15,7 @@ from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from .consensus import Call, Consensus, Group, Sum, send_rejection
 from .differences import ELEMENTS
+from .digests import digest
 from .ranks import Ranks
 from .replicas import CHECK, Replica, ReplicaSet, grouped
 
@@ -73,6 +74,9 @@ class LocalShards(ABC):
     """The base class of all `Shards`. A subclass reads the placements of its framework's tensors."""
 
     values: list[Tensor]
+    stored_rows: Mapping[int, Callable[[], Any]] = {}
+    _has_counted = False
+    """Whether `counted` has returned and the norm's collective has not begun."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         """`parameters`: with or without a gradient."""
@@ -192,7 +196,9 @@ class LocalShards(ABC):
         function: str,
         is_first: bool,
     ) -> Scalar:
+        self._has_counted = False
         counted = self.counted(indices)
+        self._has_counted = True
         arguments = {**must_match, "norm_type": float(p), "the number of parameters": self.parameters}
         if is_first:
             call = self._first_call(arguments, indices, counted, measure, function)
@@ -201,6 +207,7 @@ class LocalShards(ABC):
         consensus = Consensus(self.group(), call)
         self._measured.append((path, consensus))
         n, path.norm_dtype = _norm(measure(counted), consensus, p, lambda: self._with_terms(counted, measure))
+        self._has_counted = False
         return path.xp.asarray(n)
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
@@ -220,16 +227,17 @@ class LocalShards(ABC):
         """Return the first collective's `Call`, which also compares parameters and copies, and counts elements."""
         numel, copies = self.numel, self.copies()
 
-        def checksum(tensors: Sequence[Tensor]) -> int:
-            return measure(tensors).checksum()
+        def checksum(gradients: Sequence[tuple[Leaf, Tensor]]) -> int:
+            bits = measure([tensor for _, tensor in gradients]).checksum()
+            return digest((bits, [self._format(leaf) for leaf, _ in gradients]))
 
         is_checked = self.checks_replicas or None
         replicas = grouped(self.replicas(indices), checksum) if is_checked else []
         return Call(
             {**arguments, ELEMENTS: numel, CHECK: is_checked},
             layout=self.labels(),
-            copies=[(leaf, partial(checksum, [tensor])) for leaf, tensor in copies],
-            checksum=checksum([tensor for _, tensor in copies]) if copies else 0,
+            copies=[(copy[0], partial(checksum, [copy])) for copy in copies],
+            checksum=checksum(copies) if copies else 0,
             counted=0
             if numel is None
             else sum(math.prod(tensor.shape) for tensor in counted) + self.elements_of_terms(),
@@ -237,6 +245,11 @@ class LocalShards(ABC):
             terms=self.terms(),
             remarks=lambda: self._remarks(function),
         )
+
+    def _format(self, leaf: Leaf) -> tuple[str, int | None]:
+        """Return (dtype, digest of the indices of the stored rows) of a gradient. A dense one has no such indices."""
+        rows = self.stored_rows.get(leaf.position)
+        return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 
     def _remarks(self, function: str) -> dict[str, str]:
         remarks, missing = {"function": function}, self.missing()
@@ -252,7 +265,8 @@ class LocalShards(ABC):
         columns = zip(*path.nonfinite_counts(), strict=True)
         nans, infs = (consensus.all_gather(sum(column)) for column in (*columns, (), ())[:2])
         ranks = enumerate(zip(nans, infs, strict=True))
-        return [(f"rank {rank}", *counts) for rank, counts in ranks if rank != consensus.group.rank and any(counts)]
+        elsewhere = ((rank, counts) for rank, counts in ranks if rank != consensus.rank and any(counts))
+        return [(f"rank {consensus.ranks[rank]}", *counts) for rank, counts in elsewhere]
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool = False, function: str = ""
@@ -270,7 +284,7 @@ class LocalShards(ABC):
         return {index: norms[at] for at, index in enumerate(indices) if index is not None}
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        if not self.awaits_sums(measures):
+        if self._has_counted or not self.awaits_sums(measures):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
     def _groups_of_norms(self) -> list[Group]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from .._core.types import Leaf, Tensor
+from .differences import format_ranks
 from .digests import PIECES, digest, split
 
 MAX_SETS = 2
@@ -53,12 +54,25 @@ class ReplicaSet:
     """A digest of the gradients, equal for equal copies."""
 
     text: Callable[[], dict[str, Any]]
-    """A function that returns texts for an error message: the checksum of each gradient, the device, and the number of
-    copies.
+    """A function that returns texts for an error message: the `contents` of the gradients, the device, and the number
+    of copies.
     """
 
 
-Checksum = Callable[[Sequence[Tensor]], int]
+Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
+"""Returns one checksum of these gradients and their local tensors."""
+
+
+def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]]:
+    """Return (place, what ranks compare) for each gradient, by the name or position that it has on all ranks.
+
+    The place differs between ranks if other gradients come before it.
+    """
+    entries: dict[str, tuple[str, Any]] = {}
+    for leaf, compared in gradients:
+        key = str(leaf.name or leaf.position)
+        entries[leaf.place if key in entries else key] = leaf.place, compared
+    return entries
 
 
 def grouped(replicas: Iterable[Replica], checksum: Checksum) -> list[ReplicaSet]:
@@ -73,20 +87,23 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
     first = copies[0]
 
     def text() -> dict[str, Any]:
-        checksums = {copy.leaf.place: checksum([copy.tensor]) for copy in copies}
-        return {"checksums": checksums, "device": first.device, "number": first.number}
+        compared = ((copy.leaf, [copy.label, checksum([(copy.leaf, copy.tensor)])]) for copy in copies)
+        return {"contents": contents(compared), "device": first.device, "number": first.number}
 
     labels = [copy.label for copy in copies]
-    content = digest((labels, checksum([copy.tensor for copy in copies])))
+    content = digest((labels, checksum([(copy.leaf, copy.tensor) for copy in copies])))
     return ReplicaSet(digest((first.key, first.number)) >> 2 << 1 | 1, first.number, first.is_first, content >> 1, text)
 
 
 def summands(sets: Iterable[ReplicaSet]) -> list[int]:
-    """Return integers whose sums over all ranks are 0 if all copies are equal."""
+    """Return integers whose sums over all ranks are 0 if all copies are equal.
+
+    Digests have the key of their set. Without it, two sets whose contents are exchanged would add up to 0.
+    """
     sums = [0] * PIECES
     for replicas in sets:
         weight = 1 - replicas.number if replicas.is_first else 1
-        for place, piece in enumerate(split(replicas.content)):
+        for place, piece in enumerate(split(digest((replicas.key, replicas.content)))):
             sums[place] += weight * piece
     return sums
 
@@ -96,6 +113,9 @@ class Exchange(Protocol):
 
     rank: int
 
+    ranks: Sequence[int]
+    """The global rank of each process, for messages."""
+
     def all_gather(self, number: int) -> list[int]: ...
 
     def max_over_ranks(self, number: int) -> int: ...
@@ -104,7 +124,7 @@ class Exchange(Protocol):
 
 
 Position = tuple[int, int]
-"""(a rank, the index of one of its sets)."""
+"""(a rank of the process group, the index of one of its sets)."""
 
 
 def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
@@ -117,7 +137,7 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
         "from their copies",
         "Copies have drifted apart. Restore all ranks from one checkpoint, or broadcast the parameters from one copy. "
         "Look for a rank that skips a reduction of gradients",
-        "have a copy of the gradient",
+        "a copy of the gradient",
         "Pass the ownership with which ranks have these copies, and set the gradient on each of them",
     )
 
@@ -127,12 +147,12 @@ def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
     remedy = (
         "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has no term"
     )
-    noun = "have a Partial gradient"
+    noun = "a Partial gradient"
     return _describe(sets, exchange, "in shape, dtype or placements from those", remedy, noun, remedy)
 
 
 def _describe(
-    sets: Sequence[ReplicaSet], exchange: Exchange, from_others: str, remedy: str, should: str, remedy_of_number: str
+    sets: Sequence[ReplicaSet], exchange: Exchange, from_others: str, remedy: str, noun: str, remedy_of_number: str
 ) -> str:
     contents: dict[int, dict[int, list[Position]]] = {}
     for index in range(exchange.max_over_ranks(len(sets))):
@@ -142,12 +162,11 @@ def _describe(
                 contents.setdefault(key, {}).setdefault(content, []).append((rank, index))
     drifted = [sorted(copies.values(), key=len, reverse=True) for copies in contents.values() if len(copies) > 1]
     if not drifted:
-        number = _describe_number(sets, contents, exchange, should)
-        return f"{number}. {remedy_of_number}. No gradient was changed."
-    compared = [copies[:2] for copies in drifted[:MAX_SETS]]
-    senders = [positions[0] for copies in compared for positions in copies]
+        return f"{_describe_number(sets, contents, exchange, noun, remedy_of_number)}. No gradient was changed."
+    compared = drifted[:MAX_SETS]
+    senders = [positions[0] for copies in compared for positions in copies[:2]]
     texts = iter(exchange.exchange([_own_text(sets, sender, exchange) for sender in senders]))
-    sentences = [_describe_set(copies, [next(texts) for _ in copies], from_others) for copies in compared]
+    sentences = [_describe_set(copies, (next(texts), next(texts)), from_others, exchange) for copies in compared]
     return f"the {'. The '.join(sentences)}. {remedy}. No gradient was changed."
 
 
@@ -156,25 +175,39 @@ def _own_text(sets: Sequence[ReplicaSet], sender: Position, exchange: Exchange) 
     return sets[index].text() if rank == exchange.rank else None
 
 
-def _describe_set(copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str) -> str:
-    """Return a sentence on how the most frequent content of a set differs from another one."""
-    most, other = (text["checksums"] for text in texts)
-    places = [place for place in dict.fromkeys((*most, *other)) if most.get(place) != other.get(place)]
+def _describe_set(
+    copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str, exchange: Exchange
+) -> str:
+    """Return a sentence on how the most frequent content of a set differs from the next one."""
+    most, other = (text["contents"] for text in texts)
+    compared = [{key: entry[1] for key, entry in entries.items()} for entries in (other, most)]
+    keys = [key for key in {**most, **other} if compared[0].get(key) != compared[1].get(key)]
+    places = [{**most, **other}[key][0] for key in keys or other]  # none differs: it is their order
     more = f" and {len(places) - 4} more" if len(places) > 4 else ""
-    where, elsewhere = (_ranks(positions, text) for positions, text in reversed(list(zip(copies, texts, strict=True))))
-    missing = [place for place in places if place not in other or place not in most]
-    lacking = f" ({missing[0]} is missing on {where if missing[0] not in other else elsewhere})" if missing else ""
-    return f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}{lacking}"
+    where, elsewhere = (
+        _ranks(positions, text, exchange) for positions, text in ((copies[1], texts[1]), (copies[0], texts[0]))
+    )
+    missing = [key for key in keys if key not in other or key not in most]
+    note = " in their order" * (not keys)
+    if missing:
+        lacking = where if missing[0] not in other else elsewhere
+        note = f" ({({**most, **other})[missing[0]][0]} is missing on {lacking})"
+    rest = sum(map(len, copies[2:]))
+    others = f"; {rest} other{' differs' if rest == 1 else 's differ'}, too" if rest else ""
+    return f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}{note}{others}"
 
 
-def _ranks(positions: Sequence[Position], text: dict[str, Any]) -> str:
-    ranks = list(dict.fromkeys(rank for rank, _ in positions))
+def _ranks(positions: Sequence[Position], text: dict[str, Any], exchange: Exchange) -> str:
     device = f" ({text['device']})" if text["device"] else ""
-    return f"rank {', '.join(map(str, ranks[:4]))}{' and others' * (len(ranks) > 4)}{device}"
+    return format_ranks(list(dict.fromkeys(exchange.ranks[rank] for rank, _ in positions))) + device
 
 
 def _describe_number(
-    sets: Sequence[ReplicaSet], contents: dict[int, dict[int, list[Position]]], exchange: Exchange, should: str
+    sets: Sequence[ReplicaSet],
+    contents: dict[int, dict[int, list[Position]]],
+    exchange: Exchange,
+    noun: str,
+    remedy: str,
 ) -> str:
     """Return the message for copies that are equal, but more or fewer than `ownership` or placements declare."""
     wrong = [
@@ -183,13 +216,16 @@ def _describe_number(
     ]  # fmt: skip
     flags = exchange.all_gather(int(bool(wrong)))
     if not any(flags):
-        return "gradients differ between ranks, and the differences cannot be located"
+        return (
+            f"the ranks disagree about which of them is the first with {noun}. Make meshes with the same ranks in the "
+            "same order on each rank, and pass the same ownership"
+        )
     sender = flags.index(1)
     own = None
     if exchange.rank == sender:
         replicas = sets[wrong[0]]
         own = {**replicas.text(), "present": sum(map(len, contents[replicas.key].values()))}
     (text,) = exchange.exchange([own])
-    place, present = next(iter(text["checksums"])), text["present"]
-    have = "has" if present == 1 else "have"
-    return f"{text['number']} ranks should {should} at {place}, and {present} of them {have} one"
+    (place, _), present = next(iter(text["contents"].values())), text["present"]
+    have = "rank has" if present == 1 else "ranks have"
+    return f"{present} {have} {noun} at {place}, and {text['number']} should. {remedy}"

@@ -136,6 +136,75 @@ def rejected_by_a_configuration(rejecting: int) -> str:
     return ""
 
 
+def error_with(call: Callable[[nn.Parameter], Any], gradient: torch.Tensor) -> str:
+    """The error of a call with one parameter, whose gradient this is."""
+    parameter = nn.Parameter(torch.zeros(gradient.shape))
+    parameter.grad = gradient
+    try:
+        call(parameter)
+    except ValueError as raised:
+        return str(raised)
+    return ""
+
+
+def attached(parameter: nn.Parameter, **keywords: Any) -> None:
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    with CONFIG.attach_to(optimizer, **keywords):
+        optimizer.step()
+
+
+CONFIG = ClipConfig(rule="global_norm", threshold=1.0, family="pytorch")
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "clip_grad_norm_": lambda parameter, **keywords: uc.clip_grad_norm_(parameter, 1.0, **keywords),
+    "get_total_norm": lambda parameter, **keywords: uc.get_total_norm([parameter.grad], **keywords),
+    "global_norm": lambda parameter, **keywords: uc.global_norm([parameter.grad], **keywords),
+    "clip_by_global_norm": lambda parameter, **keywords: uc.clip_by_global_norm([parameter.grad], 1.0, **keywords),
+    "GradientClipByGlobalNorm": lambda parameter, **keywords: uc.GradientClipByGlobalNorm(1.0, **keywords)(
+        [(parameter, parameter.grad)]
+    ),
+    "clipper": lambda parameter, **keywords: CONFIG.clipper(**keywords).clip_([parameter]),
+    "attach_to": attached,
+}
+"""Calls with the gradient of one parameter, by the name that takes the keyword."""
+
+
+def error_of(name: str, has_drifted: bool) -> str:
+    """The error of a call with a gradient that has drifted on the last rank."""
+    keywords = {"process_group": dist.group.WORLD, "ownership": "replicated", "check_replicas": True}
+    gradient = torch.ones(2) + (has_drifted and dist.get_rank() == 3)
+    return error_with(functools.partial(CALLS[name], **keywords), gradient)
+
+
+def sparse(shift: int) -> torch.Tensor:
+    """A sparse gradient with one row, which is another one on the last rank."""
+    row = 1 + shift * (dist.get_rank() == 3)
+    return torch.sparse_coo_tensor([[row]], torch.ones(1, 3), (4, 3), check_invariants=True)
+
+
+def sparse_copies(shift: int) -> str:
+    keywords = {"process_group": dist.group.WORLD, "ownership": "replicated", "check_replicas": True}
+    return error_with(functools.partial(CALLS["clip_grad_norm_"], **keywords), sparse(shift))
+
+
+def sparse_beside_a_mesh(shift: int) -> str:
+    shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
+    beside = nn.Parameter(torch.zeros_like(shard))
+    beside.grad = shard
+    return error_with(lambda parameter: uc.clip_grad_norm_([beside, parameter], 1.0), sparse(shift))
+
+
+def exchanged() -> str:
+    """The two shards of one replica are those of the other one in the other order."""
+    local = torch.full((2,), [3.0, 4.0, 4.0, 3.0][dist.get_rank()])
+    gradient = DTensor.from_local(local, rows(), [Replicate(), Shard(0)], run_check=False)
+    try:
+        uc.get_total_norm([gradient], check_replicas=True)
+    except ValueError as raised:
+        return str(raised)
+    return ""
+
+
 def message_of(**keywords: Any) -> str:
     """The error of one plain gradient."""
     parameter = nn.Parameter(torch.zeros(2))

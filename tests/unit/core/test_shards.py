@@ -56,6 +56,7 @@ class Member:
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.left), self
+        self.ranks: Sequence[int] = range(self.size)
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self._found(numbers, sum)
@@ -96,6 +97,9 @@ class Held(LocalShards):
         self.parameters, self.numel = told.get("parameters"), told.get("numel")
         self._names, self._copies = told.get("names"), told.get("copies", ())
         self._without = told.get("without", ())
+        self._labels = told.get("labels")
+        self._all = told.get("leaves") or [leaf(at) for at in range(len(self.values))]
+        self.stored_rows = {at: lambda rows=rows: rows for at, rows in enumerate(told.get("rows", ()))}
         self._replicas, self.checks_replicas = told.get("replicas", []), "replicas" in told
         self._measured = []
 
@@ -106,11 +110,14 @@ class Held(LocalShards):
         return [leaf(at) for at in self._without]
 
     def copies(self) -> list[tuple[Leaf, Any]]:
-        return [(leaf(at), self.values[at]) for at in self._copies]
+        return [(self._all[at], self.values[at]) for at in self._copies]
 
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
+        if isinstance(self._replicas, Exception):
+            raise self._replicas
+        labels = self._labels or [f"layer{at}" for at in indices]
         return [
-            Replica(leaf(at), f"layer{at}", self.values[at], key, number, is_first)
+            Replica(self._all[at], labels[at], self.values[at], key, number, is_first)
             for at, (key, number, is_first) in enumerate(self._replicas)
         ]
 
@@ -196,7 +203,9 @@ def test_the_rank_and_the_tensor_that_drifted_are_named(rank: int, p: float) -> 
 def test_the_minority_of_the_copies_is_named() -> None:
     gradients = [[ONES], [ONES], [2 * ONES], [ONES], [2 * ONES], [ONES], [3 * ONES]]
     errors, _ = replicas_of(gradients, [("a", 7, rank == 0) for rank in range(7)])
-    assert "position 0 on rank 2, 4 differ from their copies on rank 0, 1, 3, 5. Copies have drifted" in errors[0]
+    assert (
+        "position 0 on ranks 2, 4 differ from their copies on ranks 0, 1, 3, 5; 1 other differs, too. Cop" in errors[0]
+    )
 
 
 def test_two_sets_that_differ_are_named() -> None:
@@ -209,13 +218,135 @@ def test_a_replica_without_a_gradient_is_named() -> None:
     errors, _ = replicas_of([[ONES, ONES], [ONES, ONES], [ONES], [ONES, ONES]], HSDP)
     assert "position 1 on rank 2 differ from their copies on rank 0 (position 1 is missing on rank 2)" in errors[0]
     errors, _ = replicas_of([[ONES], [ONES], [], [ONES]], HSDP)
-    message = "2 ranks should have a copy of the gradient at position 0, and 1 of them has one. Pass the ownership"
+    message = "1 rank has a copy of the gradient at position 0, and 2 should. Pass the ownership"
     assert [error[: len(message)] for error in errors] == [message] * 4
 
 
-def test_drift_is_not_reported_for_a_norm_of_nan() -> None:
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_drift_is_not_reported_for_a_norm_of_nan(p: float) -> None:
     nan = np.array([math.nan], np.float32)
-    assert replicas_of([[nan], [nan], [-nan], [-nan]], HSDP)[0] == [""] * 4
+    assert replicas_of([[nan], [nan], [-nan], [-nan]], HSDP, p)[0] == [""] * 4
+
+
+@pytest.mark.parametrize("p", [2.0, 3.0])
+def test_two_sets_whose_contents_are_exchanged_differ(p: float) -> None:
+    errors, _ = replicas_of([[ONES], [2 * ONES], [2 * ONES], [ONES]], HSDP, p)
+    message = (
+        "rank 2 differ from their copies on rank 0. The gradients at position 0 on rank 3 differ from their copies"
+    )
+    assert all(message in error for error in errors)
+
+
+def drift_of(size: int, told: Callable[[int], dict[str, Any]]) -> str:
+    """The error of ranks with a copy of one gradient of ones. `told`: what differs by rank."""
+
+    def run(member: Member) -> Any:
+        options = {"replicas": [("a", size, member.rank == 0)], **told(member.rank)}
+        return norm_of(member, options.pop("arrays", [ONES]), 2.0, **options)
+
+    return refused(size, run)
+
+
+def test_replicas_of_another_shape_differ() -> None:
+    message = drift_of(2, lambda rank: {"labels": ["'w' [3, 1]" if rank else "'w' [3]"]})
+    assert message.startswith("the gradients at position 0 on rank 1 differ from their copies on rank 0. Copies")
+
+
+def test_replicas_in_another_order_differ() -> None:
+    leaves = [Leaf(None, 0, "a"), Leaf(None, 1, "b")]
+    message = drift_of(
+        2,
+        lambda rank: {
+            "arrays": [ONES, ONES],
+            "leaves": leaves[:: -1 if rank else 1],
+            "labels": ["b", "a"] if rank else ["a", "b"],
+            "replicas": [("a", 2, rank == 0)] * 2,
+        },
+    )
+    places = "position 1 (parameter 'b'), position 0 (parameter 'a')"
+    assert message.startswith(f"the gradients at {places} on rank 1 differ from their copies on rank 0 in their order")
+
+
+def test_replicas_of_another_dtype_differ() -> None:
+    """The bits are equal."""
+    arrays = [np.ones(3, np.float32), np.ones(3, np.float32).view(np.int32)]
+    message = drift_of(2, lambda rank: {"leaves": [Leaf(arrays[rank], 0)]})
+    assert message.startswith("the gradients at position 0 on rank 1 differ from their copies on rank 0. Copies")
+
+
+def test_replicas_with_other_stored_rows_differ() -> None:
+    message = drift_of(2, lambda rank: {"rows": [np.array([[rank]])]})
+    assert message.startswith("the gradients at position 0 on rank 1 differ from their copies on rank 0. Copies")
+
+
+def test_only_gradients_that_drifted_are_named_if_positions_differ() -> None:
+    """Another rank has one more parameter before them."""
+    drifted = np.nextafter(ONES, 2)
+
+    def told(rank: int) -> dict[str, Any]:
+        leaves = [Leaf(None, at + rank, name) for at, name in enumerate("ab")]
+        arrays, sets = [ONES, drifted if rank else ONES], [("a", 2, rank == 0)] * 2
+        return {"leaves": leaves, "arrays": arrays, "replicas": sets}
+
+    message = drift_of(2, told)
+    assert message.startswith(
+        "the gradients at position 2 (parameter 'b') on rank 1 differ from their copies on rank 0."
+    )
+
+
+@pytest.mark.parametrize(
+    ("firsts", "message"),
+    [
+        ([True, False, False], "3 ranks have a copy of the gradient at position 0, and 2 should. Pass the ownership"),
+        ([True, True], "the ranks disagree about which of them is the first with a copy of the gradient. Make meshes"),
+    ],
+)
+def test_copies_that_are_equal_and_not_those_declared_are_an_error(firsts: list[bool], message: str) -> None:
+    errors, _ = replicas_of([[ONES]] * len(firsts), [("a", 2, is_first) for is_first in firsts])
+    assert [error[: len(message)] for error in errors] == [message] * len(firsts)
+
+
+def test_messages_have_global_ranks() -> None:
+    def run(member: Member) -> str:
+        member.ranks = [4, 6, 9]
+        with pytest.raises(ValueError) as drifted:
+            norm_of(member, [(1 + member.rank // 2) * ONES], 2.0, replicas=[("a", 3, member.rank == 0)])
+        with pytest.raises(ValueError) as differing:
+            norm_of(member, [ONES], 2.0, {"threshold": float(member.rank == 2)})
+        assert "on rank 9 differ from their copies on ranks 4, 6." in str(drifted.value)
+        assert "threshold: 0.0 on ranks 4, 6; 1.0 on rank 9" in str(differing.value)
+        held, path = Held(member, [math.nan * ONES]), path_over([math.nan * ONES])
+        held.norm(path, range(1), 2.0, {}, Sums, function="", is_first=False)
+        return str([rank for rank, *_ in held.nonfinite_elsewhere(path)])
+
+    assert together(3, run)[0] == ["['rank 6', 'rank 9']", "['rank 4', 'rank 9']", "['rank 4', 'rank 6']"]
+
+
+def test_a_rank_whose_copies_are_unknown_rejects_the_call_after_its_sums() -> None:
+    """Before them, the other ranks would wait for a sum, not for a rejection."""
+
+    def run(member: Member) -> str:
+        held = Held(member, [ONES], replicas=ValueError("unknown") if member.rank else [("a", 2, True)])
+        held.awaits_sums = lambda measures: True  # type: ignore[method-assign]
+        path: Any = SimpleNamespace(xp=HOST)
+
+        def call() -> None:
+            AWAITED.send_rejection = partial(held.send_rejection, "total")
+            held.norm(path, range(1), 2.0, {}, Sums, function="", is_first=True)
+
+        with pytest.raises(ValueError) as raised:
+            entry.run_eagerly(call)
+        return str(raised.value)
+
+    first, second = together(2, run)[0]
+    assert first.startswith("rank 1 rejected this call: ValueError: unknown")
+    assert second == "unknown"
+
+
+@pytest.mark.parametrize("value", [1, 0, 1.0, None, "yes", np.bool_(True), np.ones(2)])
+def test_check_replicas_is_a_bool(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"check_replicas is .*\. Pass True or False"):
+        DistributedSpec(check_replicas=value)
 
 
 def test_a_rank_that_does_not_compare_replicas_is_named() -> None:
@@ -329,11 +460,11 @@ def refused(size: int, run: Callable[[Member], Any]) -> str:
     ("own", "other", "told"),
     [
         ({"agreed": {"threshold": 1.0}}, {"agreed": {"threshold": 1.0 + 2**-52}}, "threshold: 1.0000000000000002 on r"),
-        ({"agreed": {"threshold": 1.0}}, {}, "threshold: None on rank 1, 2; 1.0 on rank 0"),
+        ({"agreed": {"threshold": 1.0}}, {}, "threshold: None on ranks 1, 2; 1.0 on rank 0"),
         ({"agreed": {"error_if_nonfinite": True}}, {"agreed": {"error_if_nonfinite": False}}, "True on rank 0"),
-        ({"parameters": 7}, {"parameters": 8}, "the number of parameters: 8 on rank 1, 2; 7 on rank 0"),
-        ({"parameters": 7}, {}, "the number of parameters: None on rank 1, 2; 7 on rank 0"),
-        ({"numel": 2**40}, {"numel": 2**40 + 1}, f"the number of gradient elements: {2**40 + 1} on rank 1, 2"),
+        ({"parameters": 7}, {"parameters": 8}, "the number of parameters: 8 on ranks 1, 2; 7 on rank 0"),
+        ({"parameters": 7}, {}, "the number of parameters: None on ranks 1, 2; 7 on rank 0"),
+        ({"numel": 2**40}, {"numel": 2**40 + 1}, f"the number of gradient elements: {2**40 + 1} on ranks 1, 2"),
     ],
 )  # fmt: skip
 def test_what_differs_is_told_with_who_has_what(p: float, own: Any, other: Any, told: str) -> None:
@@ -365,19 +496,19 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
         p = orders[group.rank > 0]
         return Consensus(group, Call()).compare() if p is None else norm_of(group, [array], p)
 
-    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in refused(3, run)
+    assert f"norm_type: {orders[1]} on ranks 1, 2; {orders[0]} on rank 0" in refused(3, run)
 
 
 @pytest.mark.parametrize("orders", [(1.0, 2.0), (3.0, math.inf), (2.5, 3.0)])
 def test_orders_that_differ_are_found(orders: Any) -> None:
     array = np.ones(2, np.float32)
     message = refused(3, lambda group: norm_of(group, [array], orders[group.rank > 0]))
-    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in message
+    assert f"norm_type: {orders[1]} on ranks 1, 2; {orders[0]} on rank 0" in message
 
 
 def test_many_processes_are_told_of_in_short() -> None:
     message = refused(40, lambda group: norm_of(group, [np.ones(1)], 2.0, {"threshold": float(group.rank % 9)}))
-    assert "0.0 on rank 0, 9, 18, 27 and others; 1.0 on rank 1, 10, 19, 28 and others; " in message
+    assert "0.0 on ranks 0, 9, 18, 27 and others; 1.0 on ranks 1, 10, 19, 28 and others; " in message
     assert "5.0 on rank" not in message
     assert len(message) < 500
 
@@ -499,7 +630,7 @@ def alike(group: Any, **told: Any) -> tuple[float, str]:
 @pytest.mark.parametrize("p", [2.0, math.inf])
 def test_another_parameter_is_named(p: float) -> None:
     message = refused(3, lambda group: alike(group, p=p, names=["a [2]", "b [3]" if group.rank else "c [3]"]))
-    assert "the parameter at position 1: b [3] on rank 1, 2; c [3] on rank 0" in message
+    assert "the parameter at position 1: b [3] on ranks 1, 2; c [3] on rank 0" in message
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])
@@ -535,11 +666,29 @@ def test_copies_have_the_same_bits_on_all_ranks(p: float) -> None:
         )
 
 
+@pytest.mark.parametrize("told", [{"rows": [np.array([[0]])]}, {"leaves": [Leaf(np.ones(3, np.int32), 0)]}])
+def test_copies_with_other_stored_rows_or_another_dtype_differ(told: dict[str, Any]) -> None:
+    message = refused(2, lambda group: alike(group, copies=[0], **(told if group.rank else {})))
+    assert message.startswith("the gradients at position 0 differ between ranks. They are plain tensors beside")
+
+
+def test_copies_are_compared_by_name() -> None:
+    """Another rank has one more parameter before them."""
+
+    def run(group: Member) -> Any:
+        leaves = [Leaf(None, at + group.rank, name) for at, name in enumerate("ab")]
+        return norm_of(group, [ONES, ONES + group.rank], 2.0, copies=[0, 1], leaves=leaves)
+
+    assert refused(2, run).startswith("the gradients at position 1 (parameter 'b') differ between ranks. They are")
+
+
 def test_up_to_four_copies_that_differ_are_named() -> None:
     message = refused(2, lambda group: of_copies(group, 2.0, [np.full(1, float(group.rank))] * 6))
     assert message.startswith("the gradients at position 0, position 1, position 2, position 3 and 2 more differ")
     message = refused(2, lambda group: of_copies(group, 2.0, [np.ones(1)] * (2 - group.rank)))
-    assert message.startswith("the gradients at position 1 differ between ranks. rank 1 has none at position 1. They")
+    assert message.startswith(
+        "the gradients at position 1 differ between ranks. No such gradient on rank 1: position 1. They"
+    )
 
 
 def test_copies_that_are_not_numbers_may_have_other_bits() -> None:
@@ -592,7 +741,7 @@ def test_the_names_that_were_called_are_told() -> None:
         Consensus(group, Call({"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name})).compare()
 
     message = refused(3, call)
-    assert "eps: 1e-06 on rank 1, 2; 0.0 on rank 0. rank 1, 2 called clip_by_global_norm, rank 0 called" in message
+    assert "eps: 1e-06 on ranks 1, 2; 0.0 on rank 0. ranks 1, 2 called clip_by_global_norm, rank 0 called" in message
 
 
 def test_gradients_that_are_missing_are_named_where_elements_are_counted() -> None:
@@ -621,15 +770,15 @@ def test_calls_are_counted_by_group_so_that_one_that_failed_alone_is_found(p: fl
         return found
 
     for first, second in together(3, run)[0]:
-        assert "the number of this call in its process group: 1 on rank 0, 2; 2 on rank 1. A rank skipped a" in first
-        assert "the number of this call in its process group: 2 on rank 0, 2; 3 on rank 1. A rank skipped a" in second
+        assert "the number of this call in its process group: 1 on ranks 0, 2; 2 on rank 1. A rank skipped a" in first
+        assert "the number of this call in its process group: 2 on ranks 0, 2; 3 on rank 1. A rank skipped a" in second
 
 
 class Broken:
     """A group whose network is down."""
 
     def __init__(self, group: Member) -> None:
-        self.rank, self.size, self.key = group.rank, group.size, group
+        self.rank, self.size, self.ranks, self.key = group.rank, group.size, group.ranks, group
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         raise ConnectionError("the network is down")
@@ -769,7 +918,7 @@ def slow_group(caplog: Any) -> Any:
             time.sleep(0.01)
         return list(numbers)
 
-    return SimpleNamespace(rank=0, size=2, key=threading.Event(), all_reduce_sum=slow)
+    return SimpleNamespace(rank=0, size=2, ranks=range(2), key=threading.Event(), all_reduce_sum=slow)
 
 
 def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:
@@ -833,6 +982,11 @@ def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
         entry.run_eagerly(function, backend, arrays, *arguments, ownership="distinct")
     assert backend.sent == ([] if fails else [("total", *sent[:2], "distinct", sent[2], str(caught.value))])
     assert AWAITED.send_rejection is None
+
+
+def test_a_norm_that_the_caller_passes_compares_no_replicas() -> None:
+    with pytest.raises(ValueError, match=r"check_replicas compares ranks when .* and use_norm replaces it. Leave one"):
+        functions.clip_by_global_norm(Ranked(), [np.ones(2)], 1.0, use_norm=2.0, check_replicas=True)
 
 
 def test_a_norm_that_the_caller_passes_needs_no_other_rank() -> None:

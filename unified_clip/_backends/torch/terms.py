@@ -13,7 +13,7 @@ from ..._core.types import Leaf, Tensor
 from ..._distributed.digests import digest
 from ..._distributed.norm import label
 from ..._distributed.ranks import Ranks
-from ..._distributed.replicas import ReplicaSet
+from ..._distributed.replicas import ReplicaSet, contents
 
 
 class Bucket(NamedTuple):
@@ -29,11 +29,11 @@ class Bucket(NamedTuple):
 
     def agreement(self, here: int) -> ReplicaSet:
         """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the gradients."""
-        layout = {leaf.place: _layout(leaf, gradient) for leaf, gradient in self.members.values()}
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
-        text = {"checksums": layout, "device": "", "number": number}
-        labels = [(label(leaf), _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
+        layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
+        text = {"contents": contents(layouts), "device": "", "number": number}
+        labels = [(label(leaf), layout) for leaf, layout in layouts]
         return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
 
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
