@@ -89,7 +89,13 @@ def test_sparse_rows_of_one_process(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "drifted", "others"),
-    [((), 3, "0, 1 "), (("x",), 3, "1 "), (("y",), 3, "0 "), ((("x", "y"),), 3, None), (("x",), 1, "0 ")],
+    [
+        ((), 3, "ranks 0, 1 "),
+        (("x",), 3, "rank 1 "),
+        (("y",), 3, "rank 0 "),
+        ((("x", "y"),), 3, None),
+        (("x",), 1, "rank 0 "),
+    ],
 )
 def test_copies_that_devices_have_are_compared(world: World, spec: Any, drifted: int, others: str | None) -> None:
     assert world.run(jax_sharded.replicas, spec, None) == [reference.norm([np.arange(4, dtype=np.float32)])] * 2
@@ -97,7 +103,7 @@ def test_copies_that_devices_have_are_compared(world: World, spec: Any, drifted:
         if others is None:
             assert isinstance(failure, float), "no device has a copy of another's shard"
         else:
-            where = rf"rank {drifted // 2} \(.*\) differ from their copies on rank {others}\("
+            where = rf"rank {drifted // 2} \(.*\) differ from their copies on {others}\("
             assert re.search(rf"the gradients at position 0 \(parameter 'weight'\) on {where}", str(failure))
 
 
