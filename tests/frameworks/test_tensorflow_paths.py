@@ -478,8 +478,8 @@ def test_pairs_of_classes_in_either_order() -> None:
             place = int(pair[1] is variable)
             assert returned[place] is variable
             close(returned[1 - place], [0.6, 0.8])
-        for wrong in ((gradient, gradient), (variable, variable)):
-            with pytest.raises(TypeError, match="one of the two must be the Variable"):
+        for wrong, count in (((gradient, gradient), 0), ((variable, variable), 2)):
+            with pytest.raises(TypeError, match=f"has {count} Variables. Pass .gradient, variable. or"):
                 clip([wrong])
         variable.need_clip = False
         assert clip([(variable, gradient)])[0][1] is gradient
