@@ -491,7 +491,7 @@ def test_what_is_no_parameter_of_the_program_is_refused() -> None:
     refused = [
         (
             ValueError,
-            "position 1 of param_list is 'nope', which is no parameter .* Pass one of .'a', 'b'.",
+            "position 1 of param_list is 'nope', which is no parameter .* Pass one of .'a', 'b'",
             ["a", "nope"],
         ),
         (ValueError, r"position 1 of param_list \(parameter 'a'\) belongs to another", ["b", other.parameter("a")]),
