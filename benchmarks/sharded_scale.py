@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
+from unified_clip._distributed import replicas
 from unified_clip.ownership import mesh_ownership
 
 RANKS = (8, 64, 1024, 8192, 100_000)
@@ -69,12 +70,14 @@ def interleaved(left: list[nn.Parameter], right: list[nn.Parameter]) -> list[nn.
 def cases(rows: DeviceMesh, number: int) -> dict[str, Case]:
     row = init_device_mesh("cpu", (rows.size(),), mesh_dim_names=("dp",))
     ours, native = partial(uc.clip_grad_norm_, max_norm=1.0), partial(nn.utils.clip_grad_norm_, max_norm=1.0)
+    checked = partial(ours, check_replicas=True)
     by_mesh = partial(ours, ownership=mesh_ownership(rows))
     two = sharded(number // 2, rows, [Shard(0), Shard(1)])
     one = sharded(number // 2, rows["dp"], [Shard(0)])
     return {
         "FSDP2": Case(sharded(number, row, [Shard(0)]), ours, native),
         "HSDP": Case(sharded(number, rows, [Replicate(), Shard(0)]), ours, native),
+        "`check_replicas`": Case(sharded(number, rows, [Replicate(), Shard(0)]), checked, native),
         "two dimensions": Case(sharded(number, rows, [Shard(0), Shard(1)]), ours, native),
         "`mesh_ownership`": Case(interleaved(two, one), by_mesh, native_per_mesh),
     }
@@ -84,6 +87,14 @@ def all_ranks_alike(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: An
     """An all-reduce over ranks that all send what this one does."""
     if op == dist.ReduceOp.SUM:
         tensor.mul_(dist.get_world_size(group))
+
+
+summands = replicas.summands
+
+
+def equal_summands(sets: Any) -> list[int]:
+    """Integers that all ranks can send, and whose sums are those of equal copies."""
+    return [0 * number for number in summands(sets)]
 
 
 def seconds(call: Callable[..., Any], *arguments: Any) -> float:
@@ -109,7 +120,7 @@ def simulate(_: int, ranks: int, options: argparse.Namespace) -> None:
     logging.disable()  # PyTorch logs that its norm makes two all-reduces over two dimensions
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    dist.all_reduce = all_ranks_alike
+    dist.all_reduce, replicas.summands = all_ranks_alike, equal_summands
     mesh = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
     cells = []
     for case in cases(mesh, options.parameters).values():
@@ -127,7 +138,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=500)
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
-    names = ["FSDP2", "HSDP", "two dimensions", "`mesh_ownership`", "its constructor"]
+    names = ["FSDP2", "HSDP", "`check_replicas`", "two dimensions", "`mesh_ownership`", "its constructor"]
     print(f"| ranks | {' | '.join(names)} |\n{'|---' * (len(names) + 1)}|", flush=True)
     for ranks in options.ranks:
         multiprocessing.spawn(simulate, (ranks, options), nprocs=1)

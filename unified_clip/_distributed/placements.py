@@ -192,9 +192,9 @@ class DistributedGradients(LocalShards):
 
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
         """`alone`: the rank of this process."""
-        leaf, gradient, here = self._leaves[index], self._gradients[index], alone[0]
+        leaf, gradient = self._leaves[index], self._gradients[index]
         mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
-        if here not in mesh:
+        if not alone <= mesh:
             return None
         ranks = self.ranks_with_copies(gradient) if self.is_sharded(gradient) else mesh
         within = None if len(mesh) >= group.size else declared_copies(self._spec, leaf, mesh, ranks, group)
@@ -205,7 +205,7 @@ class DistributedGradients(LocalShards):
                 f"process_group has only some of the ranks with copies of the gradient at {leaf.place}, and "
                 "check_replicas compares all. Leave process_group or check_replicas out"
             )
-        copies = within or Copies(("mesh", ranks.key), len(ranks), ranks[0] == here)
+        copies = within or Copies(("mesh", ranks.key), len(ranks), ranks[0] == alone[0])
         return Replica(leaf, label(leaf), self.values[index], *copies)
 
     def awaits_sums(self, measures: Measures) -> bool:
