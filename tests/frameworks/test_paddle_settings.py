@@ -507,7 +507,7 @@ def test_what_is_no_parameter_of_the_program_is_refused() -> None:
     for error, message, param_list in refused:
         with pytest.raises(error, match=message):
             network.set(clip, param_list=param_list)
-    with pytest.raises(TypeError, match="pass GradientClipByValue"):
+    with pytest.raises(TypeError, match="Pass GradientClipByValue"):
         network.set(1.0)
     assert network.clipped() == {"a": [3.0], "b": [4.0]}  # nothing was set before the refusal
 
