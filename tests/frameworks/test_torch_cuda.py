@@ -135,6 +135,22 @@ def test_norms_in_doubt_have_the_cpus_numbers(name: str, dtype: torch.dtype, mon
     check(name, given, parameters(given, CUDA))
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order inf", "GradientClipByNorm"])
+def test_both_kinds_of_sums_have_the_cpus_numbers(
+    name: str, dtype: torch.dtype, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of GPUs with slow float64 and with fast float64, whatever this GPU is."""
+    if not gpu.ENABLED or (dtype.is_complex and name == "clip_grad_norm_ of order inf"):
+        pytest.skip("about the kernels")
+    from unified_clip._backends.torch.gpu import table
+
+    monkeypatch.setattr(table, "_has_slow_float64", lambda device: is_slow)
+    given = random([*SHAPES, *LARGE], dtype)
+    check(name, given, parameters(given, CUDA))
+
+
 TIES = [([2.0**24, *[2.0**12] * 6, 3.0], torch.float32), ([2.0**53, *[2.0**27] * 3, 3.0], torch.float64)]
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 from support import interpreter, reference
 from support.kits import Kit
-from support.tiers import nightly
+from support.tiers import nightly, quick
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -313,7 +313,7 @@ def test_sums_that_are_not_in_doubt_are_rounded_right(
     assert norms.tolist() == [reference.norm([tensor.numpy()], p) for tensor in tensors]
 
 
-@pytest.mark.parametrize("dtype", TIES)
+@pytest.mark.parametrize("dtype", quick(TIES, "float32"))
 @pytest.mark.parametrize("p", [1, 2])
 def test_numbers_of_all_sizes(table: ModuleType, p: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bound that leaves every norm in doubt: the exact sum has bits in many windows."""
@@ -445,6 +445,8 @@ def test_the_error_bound_holds_for_the_longest_sums(kit: Kit) -> None:
     in_a_row = table.CHUNK // table.LANES + table.LANES + table.MAX_CHUNKS // table.SUM_LANES + table.SUM_LANES
     assert in_a_row * 2.0**-53 + 2.0**-50 < table.ERROR
     assert (in_a_row * 2.0**-53) ** 2 + 2.0**-100 < table.WIDE_ERROR / 2
+    in_a_lane = table.CHUNK // table.LANES
+    assert (in_a_lane + 4) ** 2 * 2.0**-48 + table.LANES * 3 * 2.0**-48 + table.ERROR < table.NARROW_ERROR
 
 
 # -- the setting
@@ -503,7 +505,7 @@ def of_gradients(architecture: int, dtype: str, kernel: str = "") -> dict[str, A
     return found
 
 
-ARCHITECTURES = [90, *nightly(80, 120)]
+ARCHITECTURES = [90, *nightly(80, 86, 89, 100, 120)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -531,6 +533,8 @@ def test_the_end_of_a_tensor_is_read_and_written_element_by_element(dtype: str, 
 def test_compiled_arithmetic_rounds_to_nearest(architecture: int) -> None:
     """No instruction flushes subnormal numbers, or approximates a root or a quotient."""
     for name, code in compiled(architecture).items():
+        arithmetic = [each for each in code["instructions"] if re.match(r"(add|sub|mul|fma)\b.*\.f\d", each)]
+        assert all(".rn." in each for each in arithmetic), f"{name}: the assembler may fuse others"
         assert code["instructions"]
         assert not [each for each in code["instructions"] if re.search(r"\.ftz|\.approx|\.full", each)], name
         if "order 2" in name and name.startswith(("round_sums", "decide")):
@@ -541,9 +545,21 @@ def test_compiled_arithmetic_rounds_to_nearest(architecture: int) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_float32_sums_use_no_float64(dtype: str, architecture: int) -> None:
+    """Nor do products, but for the conversion of the coefficient, and of bounds: once for each chunk."""
+    for name, code in of_gradients(architecture, dtype).items():
+        wide = {each for each in code["instructions"] if ".f64" in each}
+        if "in float32" in name:
+            assert not wide, name
+        elif name.startswith("change"):
+            assert wide == {"cvt.rn.f32.f64"}, name
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_of_squares_take_one_instruction_of_float64_each(dtype: str, architecture: int) -> None:
     """The error of a square is lost by a fused addition, so only sums that need no error have one."""
     for name, code in of_gradients(architecture, dtype, "add, order 2").items():
         is_fused = any(each.startswith("fma.rn.f64") for each in code["instructions"])
-        assert is_fused == ("float64" not in name), name
+        assert is_fused == ("float64" not in name and "in float32" not in name), name

@@ -248,7 +248,9 @@ class Gpu:
             device=self.use,
             current_stream=lambda device: SimpleNamespace(cuda_stream=self.stream),
             is_current_stream_capturing=lambda: self.capturing,
+            get_device_properties=lambda device: SimpleNamespace(major=8, minor=9 * device.index),
         )
+        table._has_slow_float64.cache_clear()
         fake = {"cuda": cuda, "empty": self.new(torch.empty), "arange": self.new(torch.arange), "cat": self.cat}
         monkeypatch.setattr(
             table, "torch", SimpleNamespace(**{name: getattr(torch, name) for name in dir(torch)} | fake)
@@ -330,7 +332,7 @@ LISTS: dict[str, list[tuple[list[float], torch.dtype, int]]] = {
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_on_several_devices(table: ModuleType, second_gpu: Gpu, name: str) -> None:
-    """The norm is that of the list on one device. Nothing waits."""
+    """The norm is that of the list on one device. Nothing waits. The second has slow float64, the first has not."""
     from unified_clip._backends.torch.gpu import several
 
     memory = [torch.tensor(values, dtype=dtype) for values, dtype, _ in LISTS[name]]

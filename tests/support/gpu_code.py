@@ -32,11 +32,19 @@ Variant = tuple[str, dict[str, str], dict[str, Any]]
 
 def of_norms(wide: bool) -> dict[str, Variant]:
     """The kernels that read no gradients, for norms of float64 or of float32."""
-    groups = {"groups": "*i64", "sums": "*fp64", "norms": "*fp64", **STATES}
-    error = table.WIDE_ERROR if wide else table.ERROR
-    rounding = {"error": error, "width": table.SUM_LANES, "wide": wide}
+    sums = {"": ("*fp64", table.WIDE_ERROR)} if wide else {
+        "": ("*fp64", table.ERROR), " of float32 sums": ("*fp32", table.NARROW_ERROR)
+    }  # fmt: skip
     return {
-        **{f"round_sums, order {p}": ("round_sums", groups, {"order": p, **rounding}) for p in table.ORDERS.values()},
+        **{
+            f"round_sums, order {p}{name}": (
+                "round_sums",
+                {"groups": "*i64", "sums": kind, "norms": "*fp64", **STATES},
+                {"order": p, "error": error, "width": table.SUM_LANES, "wide": wide},
+            )
+            for p in table.ORDERS.values()
+            for name, (kind, error) in sums.items()
+        },
         **{f"decide, order {p}": ("decide", {**STATES, "norms": "*fp64"}, {"order": p, "wide": wide}) for p in (1, 2)},
     }
 
@@ -54,11 +62,10 @@ def of_gradients(dtype: str) -> dict[str, Variant]:
     for wide in (True,) if dtype == "float64" else (True, False):
         of_list = " of a float64 list" if wide and dtype != "float64" else ""
         for p in table.ORDERS.values():
-            variants[f"add, order {p}{of_list}"] = (
-                "add",
-                {**LIST, "sums": "*fp64"},
-                {"order": p, "wide": wide, **loop},
-            )
+            constants = {"order": p, "wide": wide, **loop}
+            variants[f"add, order {p}{of_list}"] = ("add", {**LIST, "sums": "*fp64"}, constants)
+            if not wide:
+                variants[f"add, order {p} in float32"] = ("add", {**LIST, "sums": "*fp32"}, constants)
         for p, per_tensor in ((1, False), (2, False), (2, True)):
             variants[f"add_exactly, order {p}{', per tensor' if per_tensor else ''}{of_list}"] = (
                 "add_exactly", {**LIST, "end_chunk": "i32", **STATES},

@@ -52,12 +52,25 @@ WIDE_ERROR = 2.0**-77
 so it is at most 2**-40 of the sum, and its own relative error is at most about 2**-40.
 """
 
+NARROW_ERROR = 2.0**-35
+"""The same bound if the sum of a chunk is two float32 numbers. In a lane, the second is the sum of CHUNK / LANES errors
+of at most 2**-24. Then each of LANES additions adds a relative error of at most 3 * 2**-48.
+"""
+
 MAX_CHUNKS = 2**20
 EXACT_PROGRAMS = 264
 """The maximum number of programs that run `add_exactly`. They mostly end at once, because no norm is in doubt."""
 
 OPTIONS = {"enable_fp_fusion": False}
-"""Options for the compiler. No result depends on them, but Triton warns if they are not given."""
+"""Options for the compiler. It rounds each product and each sum, as error bounds assume: it does not fuse them."""
+
+FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+"""The compute capabilities of NVIDIA's GPUs that compute float64 at half of their speed for float32. Others mostly have
+1/64 of it.
+"""
+
+FAST_FLOAT64_AMD = ("gfx90", "gfx94", "gfx95")
+"""How the architectures of AMD's GPUs begin that compute float64 at half of their speed for float32, or faster."""
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
 """The maximum number of tables that are kept, and of 8-byte numbers in all of them."""
@@ -114,10 +127,10 @@ class Table:
         """
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
-    def sums(self, order: int, wide: bool) -> Tensor:
-        """Return two float64 numbers per chunk: its sum of |g|**p, or its largest magnitude and 0."""
+    def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
+        """Return two numbers per chunk: its sum of |g|**p, or its largest magnitude and 0."""
         with _on(self.device):
-            sums = torch.empty(2 * self.chunks, dtype=torch.float64, device=self.device)
+            sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
             for part in self._parts:
                 kernels.add[(part.end - part.first,)](
                     self._memory, self._length, part.first, sums, order=order, wide=wide, **part.options
@@ -170,13 +183,15 @@ def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: b
     device, count, order = tables[0].device, len(groups) // 2, ORDERS[p]
     wide = any(table.is_wide for table in tables)
     options = {"order": order, "wide": wide, **OPTIONS}
-    sums = [table.sums(order, wide).to(device, non_blocking=True) for table in tables]
+    narrow = not wide and any(_has_slow_float64(table.device) for table in tables)
+    dtype = torch.float32 if narrow else torch.float64
+    sums = [table.sums(order, wide, dtype).to(device, non_blocking=True) for table in tables]
     with _on(device):
         norms = torch.empty([count] if per_tensor else [], dtype=torch.float64, device=device)
         states = torch.empty([count, kernels.STATE.value], dtype=torch.int64, device=device)
         kernels.round_sums[(count,)](
             groups, torch.cat(sums) if len(sums) > 1 else sums[0], norms, states,
-            error=WIDE_ERROR if wide else ERROR, width=SUM_LANES, **options,
+            error=WIDE_ERROR if wide else NARROW_ERROR if narrow else ERROR, width=SUM_LANES, **options,
         )  # fmt: skip
     if p == math.inf:
         return norms
@@ -191,6 +206,17 @@ def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: b
                 states[:, 2:] += moved[:, 2:]
         kernels.decide[(count,)](states, norms, **options)
     return norms
+
+
+@functools.cache
+def _has_slow_float64(device: torch.device) -> bool:
+    """Return whether a device computes float64 so slowly that sums of float32 numbers take less time."""
+    if device.type != "cuda":
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        return not properties.gcnArchName.startswith(FAST_FLOAT64_AMD)
+    return (properties.major, properties.minor) not in FAST_FLOAT64
 
 
 def _bits(number: float) -> int:

@@ -1,4 +1,4 @@
-"""Parts of all kernels: chunks of tensors, float64 sums with their errors, and the bits of numbers."""
+"""Parts of all kernels: chunks of tensors, sums with their errors, and the bits of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
 """The arguments that differ from call to call. Triton does not compile a kernel anew for other values of these."""
 
 HIGH_BITS: Any = tl.constexpr(-(2**27))
-"""A mask for the upper 26 bits of a float64 significand."""
+NARROW_HIGH_BITS: Any = tl.constexpr(-(2**12))
+"""Masks for the upper 26 bits of a float64 significand, and the upper 12 bits of a float32 one."""
 
 
 @triton.jit
@@ -61,7 +62,7 @@ def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    """Return (float64 sum, its rounding error)."""
+    """Return (sum, its rounding error)."""
     total = left + right
     added = total - left
     return total, (left - (total - added)) + (right - added)
@@ -69,17 +70,30 @@ def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def squared(numbers: tl.tensor) -> tl.tensor:
-    """Return (float64 squares, their rounding errors). The errors are off by at most 2**-104 of the square."""
+    """Return (squares, their rounding errors). The errors of float64 squares are off by at most 2**-104 of the square,
+    those of float32 squares by at most 2**-148.
+    """
     square = numbers * numbers
-    high = (numbers.to(tl.int64, bitcast=True) & HIGH_BITS).to(tl.float64, bitcast=True)
+    if numbers.dtype == tl.float64:
+        high = (numbers.to(tl.int64, bitcast=True) & HIGH_BITS).to(tl.float64, bitcast=True)
+    else:
+        high = (numbers.to(tl.int32, bitcast=True) & NARROW_HIGH_BITS).to(tl.float32, bitcast=True)
     low = numbers - high
     return square, ((high * high - square) + 2.0 * high * low) + low * low
 
 
 @triton.jit
 def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Add two sums that are two float64 numbers each. Return (high, low) of their sum."""
+    """Add two sums that are two numbers each. Return (high, low) of their sum."""
     total = high + other_high
     added = total - high  # as in `two_sum`: the interpreter takes long for calls
     error = (high - (total - added)) + (other_high - added)
     return total, low + (error + other_low)
+
+
+@triton.jit
+def add_rounded_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
+    """Add as `add_pairs`, and round the result so that `high` is the nearest number to the sum."""
+    high, low = add_pairs(high, low, other_high, other_low)
+    total = high + low
+    return total, low - (total - high)

@@ -8,7 +8,18 @@ import triton
 import triton.language as tl
 
 from .exact import STATE
-from .numbers import INF, RUNTIME, add_pairs, chunk_at, in_vectors, magnitude_bits, squared, two_sum, vectors_at
+from .numbers import (
+    INF,
+    RUNTIME,
+    add_pairs,
+    add_rounded_pairs,
+    chunk_at,
+    in_vectors,
+    magnitude_bits,
+    squared,
+    two_sum,
+    vectors_at,
+)  # fmt: skip
 
 INFINITY: Any = tl.constexpr(float("inf"))
 LEAST: Any = tl.constexpr(2.0**-900)
@@ -17,11 +28,18 @@ LARGEST: Any = tl.constexpr(2.0**1000)
 nor lost bits to subnormal numbers.
 """
 
+NARROW_LEAST: Any = tl.constexpr(2.0**-72)
+NARROW_LARGEST: Any = tl.constexpr(2.0**120)
+"""The same for float32. Each of at most 2**36 squares loses at most 2**-148."""
+
 
 @triton.jit
-def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return (sums, their errors), all 0. For INF, the first are integers, the bits of the largest magnitude."""
-    low = tl.zeros([width], tl.float64)
+def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number: tl.constexpr) -> tl.tensor:
+    """Return (sums, their errors), all 0. For INF, the first are integers, the bits of the largest magnitude.
+
+    `number`: the dtype of sums.
+    """
+    low = tl.zeros([width], number)
     if order == INF:
         high = tl.zeros([width], tl.int64 if wide else tl.int32)
     else:
@@ -34,12 +52,14 @@ def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constex
     """Return (high, low) after |values|**p is added. For INF, `high` is the bits of the largest magnitude."""
     if order == INF:
         high = tl.maximum(high, magnitude_bits(values, wide))
-    elif wide and order == 2:
-        square, error = squared(values.to(tl.float64))
-        high, low = add_pairs(high, low, square, error)
-    elif wide:
-        high, error = two_sum(high, tl.abs(values.to(tl.float64)))
-        low += error
+    elif wide or high.dtype == tl.float32:
+        numbers = values.to(high.dtype)
+        if order == 2 and 2 * values.dtype.primitive_bitwidth > high.dtype.primitive_bitwidth:
+            square, error = squared(numbers)
+            high, low = add_pairs(high, low, square, error)
+        else:
+            high, error = two_sum(high, numbers * numbers if order == 2 else tl.abs(numbers))
+            low += error
     elif order == 2:
         numbers = values.to(tl.float32).to(tl.float64)
         high = tl.fma(numbers, numbers, high)  # a square is exact, so the sum is rounded once anyway
@@ -51,10 +71,10 @@ def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constex
 @triton.jit
 def _total(high: tl.tensor, low: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
     if order == INF:
-        total = tl.max(high, 0).to(tl.float64 if wide else tl.float32, bitcast=True).to(tl.float64)
-        rest = tl.zeros([], tl.float64)
-    elif wide:
-        total, rest = tl.reduce((high, low), 0, add_pairs)
+        total = tl.max(high, 0).to(tl.float64 if wide else tl.float32, bitcast=True)
+        rest = tl.zeros([], low.dtype)
+    elif wide or high.dtype == tl.float32:
+        total, rest = tl.reduce((high, low), 0, add_rounded_pairs)
     else:
         total = tl.sum(high, 0)
         rest = tl.zeros([], tl.float64)
@@ -66,11 +86,14 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store two float64 numbers for each chunk: its sum of |g|**p, or its largest magnitude and 0."""
+    """Store two numbers for each chunk: its sum of |g|**p, or its largest magnitude and 0.
+
+    If `sums` is float32, float64 is not used, and each sum is both numbers.
+    """
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
     _, source, _, length = chunk_at(table, tensors, chunk, chunk_size, dtype)
     lanes = tl.arange(0, width)
-    high, low = _zeros(order, width, wide)
+    high, low = _zeros(order, width, wide, sums.dtype.element_ty)
     vectors = in_vectors(source, length, width)
     start = vectors_at(source, dtype)
     for at in range(0, vectors, width):
@@ -108,14 +131,15 @@ def round_sums(
     for at in range(begin, end, width):
         mask = at + lanes < end
         here = sums + 2 * (at + lanes)
-        other_high = tl.load(here, mask=mask, other=0.0)
+        other_high = tl.load(here, mask=mask, other=0.0).to(tl.float64)
+        other_low = tl.load(here + 1, mask=mask, other=0.0).to(tl.float64)
         if order == INF:
             larger = tl.maximum(high.to(tl.int64, bitcast=True), other_high.to(tl.int64, bitcast=True))
             high = larger.to(tl.float64, bitcast=True)
         elif wide:
-            high, low = add_pairs(high, low, other_high, tl.load(here + 1, mask=mask, other=0.0))
+            high, low = add_pairs(high, low, other_high, other_low)
         else:
-            high += other_high
+            high += other_high + other_low
     if order == INF:
         tl.store(norms + group, tl.max(high.to(tl.int64, bitcast=True), 0).to(tl.float64, bitcast=True))
     else:
@@ -124,6 +148,8 @@ def round_sums(
             n, in_doubt = _rounded_pair(high, low, error, order)
         else:
             n, in_doubt = _rounded(high, error, order)
+            if sums.dtype.element_ty == tl.float32:
+                in_doubt |= (high < NARROW_LEAST) | (high > NARROW_LARGEST) | (high != high)
         tl.store(norms + group, n)
         places = tl.arange(0, 256)
         state = tl.where(places == 0, in_doubt.to(tl.int64), tl.zeros([256], tl.int64))
