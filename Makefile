@@ -9,6 +9,7 @@ FRAMEWORKS := torch jax tensorflow paddle numpy
 NIGHTLY_FRAMEWORKS := mlx
 
 .PHONY: test nightly coverage lint sanitize parity wheel-test oldest bench bench-smoke native-tables record clean gpu \
+	docs site \
 	$(FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
 
 # -- the change tier: what every change has to pass
@@ -49,6 +50,7 @@ lint: $(VENV)/package
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/tables.py --check
+	$(BIN)/python benchmarks/speed_plot.py --check
 	$(BIN)/python tools/formats_table.py --check
 	$(BIN)/python tools/command_line.py --check
 	$(BIN)/python tools/port_differences.py --check
@@ -67,7 +69,7 @@ parity-%: $(VENV)/package
 nightly:
 	$(MAKE) --keep-going --no-print-directory WITHOUT= NIGHTLY=1 lint coverage device-jax device-tensorflow \
 		device-paddle suite-jax-x64 device-jax-x64 $(NIGHTLY_FRAMEWORKS:%=test-%) without-torch interpreted-torch sanitize \
-		parity bench-smoke wheel-test oldest
+		parity bench-smoke wheel-test oldest docs
 
 # All tests on all paths. NumPy has no device path, and PyTorch's covers the core's.
 coverage: export COVERAGE = 1
@@ -180,10 +182,20 @@ oldest-%:
 	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
 	$(ENV)/bin/unified-clip parity --frameworks $* --out $(ENV)/report
 
+# The site, in build/site. A warning, such as of a broken link, is an error.
+docs:
+	$(MAKE) --no-print-directory VENV=.venv-docs REQUIREMENTS=requirements/docs.txt site
+
+site: export NO_MKDOCS_2_WARNING = 1
+site: $(VENV)/requirements
+	$(BIN)/python -m tools.site
+	$(BIN)/mkdocs build --strict
+
 # Nineteen minutes on two cores, in which nothing else should run.
 bench: $(VENV)/package
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out benchmarks/results
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/speed_plot.py
 
 # Whether every pair runs. The times mean nothing, and tests/contract/test_bench.py compares the numbers.
 bench-smoke: $(VENV)/package

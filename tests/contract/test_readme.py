@@ -1,30 +1,22 @@
-"""The README's example for this framework runs, and prints what it says it clips."""
+"""The quickstart's example for this framework runs, and so do the calls of a configuration in docs/config.md."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from textwrap import dedent
 
 import numpy as np
 import pytest
 from support.kits import KITS, Kit
 from support.trainers.configured_calls import OF_FRAMEWORK, run
 
-README = Path(__file__).parent.parent.parent / "README.md"
-
-
-CONFIGURATION = "## One configuration for all teams"
-
-
-def examples_under(heading: str) -> list[str]:
-    section = README.read_text().partition(f"{heading}\n")[2].partition("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+ROOT = Path(__file__).parents[2]
+QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
 
 
 def test_the_example_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
-    every = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    blocks = [block for block in every if block not in examples_under(CONFIGURATION)]
+    blocks = re.findall(r"```python\n(.*?)```", QUICKSTART, re.DOTALL)
     examples = [block for block in blocks if f"import {kit.name}" in block.splitlines()[0]]
     assert len(examples) == 1
     assert len(blocks) == len({each.name for each in KITS.values()})
@@ -38,29 +30,18 @@ def test_the_example_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def clip_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new folder, with clip.toml as the README has it."""
+    """A new folder, with clip.toml as docs/config.md has it."""
     pytest.importorskip("pydantic")
-    (text,) = re.findall(r"((?:^    .*\n)*)", README.read_text().partition(f"{CONFIGURATION}\n\n")[2], re.MULTILINE)[:1]
-    assert text.startswith("    # clip.toml\n")
-    (tmp_path / "clip.toml").write_text(dedent(text), encoding="utf-8")
+    text = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)[0]
+    assert text.startswith("# clip.toml\n")
+    (tmp_path / "clip.toml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.usefixtures("clip_toml")
-def test_the_example_of_a_configuration_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = examples_under(CONFIGURATION)
-    exec(example, {})
-    assert re.findall(r"# prints (.*)", example) == [capsys.readouterr().out.strip()]
-    from unified_clip import ClipConfig
-
-    (other,) = re.findall(r"# or (.*)", example)
-    assert eval(other, {"ClipConfig": ClipConfig}).exclude == ClipConfig.load("clip.toml").exclude
 
 
 def calls() -> list[tuple[str, str]]:
     """What the user has, and the call, in the table about configurations."""
-    section = README.read_text().partition(f"{CONFIGURATION}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\| (.*) \| `(.*)` \|$", section, re.MULTILINE)
+    table = CONFIGURATION.partition("| you have | call |\n")[2].partition("\n\n")[0]
+    return re.findall(r"^\| (.*) \| `(.*)` \|$", table, re.MULTILINE)
 
 
 def test_the_table_has_calls_for_all_frameworks() -> None:
@@ -81,10 +62,3 @@ def test_a_call_of_the_table_clips_what_is_not_excluded(kit: Kit, have: str, cal
     clipped = run(kit, call, ClipConfig.load("clip.toml"))
     np.testing.assert_allclose(clipped["weight"].ravel(), 0.5**0.5, rtol=1e-6)
     assert clipped["bias"].tolist() == [3.0]
-
-
-def test_what_the_readme_names_is_there() -> None:
-    linked = re.findall(r"\]\(([\w./-]+)\)", README.read_text())
-    assert linked
-    for target in linked:
-        assert (README.parent / target).exists(), target

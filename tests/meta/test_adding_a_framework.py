@@ -71,7 +71,7 @@ def add_it_to_the_parity_suite(copy: Path) -> None:
 
 
 def put_it_on_the_lists(copy: Path) -> None:
-    append(copy / "README.md", EXAMPLE)
+    append(copy / "docs" / "quickstart.md", EXAMPLE)
 
 
 STEPS = [

@@ -1,4 +1,4 @@
-"""Run a call of a configuration, as the README prints it, on a model whose gradients are all 3."""
+"""Run a call of a configuration, as docs/config.md prints it, on a model whose gradients are all 3."""
 
 from __future__ import annotations
 

@@ -1,0 +1,125 @@
+"""The site: every page is in the navigation, every link leads somewhere, and every public name has its description.
+
+`make docs` builds it strictly, in the nightly tier.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import unified_clip.numpy
+from unified_clip import cli
+from unified_clip._command import subcommands
+
+ROOT = Path(__file__).parents[2]
+
+
+def tool(name: str) -> ModuleType:
+    """Return a module of tools/site, which is no installed package."""
+    if "site_tools" not in sys.modules:
+        folder = ROOT / "tools" / "site"
+        spec = spec_from_file_location("site_tools", folder / "__init__.py", submodule_search_locations=[str(folder)])
+        assert spec
+        sys.modules["site_tools"] = module_from_spec(spec)
+    return importlib.import_module(f"site_tools.{name}")
+
+
+build, links, tabs, api, commands, llms = map(tool, ("build", "links", "tabs", "api", "commands", "llms"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources of the site. A link or an anchor that leads nowhere is an error."""
+    folder: Path = tmp_path_factory.mktemp("site")
+    build.main(["--out", str(folder)])
+    return folder
+
+
+def test_every_page_is_in_the_navigation_once(site: Path) -> None:
+    configuration = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), llms._Loader)
+    listed = list(llms.pages(configuration["nav"]))
+    assert sorted(listed) == sorted(path.relative_to(site).as_posix() for path in site.rglob("*.md"))
+
+
+def test_llms_txt_describes_every_page(site: Path) -> None:
+    lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
+    entries = [line for line in lines if line.startswith("- [")]
+    assert len(entries) == len(list(site.rglob("*.md")))
+    assert [line for line in entries if not line.rpartition("/): ")[2].strip() or line.endswith("/)")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[a](b.md#one-heading)", "[a](b.md#one-heading)"),
+        ("[b.md](b.md)", "[The title](b.md)"),
+        ("[rules](../LICENSE)", f"[rules]({links.REPOSITORY}/LICENSE)"),
+        ("    [a](absent.md)\n", "    [a](absent.md)\n"),
+        ("![plot](../plot.svg)", "![plot](plot.svg)"),
+    ],
+)
+def test_links_are_mended(tmp_path: Path, text: str, expected: str) -> None:
+    assert repository(tmp_path).mend("a.md", text) == expected
+
+
+@pytest.mark.parametrize("text", ["[a](absent.md)", "[a](b.md#absent)", "[a](#absent)"])
+def test_a_broken_link_is_an_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(links.BrokenLinkError, match="absent"):
+        repository(tmp_path).mend("a.md", text)
+
+
+def repository(folder: Path) -> Any:
+    """Return the links of a repository with two pages, a picture and a licence."""
+    (folder / "docs").mkdir()
+    for name, text in {
+        "docs/a.md": "# A",
+        "docs/b.md": "# The title\n\n## One `heading`",
+        "LICENSE": "",
+        "plot.svg": "",
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return links.Links(folder, {name: folder / "docs" / name for name in ("a.md", "b.md")})
+
+
+def test_marked_sections_are_tabs() -> None:
+    text = "A\n<!-- tabs -->\n## One\n\nx\n\n## Two\n\ny\n<!-- end of tabs -->\nB"
+    assert tabs.with_tabs(text) == 'A\n=== "One"\n\n    x\n\n=== "Two"\n\n    y\n\nB'
+
+
+def test_the_quickstart_has_a_tab_for_each_framework(site: Path) -> None:
+    text = (site / "quickstart.md").read_text(encoding="utf-8")
+    assert text.count('\n=== "') == len(api.NAMESPACES)
+
+
+def test_every_public_name_has_a_description(site: Path) -> None:
+    described = "\n".join(path.read_text(encoding="utf-8") for path in (site / "api").glob("*.md"))
+    names = [f"unified_clip.{name}" for name in [*unified_clip.__all__, *unified_clip._LATER]]
+    for namespace in api.NAMESPACES:  # tests/contract/test_names.py: all namespaces have NumPy's names
+        names += [f"unified_clip.{namespace}.{name}" for name in unified_clip.numpy.__all__]
+    assert [name for name in names if f"::: {name}\n" not in described] == []
+
+
+def test_every_public_module_has_a_page() -> None:
+    section = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8").partition("## Public modules")[2]
+    described = {module for _, modules in api.PAGES.values() for module in modules}
+    assert set(re.findall(r"`(unified_clip[\w.]*)`", section)) - described == set()
+
+
+def test_every_command_has_a_section_with_its_options(site: Path) -> None:
+    text = (site / "commands.md").read_text(encoding="utf-8")
+    runnable = [(name, parser) for name, parser in subcommands(cli._parser()) if parser.get_default("run")]
+    assert len(runnable) > 10
+    for name, parser in runnable:
+        section = text.partition(f"\n## unified-clip {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for option in ("--format", "--baseline"):
+            assert (f"`{option} " in section) == any(option in action.option_strings for action in parser._shown())

@@ -1,0 +1,98 @@
+"""Pages of the public modules, which mkdocstrings fills with signatures and docstrings. No module is imported."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from unified_clip import _markdown
+
+PACKAGE = Path(__file__).parents[2] / "unified_clip"
+NAMESPACES = ("torch", "tensorflow", "paddle", "jax", "mlx", "numpy")
+LATER = {"ClipConfig": "config", "suggest_threshold": "config"}
+"""The page of each name of `unified_clip` that `__all__` lacks, since it needs an extra."""
+
+PAGES = {
+    "unified_clip": ("unified_clip", ["unified_clip"]),
+    **{name: (f"unified_clip.{name}", [f"unified_clip.{name}"]) for name in NAMESPACES},
+    "ownership": ("Sharded gradients", ["unified_clip.ownership"]),
+    "recording": ("Recording", ["unified_clip.recording.runs", "unified_clip.recording.compare"]),
+    "integrations": (
+        "Integrations",
+        [
+            "unified_clip.integrations.accelerate_clip",
+            "unified_clip.integrations.lightning_callback",
+            "unified_clip.integrations.optax_transforms",
+            "unified_clip.integrations.transformers_callback",
+        ],
+    ),
+    "monitor": ("Monitoring", ["unified_clip.monitor"]),
+    "testing": ("Testing", ["unified_clip.testing"]),
+    "errors": ("Errors and warnings", ["unified_clip.errors"]),
+}
+"""The title and the modules of each page, by its name."""
+
+
+def pages() -> dict[str, str]:
+    """Return all pages, by their path on the site."""
+    described = {f"api/{name}.md": page(*content) for name, content in PAGES.items()}
+    return described | {"api/config.md": configuration(), "api/index.md": index()}
+
+
+def configuration() -> str:
+    """Return the page of the names that need an extra."""
+    text = (
+        "These names need the extra `config` ([installation](../install.md)). [Configurations](../config.md) shows how."
+    )
+    options = "\n      inherited_members: false"
+    return (
+        "\n\n".join(["# Configuration", text, *(section("unified_clip", name, 2) + options for name in LATER)]) + "\n"
+    )
+
+
+def page(title: str, modules: list[str]) -> str:
+    """Return a page with a section for each public name of its modules."""
+    parts = [f"# {title}"]
+    for module in modules:
+        if len(modules) > 1:
+            parts.append(f"## {module}")
+        parts += [summary(module), *(section(module, name, 2 + (len(modules) > 1)) for name in public_names(module))]
+    return "\n\n".join(parts) + "\n"
+
+
+def section(module: str, name: str, level: int) -> str:
+    """Return the lines that mkdocstrings replaces by the description of a name."""
+    return f"::: {module}.{name}\n    options:\n      heading_level: {level}"
+
+
+def index() -> str:
+    """Return the page that lists all modules and names."""
+    rows = [
+        [f"[{title}]({name}.md)", ", ".join(f"[`{each}`][{module}.{each}]" for each in public_names(module))]
+        for name, (title, modules) in PAGES.items()
+        for module in modules
+    ]
+    rows.insert(1, ["[Configuration](config.md)", ", ".join(f"[`{name}`][unified_clip.{name}]" for name in LATER)])
+    text = "Every public name, with its signature, parameters, errors and an executed example."
+    return f"# API reference\n\n{text}\n\n{_markdown.table(['page', 'names'], rows)}\n"
+
+
+def public_names(module: str) -> list[str]:
+    """Return the names in `__all__` of a module; without it, its functions and classes without an underscore."""
+    tree = parsed(module)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    definitions = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return [node.name for node in definitions if node.name[0] != "_"]
+
+
+def summary(module: str) -> str:
+    """Return the docstring of a module."""
+    return ast.get_docstring(parsed(module)) or ""
+
+
+def parsed(module: str) -> ast.Module:
+    path = PACKAGE.parent / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))

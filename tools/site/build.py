@@ -1,0 +1,74 @@
+"""Write the sources of the site to build/docs: pages of the repository with mended links, and generated pages."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import api, commands, llms
+from .links import Links
+from .tabs import with_tabs
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "build/docs"
+OTHER_PAGES = {
+    "index.md": "README.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "conformance.md": "conformance/README.md",
+    "examples.md": "examples/README.md",
+}
+"""Pages of the site that are outside docs/, by their path on the site."""
+
+STYLE = Path(__file__).with_name("site.css")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.site", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=OUT, help="the folder to write; an older one is removed")
+    options = parser.parse_args(arguments)
+    shutil.rmtree(options.out, ignore_errors=True)
+    links = Links(ROOT, sources())
+    for page, text in {**written_pages(links), **generated_pages()}.items():
+        write(options.out / page, text)
+    for path in (*assets(), *links.outside):
+        copy(path, options.out / links.target(path))
+    shutil.copy(STYLE, options.out)
+    write(options.out / "llms.txt", llms.index(ROOT / "mkdocs.yml", options.out))
+
+
+def sources() -> dict[str, Path]:
+    """Return the files of the pages that people write, by their path on the site."""
+    docs = {path.relative_to(ROOT / "docs").as_posix(): path for path in sorted((ROOT / "docs").rglob("*.md"))}
+    return docs | {page: ROOT / file for page, file in OTHER_PAGES.items()}
+
+
+def written_pages(links: Links) -> dict[str, str]:
+    """Return the texts of the pages that people write, with links for the site."""
+    return {page: with_tabs(links.mend(page, path.read_text(encoding="utf-8"))) for page, path in sources().items()}
+
+
+def generated_pages() -> Mapping[str, str]:
+    """Return the texts of the pages that only the site has."""
+    return {**api.pages(), "commands.md": commands.page()}
+
+
+def assets() -> list[Path]:
+    """Return the files in docs/ that are no pages, such as scripts of the guides."""
+    return [
+        path
+        for path in sorted((ROOT / "docs").rglob("*"))
+        if path.is_file() and path.suffix not in (".md", ".pyc") and path.name[0] != "."
+    ]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)

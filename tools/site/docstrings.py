@@ -1,0 +1,17 @@
+"""An extension of griffe, which reads docstrings for mkdocstrings: examples are code, and names of pages are links."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+
+class Docstrings(griffe.Extension):
+    """Rewrites docstrings for the pages in api/."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:
+            text = re.sub(r"^(\s*)Example:$", r"\1Examples:", obj.docstring.value, flags=re.MULTILINE)
+            obj.docstring.value = re.sub(r"`?docs/([\w/]+\.md)`?", r"[docs/\1](../\1)", text)

@@ -1,0 +1,94 @@
+"""Links of the repository's pages, for the site: to pages, to copied files, and to files on the repository's host."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+REPOSITORY = "https://github.com/OWNER/unified_clip/blob/main"
+LINK = re.compile(
+    r"(?P<image>!?)\[(?P<text>(?:!\[[^\]]*\]\([^)]*\)|[^\]])*)\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)"
+)
+CODE = re.compile(r"^```[\s\S]*?^```|^(?: {4}.*\n)+", re.MULTILINE)
+
+
+class BrokenLinkError(ValueError):
+    """A link leads to no file, or to no heading of a page."""
+
+
+class Links:
+    """Rewrites the links of pages, and notes the files outside docs/ that pages show.
+
+    Args:
+        root: The folder of the repository.
+        sources: The file of each page, by its path on the site.
+    """
+
+    def __init__(self, root: Path, sources: Mapping[str, Path]) -> None:
+        self.root, self.sources = root, sources
+        self.pages = {path: page for page, path in sources.items()}
+        self.outside: set[Path] = set()
+
+    def mend(self, page: str, text: str) -> str:
+        """Return the text of a page with links that hold on the site. Code blocks stay as they are."""
+        parts, end = [], 0
+        for code in CODE.finditer(text):
+            parts += [self._mend(page, text[end : code.start()]), code[0]]
+            end = code.end()
+        return "".join([*parts, self._mend(page, text[end:])])
+
+    def _mend(self, page: str, text: str) -> str:
+        return LINK.sub(lambda link: self._link(page, link), text)
+
+    def _link(self, page: str, link: re.Match[str]) -> str:
+        name, target, anchor = link["text"], link["target"], link["anchor"] or ""
+        name = self._mend(page, name) if "![" in name else name
+        if "://" in target:
+            return link[0]
+        source = self.sources[page]
+        path = Path(os.path.normpath(source.parent / target)) if target else source
+        if path.is_dir() and (path / "README.md") in self.pages:
+            path /= "README.md"
+        if not path.exists():
+            raise BrokenLinkError(f"{source}: {target} does not exist")
+        if path in self.pages:
+            if anchor and anchor[1:] not in anchors(path.read_text(encoding="utf-8")):
+                raise BrokenLinkError(f"{source}: {path.name} has no heading {anchor}")
+            name = self._title(path) if re.fullmatch(r"`?[\w/.-]+\.md`?", name) and not anchor else name
+        elif link["image"]:
+            self.outside.add(path)
+        elif not path.is_relative_to(self.root / "docs") or path.is_dir():
+            return f"[{name}]({REPOSITORY}/{path.relative_to(self.root).as_posix()}{anchor})"
+        relative = os.path.relpath(self.target(path), Path(page).parent)
+        return f"{link['image']}[{name}]({relative if target else ''}{anchor})"
+
+    def _title(self, path: Path) -> str:
+        """Return the title of a page, which says more than its file's name."""
+        return title(path.read_text(encoding="utf-8"))
+
+    def target(self, path: Path) -> str:
+        """Return where a page or a file is on the site."""
+        if path in self.pages:
+            return self.pages[path]
+        inside = path.is_relative_to(self.root / "docs")
+        return path.relative_to(self.root / "docs" if inside else self.root).as_posix()
+
+
+def title(text: str) -> str:
+    """Return the first heading of a page."""
+    heading = re.search(r"^# (.+)$", text, re.MULTILINE)
+    if not heading:
+        raise ValueError(f"a page has no title: {text[:80]}")
+    return heading[1]
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings. The site and GitHub make the same."""
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", CODE.sub("", text), re.MULTILINE)}
+
+
+def slug(heading: str) -> str:
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w -]", "", plain).strip().lower().replace(" ", "-")

@@ -1,0 +1,22 @@
+"""Tabs: on the site, the sections between two marks of a page are tabs. On GitHub they are sections."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+TABS = re.compile(r"^<!-- tabs -->\n(.*?)^<!-- end of tabs -->\n", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#{2,} (.+)\n", re.MULTILINE)
+
+
+def with_tabs(text: str) -> str:
+    """Return a page whose marked sections are tabs, each named by its heading."""
+    return TABS.sub(lambda marked: _tabs(marked[1]), text)
+
+
+def _tabs(text: str) -> str:
+    before, *parts = HEADING.split(text)
+    if before.strip() or not parts:
+        raise ValueError(f"text between '<!-- tabs -->' and the first heading: {text[:80]}")
+    tabs = zip(parts[::2], parts[1::2], strict=True)
+    return "".join(f'=== "{name}"\n\n{textwrap.indent(body.strip(), "    ")}\n\n' for name, body in tabs)
