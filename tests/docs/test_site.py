@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +34,7 @@ def tool(name: str) -> ModuleType:
     return importlib.import_module(f"site_tools.{name}")
 
 
-build, links, tabs, api, commands, llms = map(tool, ("build", "links", "tabs", "api", "commands", "llms"))
+build, links, tabs, api, functions, llms = map(tool, ("build", "links", "tabs", "api", "functions", "llms"))
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +124,28 @@ def test_every_command_has_a_section_with_its_options(site: Path) -> None:
         assert section, name
         for option in ("--format", "--baseline"):
             assert (f"`{option} " in section) == any(option in action.option_strings for action in parser._shown())
+
+
+def test_every_function_with_a_replacement_has_a_page() -> None:
+    """Those that `port` rewrites, under the names of current releases."""
+    catalog = tomllib.loads((ROOT / "unified_clip/port/catalog.toml").read_text(encoding="utf-8"))["function"]
+    current = re.compile(r"(torch\.nn\.utils|paddle\.nn|tf\.(?!contrib|keras)|optax)\.?[\w.]*(?<!clip_grad_norm)")
+    names = {each["name"] for each in catalog if "replacement" in each and current.fullmatch(each["name"])}
+    assert len(names) > 12
+    assert names - {each["name"] for each in functions.FUNCTIONS} == set()
+
+
+def test_a_page_of_a_function_has_its_deviations_and_the_lines_that_replace_it(site: Path) -> None:
+    text = (site / "functions" / "tf.clip_by_norm.md").read_text(encoding="utf-8")
+    assert text.startswith("# `tf.clip_by_norm` in PyTorch, Paddle and JAX\n")
+    assert text.count("uc.clip_by_norm(") == len(functions.TITLES)
+    assert "| an embedding's repeated rows, which are not summed | 38 % |" in text
+    assert "`paddle.nn.ClipGradByNorm`" in text
+
+
+def test_a_known_difference_without_a_page_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tmp_path / "known.toml"
+    known.write_text('[[known]]\nframework = "torch"\nfunction = "torch.nn.other"\n', encoding="utf-8")
+    monkeypatch.setattr(functions, "KNOWN", known)
+    with pytest.raises(ValueError, match=r"functions\.toml lacks a function: torch\.nn\.other"):
+        functions.pages()

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import api, commands, llms
+from . import api, commands, functions, llms
 from .links import Links
 from .tabs import with_tabs
 
@@ -52,7 +52,7 @@ def written_pages(links: Links) -> dict[str, str]:
 
 def generated_pages() -> Mapping[str, str]:
     """Return the texts of the pages that only the site has."""
-    return {**api.pages(), "commands.md": commands.page()}
+    return {**api.pages(), **functions.pages(), "commands.md": commands.page()}
 
 
 def assets() -> list[Path]:

@@ -1,0 +1,157 @@
+"""The function map: a page for each function of a framework that clips.
+
+functions.toml has what a function computes. The parity suite's list of known differences has its measured deviations.
+The docstrings have the replacements, with their executed examples.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from unified_clip import _markdown
+from unified_clip.parity.known.entries import size_in_words
+
+from .api import PACKAGE, parsed
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+FUNCTIONS: list[dict[str, Any]] = TABLE["function"]
+TITLES: Mapping[str, str] = TABLE["titles"]
+GROUPS: Mapping[str, str] = TABLE["groups"]
+KNOWN = PACKAGE.parent / "parity/known.toml"
+WITHOUT_SIZE = {
+    "raises": "it raises an error",
+    "returns": "it accepts the input",
+    "silent": "it gives no warning",
+    "form": "shapes differ",
+}
+
+INDEX = """# Function map
+
+Each page is about one function of a framework: what it computes, the closest functions elsewhere, the measured
+differences, and the lines with unified_clip.
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return all pages, by their path on the site. ValueError: no page is about the function of a known difference."""
+    known = tomllib.loads(KNOWN.read_text(encoding="utf-8"))["known"]
+    for entry in known:
+        if not any(covers(entry, function) for function in FUNCTIONS):
+            raise ValueError(f"tools/site/functions.toml lacks a function: {entry['function']} of known.toml")
+    return {"functions/index.md": index(), **{path(function): page(function, known) for function in FUNCTIONS}}
+
+
+def path(function: Mapping[str, Any]) -> str:
+    file = re.sub(r"[^\w.]+", "_", function["name"])
+    return f"functions/{file}.md"
+
+
+def index() -> str:
+    """Return the page that lists all functions, by what they do."""
+    parts = [INDEX]
+    for group, title in GROUPS.items():
+        rows = [
+            [f"[`{each['name']}`]({path(each).partition('/')[2]})", TITLES[each["framework"]], f"`{each['use']}`"]
+            for each in FUNCTIONS
+            if each["group"] == group
+        ]
+        parts += [f"## {title.capitalize()}\n", _markdown.table(["function", "framework", "unified_clip"], rows) + "\n"]
+    return "\n".join(parts)
+
+
+def page(function: Mapping[str, Any], known: list[dict[str, Any]]) -> str:
+    """Return the page of a function."""
+    others = " and ".join(", ".join(elsewhere(function)).rsplit(", ", 1))
+    parts = [f"# `{function['name']}` in {others}", function["computes"], *function.get("differs", ())]
+    parts += ["## With unified_clip", replacement(function)]
+    parts += ["## Closest functions elsewhere", closest(function)]
+    if rows := [deviation(entry) for entry in known if covers(entry, function)]:
+        parts += ["## Measured differences from the exact result", MEASURED]
+        parts.append(_markdown.table(["input", "difference", "measured on", "reason"], rows))
+    return "\n\n".join(parts) + "\n"
+
+
+MEASURED = """The parity suite measures these differences, and fails if one changes. A pattern stands for several
+functions, and not all of them differ. unified_clip returns the exact result, rounded once, for eager tensors in CPU
+memory."""
+
+
+def elsewhere(function: Mapping[str, Any]) -> list[str]:
+    """Return the titles of the frameworks that people port a function to."""
+    return [TITLES[name] for name in ("torch", "tensorflow", "paddle", "jax") if name != function["framework"]]
+
+
+def replacement(function: Mapping[str, Any]) -> str:
+    """Return tabs with the executed example of the docstring, for each framework."""
+    use = function["use"]
+    link = f"`{use}` exists on every framework, with the same result ([reference](../api/{function['framework']}.md))."
+    return "\n\n".join([link, *(tab(name, title, use) for name, title in TITLES.items())])
+
+
+def tab(framework: str, title: str, name: str) -> str:
+    code = "\n".join(f"    {line}".rstrip() for line in example(framework, name))
+    return f'=== "{title}"\n\n    ```python\n{code}\n    ```'
+
+
+def example(framework: str, name: str) -> Iterator[str]:
+    """Yield the lines of a docstring's example: code, and what it prints as comments."""
+    text = docstring(framework, name).partition("Example:\n")[2]
+    for line in filter(None, map(str.strip, text.partition("\n\n")[0].splitlines())):
+        yield line[4:] if line.startswith((">>> ", "... ")) else f"# {line}"
+
+
+def docstring(framework: str, name: str) -> str:
+    """Return the docstring of a public name; of an alias, that of the class that it stands for."""
+    for node in parsed(f"unified_clip.{framework}").body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return ast.get_docstring(node) or ""
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return docstring(framework, ast.unparse(node.value))
+    raise ValueError(f"unified_clip.{framework} has no {name}")
+
+
+def closest(function: Mapping[str, Any]) -> str:
+    """Return a table of the functions that do the same, and how their rules differ."""
+    same = [each for each in FUNCTIONS if each["group"] == function["group"] and each is not function]
+    without = [title for name, title in TITLES.items() if name not in {each["framework"] for each in [function, *same]}]
+    rows = [
+        [f"[`{each['name']}`]({path(each).partition('/')[2]})", TITLES[each["framework"]], difference(function, each)]
+        for each in same
+    ]
+    table = _markdown.table(["function", "framework", "difference of the rules"], rows)
+    none = f"{', '.join(without)}: no function of its own {'does' if len(without) == 1 else 'do'} the same."
+    return "\n\n".join(part for part in (table, none if without else "") if part)
+
+
+def difference(function: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return how the rules of two functions differ."""
+    own, eps = function.get("eps", 0.0), other.get("eps", 0.0)
+    sentences = list(other.get("differs", ()))
+    if own != eps:
+        adding = other if eps else function
+        clipped = f"With a threshold of 1, clipped gradients differ by at most {abs(own - eps):g}, relative."
+        sentences = [f"`{adding['name']}` adds {max(own, eps):g} to the norm. {clipped}", *sentences]
+    return " ".join(sentences) or "none"
+
+
+def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
+    """Return whether a known difference is about a function."""
+    pattern = ".*".join(map(re.escape, entry["function"].split("*")))
+    known = function.get("known", function["name"])
+    return entry["framework"] == function["framework"] and re.fullmatch(pattern, known) is not None
+
+
+def deviation(entry: Mapping[str, Any]) -> list[str]:
+    """Return the row of a known difference."""
+    size = WITHOUT_SIZE[entry["kind"]] if "size" not in entry else size_in_words(float(entry["size"]))
+    return [
+        entry.get("title") or ", ".join(case.strip("*: ") for case in entry["cases"]),
+        size,
+        f"`{entry['function']}`",
+        entry["reason"],
+    ]
