@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import unified_clip.torch as uc
 from unified_clip._backends.torch import gpu, operators
-from unified_clip._backends.torch.primitives import norm_by_operations
+from unified_clip._backends.torch.primitives import norm_by_operations, scale_by_operations
 
 pytest.importorskip("triton")
 pytestmark = [
@@ -41,7 +41,9 @@ def parameters(*gradients: torch.Tensor) -> list[torch.nn.Parameter]:
     return held
 
 
-def graph_of(clip: Callable[[Any], Any], *places: str, dtype: torch.dtype = torch.float32) -> list[str]:
+def graph_of(
+    clip: Callable[[Any], Any], *places: str, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (3, 4)
+) -> list[str]:
     """Return the operators of unified_clip in the only graph of a clip, on devices that need not be there."""
     graphs: list[list[str]] = []
 
@@ -50,7 +52,7 @@ def graph_of(clip: Callable[[Any], Any], *places: str, dtype: torch.dtype = torc
         return graph.forward
 
     with FakeTensorMode():
-        held = parameters(*(torch.empty(3, 4, device=place, dtype=dtype) for place in places))
+        held = parameters(*(torch.empty(shape, device=place, dtype=dtype) for place in places))
         torch.compile(lambda held: clip(held), backend=backend, fullgraph=True)(held)
         assert [str(parameter.grad.device) for parameter in held] == list(places)
     (names,) = graphs
@@ -58,6 +60,8 @@ def graph_of(clip: Callable[[Any], Any], *places: str, dtype: torch.dtype = torc
 
 
 IN_PLACE: dict[str, Callable[[Any], Any]] = {
+    "order 1": lambda held: uc.clip_grad_norm_(held, 1.0, 1),
+    "order 3": lambda held: uc.clip_grad_norm_(held, 1.0, 3),
     "order 2": lambda held: uc.clip_grad_norm_(held, 1.0),
     "order inf": lambda held: uc.clip_grad_norm_(held, 1.0, math.inf),
     "one norm per gradient": uc.GradientClipByNorm(1.0).clip_,
@@ -65,7 +69,7 @@ IN_PLACE: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, *nightly(torch.float32, torch.bfloat16, torch.float16)])
-@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize("name", ["order 2", "order inf", "one norm per gradient"])
 def test_a_graph_measures_and_scales_by_one_operator_each(name: str, dtype: torch.dtype) -> None:
     assert graph_of(IN_PLACE[name], "cuda:0", "cuda:0", dtype=dtype) == [NORM, SCALE]
 
@@ -75,15 +79,30 @@ def test_functional_names_leave_products_to_the_compiler() -> None:
     assert graph_of(clip, "cuda:0", "cuda:0") == [NORM]
 
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "several devices": {"places": ["cuda:0", "cuda:1"]},
+def test_several_gpus_and_complex_gradients_are_one_list() -> None:
+    clip = IN_PLACE["order 2"]
+    assert graph_of(clip, "cuda:0", "cuda:1") == [NORM, SCALE]
+    assert graph_of(clip, "cuda:1", "cuda:0", dtype=torch.complex64) == [NORM, SCALE]
+    assert graph_of(clip, "cuda:0", "cuda:0", shape=(0, 3)) == [NORM, SCALE]
+
+
+def test_a_norm_per_complex_gradient_has_operators_for_each() -> None:
+    places = ["cuda:0", "cuda:0"]
+    assert graph_of(IN_PLACE["one norm per gradient"], *places, dtype=torch.complex64) == [NORM, NORM, SCALE, SCALE]
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a gradient on the CPU": ("order 2", {"places": ["cuda:0", "cpu"]}),
+    "magnitudes of complex numbers": ("order 1", {"dtype": torch.complex64}),
+    "another order": ("order 3", {}),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_lists_take_operations(name: str) -> None:
-    options = dict(OTHERS[name])
-    assert graph_of(IN_PLACE["order 2"], *options.pop("places"), **options) == []
+def test_the_norm_of_other_lists_takes_operations(name: str) -> None:
+    """Without breaking the graph."""
+    order, options = OTHERS[name]
+    assert NORM not in graph_of(IN_PLACE[order], *options.pop("places", ["cuda:0", "cuda:0"]), **options)
 
 
 def test_without_a_request_a_graph_takes_operations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,19 +112,27 @@ def test_without_a_request_a_graph_takes_operations(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("per_tensor", [False, True])
 @pytest.mark.parametrize("layout", ["contiguous", "transposed"])
-def test_the_operators_compute(layout: str, per_tensor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_the_operators_compute(
+    dtype: torch.dtype, layout: str, per_tensor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the kernels, and for memory that they do not support by operations: a graph does not know strides."""
+    if dtype.is_complex and per_tensor and layout == "transposed":
+        pytest.skip("a graph has a list of one tensor for each")
     from unified_clip._backends.torch.gpu import table
 
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
     table._tables.clear()
-    values = [torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([[0.0, 12.0], [0.0, 0.0]])]
+    numbers = [[3.0 + 4.0j, 0.0], [0.0, 0.0]] if dtype.is_complex else [[3.0, 0.0], [0.0, 4.0]]
+    values = [torch.tensor(numbers), torch.tensor([[0.0, 12.0], [0.0, 0.0]]).to(dtype)]
     tensors = [value.clone() if layout == "contiguous" else value.t().contiguous().t() for value in values]
     norms = operators.norm_on_gpu(norm_by_operations, tensors, 2, per_tensor)
     assert norms.tolist() == ([5.0, 12.0] if per_tensor else 13.0)
     coefs = torch.tensor([0.5, 0.25] if per_tensor else 0.5, dtype=torch.float64)
-    operators.scale_on_gpu(tensors, coefs, per_tensor)
+    operators.scale_on_gpu(scale_by_operations, tensors, coefs, per_tensor)
     for value, tensor, coef in zip(values, tensors, coefs.expand(2), strict=True):
         assert torch.equal(tensor, value * coef)
     assert bool(table._tables) == (layout == "contiguous")
-    assert float(operators.norm_on_gpu(norm_by_operations, values, 3, False)) == pytest.approx(1819 ** (1 / 3))
+    for p in (1, 3):
+        expected = float(torch.stack(values).abs().norm(p))
+        assert float(operators.norm_on_gpu(norm_by_operations, values, p, False)) == pytest.approx(expected)

@@ -17,7 +17,14 @@ from ..._core.types import CoalescedSparse, Leaf, Tensor
 from . import arithmetic, block_sums, conditions, operators, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
-from .primitives import LIST_PRIMITIVES, SINGLE_PRIMITIVES, TorchPath, TorchPrimitives, norm_by_operations
+from .primitives import (
+    LIST_PRIMITIVES,
+    SINGLE_PRIMITIVES,
+    TorchPath,
+    TorchPrimitives,
+    norm_by_operations,
+    scale_by_operations,
+)
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
@@ -306,4 +313,4 @@ def _collected(
 BACKEND = TorchBackend()
 
 
-operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_by_operations)
+operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_by_operations, scale_by_operations)

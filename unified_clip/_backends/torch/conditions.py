@@ -30,6 +30,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 REAL = (*HALF, torch.float32, torch.float64)
+COMPLEX = (torch.complex64, torch.complex128)
 
 
 def can_compute(fake: FakeTensor) -> bool:
@@ -152,6 +153,10 @@ def is_strided(tensor: Any) -> bool:
 
 def is_real(tensor: Any) -> bool:
     return type(tensor) in (*PLAIN, FakeTensor) and is_strided(tensor) and tensor.dtype in REAL and not is_neg(tensor)
+
+
+def is_complex(tensor: Any) -> bool:
+    return type(tensor) in (*PLAIN, FakeTensor) and is_strided(tensor) and tensor.dtype in COMPLEX
 
 
 def is_neg(tensor: Any) -> bool:

@@ -17,10 +17,11 @@ from ..._compute import host
 from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
-from . import gpu, lists
-from .conditions import is_real
+from . import gpu
+from .conditions import is_complex, is_real
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
+ScaleByOperations = Callable[[Sequence[Tensor], Scalar, bool], None]
 HostPathOf = Callable[[Sequence[Tensor]], Path]
 
 LIBRARY = torch.library.Library("unified_clip", "DEF")
@@ -37,23 +38,24 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators support these tensors: dense and real, in a graph that this process compiles for
-    itself.
+    """Return whether the operators support these tensors, in a graph that this process compiles for itself.
 
-    All are on the CPU, or on one GPU if the Triton kernels support their dtypes. Programs of `torch.export` are not
-    supported, because they may run where unified_clip is not installed.
+    All are dense and real, on the CPU, or all are on GPUs, where they may be complex. Programs of `torch.export` are
+    not supported, because they may run where unified_clip is not installed.
     """
-    if not torch.compiler.is_compiling() or torch.compiler.is_exporting() or not all(map(is_real, tensors)):
+    if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
-    devices = {tensor.device for tensor in tensors}
-    if gpu.ENABLED and len(devices) == 1 and tensors[0].is_cuda:
-        return all(tensor.dtype in gpu.REAL for tensor in tensors)
-    return ENABLED and {device.type for device in devices} == {"cpu"}
+    devices = {tensor.device.type for tensor in tensors}
+    if devices == {"cuda"} and gpu.ENABLED:
+        return all(is_real(tensor) or is_complex(tensor) for tensor in tensors)
+    return devices == {"cpu"} and ENABLED and all(map(is_real, tensors))
 
 
 def may_write(tensors: Sequence[Tensor]) -> bool:
-    """Return whether `scale_` may write the tensors. PyTorch's compiler fails on several views of one base."""
-    return all(tensor._base is None for tensor in tensors)
+    """Return whether `scale_` may write the tensors. PyTorch's compiler fails on several views of one base. On the CPU,
+    empty tensors are not supported.
+    """
+    return all(tensor._base is None and (tensor.is_cuda or tensor.numel()) for tensor in tensors)
 
 
 def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
@@ -66,11 +68,13 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 
-def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> None:
+def register(
+    host_path: HostPathOf, norm_by_operations: NormByOperations, scale_by_operations: ScaleByOperations
+) -> None:
     """Implement the operators.
 
     `host_path`: returns the host path over tensors. `norm_by_operations`: computes the norm by PyTorch's operations,
-    which have derivatives and rules for `torch.func.vmap`.
+    which have derivatives and rules for `torch.func.vmap`. `scale_by_operations`: multiplies in place.
     """
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
@@ -93,7 +97,7 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
 
     for operator in ("norm", "kernel_norm"):
         LIBRARY.impl(operator, functools.partial(norm_on_gpu, norm_by_operations), "CUDA")
-    LIBRARY.impl("scale_", scale_on_gpu, "CUDA")
+    LIBRARY.impl("scale_", functools.partial(scale_on_gpu, scale_by_operations), "CUDA")
     LIBRARY.impl("norm", norm_without_derivative, "CPU")
     LIBRARY.impl("norm", norm_with_derivative, "Autograd")
     LIBRARY.impl("norm", norm_by_operations, "FuncTorchBatchedDecomposition")
@@ -104,19 +108,20 @@ def register(host_path: HostPathOf, norm_by_operations: NormByOperations) -> Non
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
     """Return the norm by the Triton kernels; by PyTorch's operations if they do not support the order or the memory."""
-    table = gpu.table_of(tensors, per_tensor=per_tensor) if p in gpu.ORDERS else None
+    table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
 
-def scale_on_gpu(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
+def scale_on_gpu(
+    scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
+) -> None:
     """Multiply in place by the Triton kernels; by PyTorch's operations if they do not support the memory."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
-    if table is not None:
-        for launch in table.products(coef, per_tensor=per_tensor):
-            launch()
-    else:
-        for write in lists.prepare_multiply(tensors, coef):
-            write.make()
+    if table is None:
+        scale_by_operations(tensors, coef, per_tensor)
+        return
+    for launch in table.products(coef, per_tensor=per_tensor):
+        launch()
 
 
 def _have_tangents(tensors: Sequence[Tensor]) -> bool:

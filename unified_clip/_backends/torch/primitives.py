@@ -261,7 +261,8 @@ class TorchPath(DevicePath):
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self._fits(coef) and self._table is not None:
             return self._launches(self._table.products(coef, per_tensor=self._is_per_tensor))
-        if not (self._in_lists and operators.supports(self._tensors) and operators.may_write(self._tensors)):
+        may_scale = self._fits(coef) and (self._in_lists or self._backend is SINGLE_PRIMITIVES)
+        if not (may_scale and operators.supports(self._tensors) and operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
         return [Write(functools.partial(operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
@@ -290,7 +291,7 @@ class TorchPath(DevicePath):
     def norm(self, p: float) -> Scalar:
         if self._table is not None and gpu.measures(self._tensors, p):
             return self._table.norms(p, per_tensor=self._is_per_tensor)
-        if operators.supports(self._tensors):
+        if operators.supports(self._tensors) and (gpu.measures(self._tensors, p) or not self._tensors[0].is_cuda):
             return operators.norm(self._tensors, p, per_tensor=self._is_per_tensor)
         return self.norm_by_operations(p)
 
@@ -350,6 +351,12 @@ support them.
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()
+
+
+def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
+    """Multiply all tensors by `coef`, in place; with `per_tensor`, each by its own coefficient."""
+    for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
+        write.make()
 
 
 def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:

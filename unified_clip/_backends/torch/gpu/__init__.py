@@ -11,14 +11,12 @@ import torch
 
 from ...._compute import host
 from ...._core.types import Tensor
-from ..conditions import PLAIN, is_dense, is_watched
+from ..conditions import COMPLEX, PLAIN, REAL, is_dense, is_watched
 
 if TYPE_CHECKING:
     from .several import Tables
     from .table import Table
 
-REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-COMPLEX = (torch.complex64, torch.complex128)
 ORDERS = (1, 2, math.inf)
 
 

@@ -19,7 +19,7 @@ from .numbers import (
     squared,
     two_sum,
     vectors_at,
-)  # fmt: skip
+)
 
 INFINITY: Any = tl.constexpr(float("inf"))
 LEAST: Any = tl.constexpr(2.0**-900)
