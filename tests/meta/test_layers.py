@@ -14,9 +14,9 @@ FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "_coded_error", "errors", "_display", "_command", "_install", "_json", "_report_model", "_limits", "_markdown",
-    "_safetensors", "_core", "_native", "_compute", "_distributed", "_api", "_backends", "_dispatch", "namespaces",
-    "_compilers", "_scratch", "_workers", "_progress", "_page", "tensors", "causes", "recording", "suggest",
-    "ownership", "_mode_options", "_static_values", "config", "package", "monitor", "integrations", "parity",
+    "_safetensors", "_core", "_native", "_compute", "adaptive", "_distributed", "_api", "_backends", "_dispatch",
+    "namespaces", "_compilers", "_scratch", "_workers", "_progress", "_page", "tensors", "causes", "recording",
+    "suggest", "ownership", "_mode_options", "_static_values", "config", "package", "monitor", "integrations", "parity",
     "verify", "port", "check", "bench", "_versions", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each may import from itself and from those before it."""
@@ -31,7 +31,7 @@ def layer(module: str) -> str:
 
 
 SMALL = (
-    "_api", "_backends", "_compute", "_core", "_distributed", "causes", "check", "config", "parity", "port",
+    "_api", "_backends", "adaptive", "_compute", "_core", "_distributed", "causes", "check", "config", "parity", "port",
     "recording", "tensors", "verify",
 )  # fmt: skip
 """Packages whose modules are short and whose folders are small."""

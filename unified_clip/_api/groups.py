@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from .._core import rule
 from .._core.gradients import GradientList
 from .._core.path import Path
-from .._core.rule import ClipRule, Norm
+from .._core.rule import AdaptiveThreshold, ClipRule, Norm
 from .._core.types import Scalar, Tensor
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
@@ -117,6 +117,7 @@ def _must_match(
     described = [
         f"{each.kind} with norm_type {each.p}, bounds {each.bounds}"
         + "".join(f", {name} {value}" for name, value in each.convention.arguments.items())
+        + (f", {each.threshold.description}" if isinstance(each.threshold, AdaptiveThreshold) else "")
         for each in rules
     ]
     fields = {"nonfinite": nonfinite, "details": details, "names": patterns, "step": step}

@@ -92,6 +92,33 @@ class DeviceScalars:
     def to_float32(self, scalar: Scalar) -> Scalar:
         return self._backend.rounded(scalar, "float32")
 
+    def sqrt(self, scalar: Scalar) -> Scalar:
+        return self._backend.root(scalar, 2)
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        return self._backend.floor(scalar)
+
+    def vector(self, values: Sequence[float]) -> Scalar:
+        return self._backend.vector(values, self._like)
+
+    def indices(self, length: int) -> Scalar:
+        return self._backend.indices(length, self._like)
+
+    def sort(self, vector: Scalar) -> Scalar:
+        return self._backend.sort(vector)
+
+    def total(self, vector: Scalar) -> Scalar:
+        return self._backend.total(vector)
+
+    def pinned(self, scalar: Scalar) -> Scalar:
+        return self._backend.pinned(scalar)
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        return self._backend.pack(scalars)
+
+    def unpack(self, packed: Tensor) -> Scalar:
+        return self._backend.unpack(packed, self._like)
+
 
 class DevicePath:
     """`Path` over the primitives of one framework."""

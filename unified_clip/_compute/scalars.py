@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .._core.exact import nearest
-from .._core.types import Scalar
+from .._core.types import Scalar, Tensor
 
 
 class HostScalars:
@@ -25,6 +26,33 @@ class HostScalars:
 
     def to_float32(self, scalar: Scalar) -> Scalar:
         return nearest(scalar, "float32")
+
+    def sqrt(self, scalar: Scalar) -> Scalar:
+        return math.sqrt(scalar)
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        return float(math.floor(scalar))
+
+    def vector(self, values: Sequence[float]) -> Scalar:
+        return np.array(values, np.float64)
+
+    def indices(self, length: int) -> Scalar:
+        return np.arange(length, dtype=np.float64)
+
+    def sort(self, vector: Scalar) -> Scalar:
+        return np.sort(vector)
+
+    def total(self, vector: Scalar) -> Scalar:
+        return float(vector.sum())
+
+    def pinned(self, scalar: Scalar) -> Scalar:
+        return scalar
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        return np.concatenate([np.ravel(scalar) for scalar in scalars])
+
+    def unpack(self, packed: Tensor) -> Scalar:
+        return packed
 
 
 HOST = HostScalars()

@@ -101,6 +101,10 @@ class Backend(Protocol):
         """
         return None
 
+    def from_state(self, values: Any) -> Tensor:
+        """Return the tensor that keeps the bits of a NumPy array of float64, as `pack` of `DevicePrimitives` does."""
+        return self.as_tensor(values)
+
     def read(self, scalar: Tensor) -> float | int | None:
         """Return the value of a tensor with one element. None inside a compiled graph, or if reading would wait for a
         device.

@@ -23,6 +23,30 @@ class Scalars(Protocol):
     def to_float32(self, scalar: Scalar) -> Scalar:
         """Return the scalar rounded to float32."""
 
+    def sqrt(self, scalar: Scalar) -> Scalar: ...
+
+    def floor(self, scalar: Scalar) -> Scalar: ...
+
+    def vector(self, values: Sequence[float]) -> Scalar:
+        """Convert numbers to a vector of float64."""
+
+    def indices(self, length: int) -> Scalar:
+        """Return the vector of the float64 numbers 0, 1, ... below `length`."""
+
+    def sort(self, vector: Scalar) -> Scalar: ...
+
+    def total(self, vector: Scalar) -> Scalar:
+        """Return the sum of a vector of which one element differs from 0."""
+
+    def pinned(self, scalar: Scalar) -> Scalar:
+        """Return the same finite number. Compilers cannot merge the operation that computed it with the next one."""
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
+
+    def unpack(self, packed: Tensor) -> Scalar:
+        """Return the vector of the numbers in the result of `pack`."""
+
 
 class Change(Protocol):
     """A change of all tensors of a path, such as `changes.Scaled`."""
@@ -132,6 +156,11 @@ class CollectedPath(Path, Protocol):
         """Return the path over the tensors with these indices."""
 
 
+def not_adaptive(device: str) -> TypeError:
+    """Return the error for adaptive thresholds on a device without their operations in float64."""
+    return TypeError(f"adaptive thresholds are not supported on devices of {device}. Use a fixed threshold")
+
+
 class DevicePrimitives(Protocol):
     """The operations in float64 that `DevicePath` needs of a framework."""
 
@@ -220,6 +249,37 @@ class DevicePrimitives(Protocol):
         raise TypeError(f"tensors of {self.name} cannot be written")
 
     def cos(self, scalar: Scalar) -> Scalar: ...
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        raise not_adaptive(self.name)
+
+    def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
+        """Convert numbers to a vector of float64, on the device of the tensors `like`."""
+        raise not_adaptive(self.name)
+
+    def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
+        raise not_adaptive(self.name)
+
+    def sort(self, vector: Scalar) -> Scalar:
+        raise not_adaptive(self.name)
+
+    def total(self, vector: Scalar) -> Scalar:
+        raise not_adaptive(self.name)
+
+    def pinned(self, scalar: Scalar) -> Scalar:
+        """Return the same finite number, so that a compiler does not merge a product with a sum.
+
+        Compilers do not remove the minimum with the largest float64.
+        """
+        return scalar
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
+        raise not_adaptive(self.name)
+
+    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
+        """Return the vector of the numbers in the result of `pack`, on the device of the tensors `like`."""
+        raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return an unchanged gradient as a functional name returns it: a copy if tensors can be written."""

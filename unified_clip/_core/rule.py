@@ -49,12 +49,25 @@ class StepThreshold(NamedTuple):
     compute: Callable[[Scalars], Scalar]
 
 
+class AdaptiveThreshold(NamedTuple):
+    """A threshold that is computed from the norm and from a state of earlier norms."""
+
+    advance: Callable[[Scalars, Scalar], tuple[Scalar, Any]]
+    """Returns (the threshold for a norm, the state after it)."""
+
+    limit: Scalar | StepThreshold = math.inf
+    """The largest threshold."""
+
+    description: str = ""
+    """The settings and the state, which must be equal on all ranks."""
+
+
 class ClipRule(NamedTuple):
     """The rule of a group of gradients."""
 
     kind: Kind
     convention: ClipConvention = PADDLE
-    threshold: Scalar | StepThreshold = math.inf
+    threshold: Scalar | StepThreshold | AdaptiveThreshold = math.inf
     bounds: tuple[Any, Any] | None = None
     """The bounds of the kind "value". None: -threshold and threshold."""
 
@@ -89,6 +102,9 @@ class Norm(NamedTuple):
 
     total: Tensor | None = None
     """The total norm as the caller gets it. None if the group is clipped per tensor or by value."""
+
+    state: Any = None
+    """The state after this norm, for an `AdaptiveThreshold`."""
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
@@ -178,7 +194,7 @@ def _norm(gradients: GradientList, group: range, rule: ClipRule, path: Path) -> 
 
 
 def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
-    threshold = rule.threshold.compute(path.xp) if isinstance(rule.threshold, StepThreshold) else rule.threshold
+    threshold, state = _threshold(path.xp, n, rule.threshold)
     total = path.as_norm(n) if rule.kind == "global_norm" else None
     if isinstance(threshold, float) and threshold == math.inf:
         coef = None  # even for NaN
@@ -186,7 +202,21 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
         coef = path.xp.asarray(0.0)  # despite a passed norm of 0, the gradients may differ from 0
     else:
         coef = coefficient(path.xp, n, threshold, rule.convention)
-    return Norm(group, path, n, threshold, coef, total)
+    return Norm(group, path, n, threshold, coef, total, state)
+
+
+def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
+    """Return (the threshold for a norm, the state after it; None without a state)."""
+    if isinstance(threshold, StepThreshold):
+        return threshold.compute(xp), None
+    if not isinstance(threshold, AdaptiveThreshold):
+        return threshold, None
+    adaptive, state = threshold.advance(xp, n)
+    limit, _ = _threshold(xp, n, threshold.limit)
+    if isinstance(limit, float) and limit == math.inf:
+        return adaptive, state
+    limit = limit if isinstance(adaptive, float) else xp.asarray(limit)
+    return xp.where(limit < adaptive, limit, adaptive), state
 
 
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
@@ -208,7 +238,7 @@ def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequ
     """Check the bounds of a group that is clipped by value. Return them as a `Norm` without a norm."""
     path = gradients.path(group, inputs)
     with path.scope():
-        threshold = rule.threshold.compute(path.xp) if isinstance(rule.threshold, StepThreshold) else rule.threshold
+        threshold, _ = _threshold(path.xp, math.nan, rule.threshold)
         low, high = (-threshold, threshold) if rule.bounds is None else rule.bounds
         if gradients.shards is not None:
             gradients.shards.check_by_value()

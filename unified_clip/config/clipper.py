@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import _dispatch
@@ -18,17 +17,21 @@ from .._core.collect import collect_in_place, from_path, from_tree, in_place
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList
-from .._core.rule import ClipRule, StepThreshold
-from .._core.types import Leaf, Scalar, Tensor
+from .._core.rule import ClipRule
+from .._core.types import Leaf, Tensor
 from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
 from ..recording.clip_event import as_mapping
-from . import schedules
+from .adaptive import AdaptiveStates, States
 from .outcome import ClipOutcome
-from .schema import Clipping, Settings
+from .schema import Settings
 from .selection import ParameterSelection, consecutive_ranges
+from .steps import Step, checked_step, resolve_step, threshold_at
 
 INSTEAD = "the configuration itself, clip(grads)"
+
+STATE_VERSION = 1
+"""The version of the data that `state_dict` returns."""
 
 WINDOW = 100
 """`rate` is the share of the last WINDOW clips that changed a gradient."""
@@ -45,19 +48,8 @@ class Traced(NamedTuple):
     finite: Tensor
     """1 if the total norm and the norms of all parts are finite, else 0."""
 
-
-class Step(NamedTuple):
-    """The step at which a call clips."""
-
-    value: Any
-    """The step: a whole number, or a tensor of a compiled graph."""
-
-    is_counted: bool
-    """Whether the clipper counted the step. False: the caller passed `step=`."""
-
-    @property
-    def is_known(self) -> bool:
-        return isinstance(self.value, int)
+    states: list[Tensor]
+    """The packed states of the adaptive rules after this clip."""
 
 
 class Clipper:
@@ -93,6 +85,12 @@ class Clipper:
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
         # a clip by value compares numbers, and complex ones have no order
         self._needs_order = all(part.rule == "value" for part in settings.parts)
+        titles = [*(group.name for group in settings.groups), ""]
+        self._titles = titles
+        self._adaptive = AdaptiveStates(
+            {title: part.adaptive for title, part in zip(titles, settings.parts, strict=True) if part.adaptive}
+        )
+        self._backend: Backend | None = None
         self._options: dict[str, Any] = {"reject_complex": self._needs_order, "spec": spec, "measures": "total"}
         self._step = 0
         self._last: ClipOutcome | None = None
@@ -101,11 +99,36 @@ class Clipper:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments and the step. A copy continues at this step, without the last outcome."""
-        return {"arguments": self._arguments, "step": self._step}
+        return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["arguments"])  # type: ignore[misc]
-        self._step = state["step"]
+        self.load_state_dict(state["state"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+
+        This waits for a device.
+        """
+        adaptive = self._adaptive.save(self._adaptive.current, self._backend)
+        return {"version": STATE_VERSION, "step": self._step, "adaptive": adaptive}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned, here or on another framework.
+
+        Raises:
+            ValueError: It is no such state, or that of a configuration with other adaptive rules.
+        """
+        if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
+            raise ValueError("this is not a state of a clip configuration. Pass what state_dict() returned.")
+        if state["version"] != STATE_VERSION:
+            raise ValueError(
+                f"the state has version {state['version']!r}, but this release of unified_clip supports "
+                f"{STATE_VERSION}. Install the release that saved it."
+            )
+        step = checked_step(state["step"])
+        self._adaptive.load(state["adaptive"])
+        self._step = step
 
     # -- clipping
 
@@ -119,32 +142,40 @@ class Clipper:
     def _call(self, grads: Any, step: Any) -> Any:
         return self._clip_container(grads, step)[0]
 
-    def traced(self, grads: Any, *, step: Any = None) -> Traced:
+    def first_states(self, backend: Backend) -> list[Tensor]:
+        """Return the packed states of the adaptive rules before the first clip."""
+        return self._adaptive.to_packed(self._adaptive.current, backend)
+
+    def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = ()) -> Traced:
         """Clip gradients. Return them with the outcome as tensors, which an optimizer's state can keep.
 
-        `step` may be a tensor of the graph.
+        `step` and the states of adaptive rules may be tensors of the graph.
         """
-        return entry.run(Clipper._traced, self, grads, step)
+        return entry.run(Clipper._traced, self, grads, step, states)
 
-    def _traced(self, grads: Any, step: Any) -> Traced:
-        result, outcome = self._clip_container(grads, step)
-        return Traced(result, outcome.norm, groups.smallest_coefficient(outcome), groups.all_finite(outcome))
-
-    def _clip_container(self, grads: Any, step: Any) -> tuple[Any, Outcome]:
+    def _traced(self, grads: Any, step: Any, states: Sequence[Tensor]) -> Traced:
         backend, grads = self._resolve(grads)
-        step = self._resolve_step(backend, step)
+        given = self._adaptive.from_packed(states, backend)
+        result, outcome = self._clip_container(grads, step, given)
+        coef, finite = groups.smallest_coefficient(outcome), groups.all_finite(outcome)
+        after = self._states_after(outcome, given)
+        return Traced(result, outcome.norm, coef, finite, self._adaptive.to_packed(after, backend))
+
+    def _clip_container(self, grads: Any, step: Any, states: States | None = None) -> tuple[Any, Outcome]:
+        backend, grads = self._resolve(grads)
+        step = resolve_step(backend, step, self._step)
         needs_leaves = self.settings.uses_names or self._needs_order or self.spec.is_given
         items = None if needs_leaves or not self._is_simple(step) else containers.plain_items(grads)
         whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
             plain, writer = from_path(whole, Functional(*items, reuse_unchanged=True))
-            outcome = self._clip(backend, plain, [range(len(plain.values))], step)
+            outcome = self._clip(backend, plain, [range(len(plain.values))], step, states)
             return writer.result(), outcome
         tree = containers.flatten(backend, grads)
         for leaf in tree.leaves:
             if backend.is_parameter(leaf.tensor):
                 raise TypeError(f"{leaf.place} is a parameter. Pass gradients, or pass the parameters to clip_.")
-        results, outcome = self._clip_leaves(backend, tree.leaves, step, differentiable=True)
+        results, outcome = self._clip_leaves(backend, tree.leaves, step, states, differentiable=True)
         return tree.rebuild(results), outcome
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
@@ -153,7 +184,7 @@ class Clipper:
 
     def _clip_(self, parameters: Any, step: Any) -> Tensor:
         backend, parameters = self._resolve(parameters)
-        step = self._resolve_step(backend, step)
+        step = resolve_step(backend, step, self._step)
         if isinstance(parameters, Iterator):
             parameters = list(parameters) or iter(())
         quick = self._quick(backend, parameters, step)
@@ -179,7 +210,7 @@ class Clipper:
     def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
         backend, params_grads = self._resolve(params_grads)
         leaves, indices = param_grads.read_pairs(backend, params_grads)
-        results, _ = self._clip_leaves(backend, leaves, self._resolve_step(backend, step), differentiable=False)
+        results, _ = self._clip_leaves(backend, leaves, resolve_step(backend, step, self._step), differentiable=False)
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
 
@@ -210,7 +241,7 @@ class Clipper:
 
     @step.setter
     def step(self, step: int) -> None:
-        self._step = _checked_step(step)
+        self._step = checked_step(step)
 
     # -- implementation
 
@@ -248,42 +279,43 @@ class Clipper:
             return None
         return *from_path(whole, InPlace(backend, parameters, (), {})), ranges
 
-    def _resolve_step(self, backend: Backend, step: Any) -> Step:
-        """Return the step of a call as a number.
-
-        A tensor inside a compiled graph has no value yet, and stays a tensor.
-        """
-        entry.break_graph(
-            "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
-        )
-        if step is None:
-            return Step(self._step, True)
-        if not backend.is_tensor(step):
-            return Step(_checked_step(step), False)
-        if backend.shape(backend.as_tensor(step)) not in ((), (1,)):
-            raise ValueError("step is a tensor that does not have exactly one element. Pass one whole number.")
-        value = backend.read(backend.as_tensor(step))
-        number = int(value) if value is not None and math.isfinite(value) and value == int(value) else value
-        return Step(step if value is None else _checked_step(number), False)
-
     def _clip_leaves(
-        self, backend: Backend, leaves: Sequence[Leaf], step: Step, *, differentiable: bool
+        self,
+        backend: Backend,
+        leaves: Sequence[Leaf],
+        step: Step,
+        states: States | None = None,
+        *,
+        differentiable: bool,
     ) -> tuple[list[Any], Outcome]:
         """Clip gradients, and return (all results, including the excluded gradients; outcome)."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
         )
-        outcome = self._clip(backend, gradients, self._selection.group_ranges(gradients), step)
+        outcome = self._clip(backend, gradients, self._selection.group_ranges(gradients), step, states)
         if outcome.skipped:
             return [None] * len(leaves), outcome
         results = {leaf.position: leaf.tensor for leaf in leaves}
         results.update(zip((leaf.position for leaf in members.leaves), writer.result(), strict=True))
         return [results[leaf.position] for leaf in leaves], outcome
 
-    def _clip(self, backend: Backend, gradients: GradientList, ranges: Sequence[range], step: Step) -> Outcome:
+    def _clip(
+        self,
+        backend: Backend,
+        gradients: GradientList,
+        ranges: Sequence[range],
+        step: Step,
+        states: States | None = None,
+    ) -> Outcome:
+        """Clip gradients. states: The states of the adaptive rules, if the caller keeps them."""
         settings = self.settings
-        rules = [part.as_clip_rule(_threshold(part, step.value)) for part in settings.parts]
+        current = self._adaptive.current if states is None else states
+        thresholds = [threshold_at(part, step.value) for part in settings.parts]
+        for index, title in enumerate(self._titles):
+            if title in current and (len(ranges[index]) or gradients.shards is not None):
+                thresholds[index] = self._adaptive.threshold(title, current[title], thresholds[index])
+        rules = [part.as_clip_rule(threshold) for part, threshold in zip(settings.parts, thresholds, strict=True)]
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
         _check_order(backend, gradients, parts)
@@ -297,6 +329,12 @@ class Clipper:
                 "where step is a tensor argument of the compiled function. Or attach the configuration to the "
                 "optimizer, which counts steps: docs/config.md lists the calls."
             )
+        if in_graph and states is None and current:
+            raise TypeError(
+                "the threshold is adaptive, but inside a graph its state has no place. Attach the configuration to the "
+                "optimizer, which keeps the state, or use the functions of unified_clip.adaptive: docs/adaptive.md "
+                "lists the calls."
+            )
         names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
         dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]
         self._last = ClipOutcome(outcome, known, settings, parts, names, dtypes)
@@ -304,11 +342,20 @@ class Clipper:
             with self._counting:
                 self._recent.append(self._last)
                 self._step = (self._step if step.is_counted else step.value) + 1
+                if states is None and current:
+                    self._backend, self._adaptive.current = backend, self._states_after(outcome, current)
         return outcome
+
+    def _states_after(self, outcome: Outcome, states: States) -> States:
+        """Return the states of the adaptive rules after a clip. A group without a gradient keeps its state."""
+        norms = dict(zip(self._titles, outcome.norms, strict=True))
+        return {
+            title: state if norms[title][0].state is None else norms[title][0].state for title, state in states.items()
+        }
 
 
 class OutcomeProperties:
-    """The properties `last` and `rate` for an object with a clipper."""
+    """The properties `last` and `rate`, and the state, for an object with a clipper."""
 
     _clipper: Clipper
 
@@ -322,13 +369,20 @@ class OutcomeProperties:
         """The share of the last 100 clips that changed a gradient. None if it is unknown for all of these clips."""
         return self._clipper.rate
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-def _checked_step(step: Any) -> int:
-    if not isinstance(step, int) or isinstance(step, bool):
-        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor with one.")
-    if step < 0:
-        raise ValueError(f"step is {step}. Pass 0 or more.")
-    return step
+        This waits for a device.
+        """
+        return self._clipper.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned, here or on another framework.
+
+        Raises:
+            ValueError: It is no such state, or that of a configuration with other adaptive rules.
+        """
+        self._clipper.load_state_dict(state)
 
 
 def _check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
@@ -336,16 +390,3 @@ def _check_order(backend: Backend, gradients: GradientList, parts: Sequence[tupl
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
-
-
-def _threshold(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold at a step. If the step is a tensor of a graph, return a function that computes it there."""
-    threshold = part.threshold
-    if threshold is None:
-        return float("inf")
-    if isinstance(step, int):
-        return schedules.threshold_at(threshold, step)
-    if isinstance(threshold, float):
-        return threshold
-
-    return StepThreshold(lambda xp: schedules.evaluate(threshold, step, xp))

@@ -9,6 +9,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from .._core.rule import ClipRule
+from .adaptive import AdaptiveTable
 from .fields import ConfigModel
 from .schedules import Piecewise, Ramp
 from .schema import Settings
@@ -93,6 +94,8 @@ def _largest_difference(pair: Pair) -> Decimal:
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
     """Return the smallest threshold at any step; None if it is always 0, which makes all gradients 0."""
     threshold: Any = rule.threshold
+    if isinstance(threshold, AdaptiveTable):
+        return Decimal(0)
     if isinstance(threshold, Ramp) and not threshold.start and not threshold.end:
         return None
     if isinstance(threshold, Ramp):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .._api.groups import Outcome
 from .._core.exact import FORMATS, nearest
 from .._core.path import Path
-from .._core.rule import ClipRule, StepThreshold
+from .._core.rule import AdaptiveThreshold, ClipRule, StepThreshold
 from .._core.types import Scalar
 from .schema import Settings
 
@@ -56,10 +56,11 @@ class ClipOutcome:
         limits = zip(self._named, map(_limit, (part for _, part in parts)), strict=True)
         self._limits = [None if rule == "none" else limit for rule, limit in limits]
         self._titles = [*(group.name for group in settings.groups), ""]
+        self._is_adaptive = [isinstance(part.threshold, AdaptiveThreshold) for _, part in parts]
         self._orders = [part.p for _, part in parts]
         self._dtypes = dtypes
         self._names = [names[norm.group.start] for norm in outcome.per_tensor]
-        self._reading = _DeferredNumbers(outcome)
+        self._reading = _DeferredNumbers(outcome, self._is_adaptive)
 
     def __repr__(self) -> str:
         try:
@@ -158,6 +159,8 @@ class ClipOutcome:
 
     def _part(self, index: int) -> GroupOutcome:
         rule, limit, norms = self._named[index], self._limits[index], self._numbers.norms[index]
+        if self._is_adaptive[index]:
+            limit = self._numbers.thresholds[index]
         norm = norms[0][0] if self._rules[index] == "global_norm" else None
         if self.skipped:
             return GroupOutcome(rule, limit, norm, None, None)
@@ -211,7 +214,7 @@ def _limit(part: ClipRule) -> float | None:
     """Return the threshold, or the magnitude of symmetric bounds; None for other bounds, and inside a graph."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
-    return None if isinstance(part.threshold, StepThreshold) else part.threshold
+    return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold) else part.threshold
 
 
 class _Numbers(NamedTuple):
@@ -225,6 +228,9 @@ class _Numbers(NamedTuple):
     each: list[float]
     counts: list[float] | None
 
+    thresholds: list[float | None]
+    """For each part with an adaptive threshold, that threshold."""
+
 
 class _DeferredNumbers:
     """The numbers of an outcome, which the device may still compute.
@@ -232,7 +238,7 @@ class _DeferredNumbers:
     This object does not keep the gradients in memory.
     """
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: Outcome, is_adaptive: Sequence[bool]) -> None:
         self._late: list[tuple[Path, Scalar]] = []
         self._in_graph = False
         self._numbers = (
@@ -242,6 +248,8 @@ class _DeferredNumbers:
             [None if greatest is None else self._take(outcome.path, greatest) for greatest in outcome.max_abs],
             [self._take(norm.path, norm.n) for norm in outcome.per_tensor],
             outcome.counts and [self._take(outcome.path, count) for count in outcome.counts],
+            [self._take(part[0].path, part[0].threshold) if adaptive else None
+             for part, adaptive in zip(outcome.norms, is_adaptive, strict=True)],
         )  # fmt: skip
         kinds: dict[type[Path], list[int]] = {}  # each kind of path can only read its own scalars
         for index, (path, _) in enumerate(() if self._in_graph else self._late):

@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from .._core import rule as formula
 from .._core.rule import ClipConvention, ClipRule
+from .adaptive import Adaptive
 from .check_rules import CheckRules
 from .fields import Bound, ConfigModel, Finite, Name, NormType, Threshold, located_error
 from .schedules import Constant, Schedule
@@ -61,6 +62,11 @@ class Clipping(ConfigModel):
     eps: Finite | None = Field(
         default=None, description="the number that is added to the norm; default: that of the family"
     )
+    adaptive: Adaptive | None = Field(
+        default=None,
+        description='for rule = "global_norm": a table with a rule that computes the threshold from earlier norms; '
+        "threshold is then the largest threshold, or not set",
+    )
 
     @field_validator("threshold")
     @classmethod
@@ -82,6 +88,10 @@ class Clipping(ConfigModel):
         if self.rule != "value" and bounds:
             remedy = "Remove it." if "threshold" in keys else "Give threshold instead."
             raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
+        if self.adaptive is not None and self.rule != "global_norm":
+            raise ValueError(
+                "adaptive applies to rule = 'global_norm' only. Set rule = 'global_norm', or remove adaptive."
+            )
         if bounds and "threshold" in keys:
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
@@ -176,7 +186,7 @@ class Settings(Clipping):
     def _complete(self) -> Self:
         parts: list[Clipping] = [self, *self.groups]
         for index, part in enumerate(parts):
-            if part.rule != "none" and part.threshold is None and part.min is None:
+            if part.rule != "none" and part.threshold is None and part.min is None and part.adaptive is None:
                 place = f"group {part.name!r}: " if isinstance(part, Group) else ""
                 keys: list[str | int] = ["groups", index - 1] if place else ["rule"]
                 raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold, such as threshold = 1.0.")
@@ -197,6 +207,11 @@ class Settings(Clipping):
         return any(isinstance(part.threshold, ConfigModel) for part in self.parts)
 
     @property
+    def is_adaptive(self) -> bool:
+        """Return whether a threshold depends on earlier norms."""
+        return any(part.adaptive is not None for part in self.parts)
+
+    @property
     def notes(self) -> list[str]:
         """The notes of the import; [] if the configuration was not imported."""
         return self.provenance.notes if self.provenance else []
@@ -210,12 +225,15 @@ class Settings(Clipping):
     def meaning(self) -> Any:
         """A value that is equal for two configurations with the same effect."""
         parts = [
-            ClipRule("global_norm", formula.PADDLE) if is_off(part) else part.as_clip_rule(part.threshold)
+            ClipRule("global_norm", formula.PADDLE)
+            if is_off(part)
+            else part.as_clip_rule(part.adaptive or part.threshold)
             for part in self.parts
         ]
+        limits = [(part.threshold, str(part.adaptive)) if part.adaptive else None for part in self.parts]
         if self.nonfinite != "family":  # no rule applies to a norm that is not finite
             parts = [part._replace(convention=ClipConvention(part.convention.eps, False)) for part in parts]
-        return self.nonfinite, self.patterns, parts
+        return self.nonfinite, self.patterns, limits, parts
 
     @property
     def uses_default_family(self) -> bool:
@@ -227,7 +245,7 @@ class Settings(Clipping):
         return bool(self.groups) or self.exclude != [] or self.include != ["*"]
 
 
-INHERITED = ("rule", "threshold", "min", "max", "norm_type", "family", "eps")
+INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family", "eps")
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +259,7 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
     if rule != settings.get("rule"):
         of_norms = rule in ("norm", "global_norm") and settings.get("rule") in ("norm", "global_norm")
         names = ("family", "eps") if of_norms else ()
-    elif {"threshold", "min", "max"} & own.keys():
+    elif {"threshold", "adaptive", "min", "max"} & own.keys():
         names = ("rule", "norm_type", "family", "eps")
     missing = [name for name in names if name in settings and not (name == "eps" and "family" in own)]
     return {name: settings[name] for name in missing} | own
@@ -249,7 +267,7 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 
 def is_off(settings: Clipping) -> bool:
     """Return whether these settings clip nothing."""
-    return settings.rule == "none" or settings.threshold == math.inf
+    return settings.rule == "none" or (settings.threshold == math.inf and settings.adaptive is None)
 
 
 def json_schema() -> str:

@@ -102,10 +102,11 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
         return keys, f"it is missing. Add {keys[-1]}."
     if kind in TAGS:
         types = _locate(keys, data, model)[1]
-        schedules = [name for table in types for name in _tags(table).get("schedule", ())]
-        tag = error.get("ctx", {}).get("tag")
+        key = error["ctx"]["discriminator"].strip("'")
+        tags = [name for table in types for name in _tags(table).get(key, ())]
+        tag = error["ctx"].get("tag")
         problem = "it is missing" if tag is None else f"it is {tag!r}"
-        return [*keys, "schedule"], f"{problem}. Give one of {', '.join(schedules)}."
+        return [*keys, key], f"{problem}. Give one of {', '.join(tags)}."
     if kind == "value_error":
         if isinstance(content, dict):
             named = message.split(maxsplit=1)[0].rstrip(",:")

@@ -80,7 +80,7 @@ def outcome_arrays(
     gradients: (gradient before the clip, gradient after it) tuples. Only read for the rule `value`.
     anywhere: Needed if gradients may be sharded over ranks.
     """
-    _, norm, coef, finite = traced
+    _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
     # isnan: TensorFlow computes a < b as not (a >= b), which is true for NaN
     clipped = np.logical_or(coef < 1.0, np.isnan(coef))

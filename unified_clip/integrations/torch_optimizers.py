@@ -54,11 +54,11 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return f"<ClipConfig {self._config.rule}, {'attached' if self._hooks else 'detached'}, step {self.step}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"config": self._config, "step": self.step}
+        return {"config": self._config, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._begin(state["config"])
-        self.step = state["step"]
+        self.load_state_dict(state["state"])
 
     @property
     def is_attached(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
@@ -213,6 +214,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
         """Do nothing: arrays are never written."""
 
+    def from_state(self, values: kernels.Array) -> Tensor:
+        return self.as_tensor(values.view(np.int32).reshape(-1, 2))
+
     def read(self, scalar: Tensor) -> float | int | None:
         return np.asarray(scalar).item() if is_concrete(scalar) else None
 
@@ -283,6 +287,31 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     def cos(self, scalar: Scalar) -> Scalar:
         return jnp.cos(scalar)
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        return jnp.floor(scalar)
+
+    def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
+        return jnp.asarray(values, jnp.float64)
+
+    def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
+        return jnp.arange(length, dtype=jnp.float64)
+
+    def sort(self, vector: Scalar) -> Scalar:
+        return jnp.sort(vector)
+
+    def total(self, vector: Scalar) -> Scalar:
+        return jnp.sum(vector)
+
+    def pinned(self, scalar: Scalar) -> Scalar:
+        return jnp.minimum(scalar, sys.float_info.max)
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        """Return int32 words, two for each number: without x64, an optimizer's state cannot have float64."""
+        return self.bitcast(jnp.concatenate([jnp.reshape(scalar, -1) for scalar in scalars]), "int32")
+
+    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
+        return self.bitcast(packed, "float64")
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor if isinstance(tensor, jax.core.Tracer) else jnp.copy(tensor)

@@ -25,7 +25,7 @@ from ..._compute.graph_kernels import GraphPath
 from ..._core import entry
 from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
-from ..._core.path import CollectedPath, DevicePrimitives, Path
+from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
 from . import operators, sharded
 from .conditions import (
@@ -42,6 +42,7 @@ from .conditions import (
 )
 from .dense import Dense, filled, is_recorded_eagerly, like_tensor, pieces, scaled, select
 from .sparse import selected_rows, stored_values
+from .vectors import VectorPrimitives
 
 CPU = paddle.CPUPlace()
 COLLECTOR: Any = collected.collector(
@@ -49,7 +50,7 @@ COLLECTOR: Any = collected.collector(
 )
 
 
-class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
+class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     """The `Backend` and the `DevicePrimitives` of Paddle, for eager tensors and for the Values of static programs."""
 
     name = "paddle"
@@ -297,7 +298,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return value.sqrt() if p == 2 else (value.log() * self.constant(inverse(p), [])).exp()
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return select(condition, yes, no)
+        return select(condition if condition.shape else like_tensor(condition, yes), yes, no)
 
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         return scalar.detach()

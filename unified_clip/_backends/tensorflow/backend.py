@@ -7,6 +7,7 @@ the arithmetic masks NaN explicitly, and negates no comparison.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -192,6 +193,30 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return type(scalar) is EAGER and _is_watched([scalar])
 
     # -- primitives of the device path
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        return tf.floor(scalar)
+
+    def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
+        return tf.constant(np.array(values, np.float64))
+
+    def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
+        return tf.range(length, dtype=tf.float64)
+
+    def sort(self, vector: Scalar) -> Scalar:
+        return tf.sort(vector)
+
+    def total(self, vector: Scalar) -> Scalar:
+        return tf.reduce_sum(vector)
+
+    def pinned(self, scalar: Scalar) -> Scalar:
+        return tf.minimum(scalar, constant(sys.float_info.max, tf.float64)) if is_for_xla() else scalar
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        return tf.concat([tf.reshape(scalar, [-1]) for scalar in scalars], axis=0)
+
+    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
+        return packed
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         if isinstance(value, tf.Tensor):

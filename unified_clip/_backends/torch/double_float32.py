@@ -155,6 +155,9 @@ def reciprocal(power: DoubleFloat32) -> DoubleFloat32:
 class DoubleFloat32Primitives(TorchPrimitives):
     """The `DevicePrimitives` of `DoubleFloat32Path`. Its scalars are `DoubleFloat32`."""
 
+    def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
+        raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
+
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         """Convert a number or tensor to a scalar, clamped to the range of float32. Float64 and integers are read on the
         CPU.

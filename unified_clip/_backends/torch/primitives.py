@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,30 @@ class TorchPrimitives(DevicePrimitives):
 
     def cos(self, scalar: Scalar) -> Scalar:
         return scalar.cos()
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        return scalar.floor()
+
+    def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
+        return torch.tensor(values, dtype=torch.float64, device=like[0].device if like else None)
+
+    def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
+        return torch.arange(length, dtype=torch.float64, device=like[0].device if like else None)
+
+    def sort(self, vector: Scalar) -> Scalar:
+        return vector.sort().values
+
+    def total(self, vector: Scalar) -> Scalar:
+        return vector.sum()
+
+    def pinned(self, scalar: Scalar) -> Scalar:
+        return scalar.clamp(max=sys.float_info.max) if torch.compiler.is_compiling() else scalar
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        return torch.cat([scalar.reshape(-1) for scalar in scalars])
+
+    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
+        return packed.to(like[0].device) if like else packed
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.clone()

@@ -69,6 +69,13 @@ def limits(clipping: Clipping) -> str:
     threshold = clipping.threshold
     if clipping.bounds:
         return f"[{', '.join(map(number, clipping.bounds))}]"
+    if clipping.adaptive is not None:
+        rule, most = clipping.adaptive, "" if threshold in (None, math.inf) else f", at most {_fixed(threshold)}"
+        return f"the threshold that {rule} computes from earlier norms{most}"
+    return _fixed(threshold)
+
+
+def _fixed(threshold: float | Schedule | None) -> str:
     if threshold is None:
         return "none"
     if isinstance(threshold, float):

@@ -279,6 +279,8 @@ class Format(ABC):
             return (
                 f"it does not support the rule {settings.rule!r}. {CHOOSE.format(' or '.join(rules))}{self._in_python}"
             )
+        if settings.adaptive is not None:
+            return "it does not support `adaptive`. Remove it, and set `threshold`." + self._in_python
         if settings.bounds:
             error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
             return "" if self.has_bounds else error + self._in_python

@@ -63,6 +63,8 @@ def _why_not_one_call(config: Settings) -> str:
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         return "suites do not support include, exclude and groups. Remove them, and choose tensors with `only`"
+    if config.adaptive is not None:
+        return "suites do not support adaptive. Remove it, and set threshold"
     if config.nonfinite != "family":
         return f"suites do not support nonfinite = {config.nonfinite!r}. Remove it"
     if config.has_own_eps:

@@ -1,0 +1,122 @@
+"""An adaptive threshold has the same bits on every framework: those of the recursion in plain floats."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from support import adaptive, reference
+from support.kits import Kit
+
+from unified_clip import ClipConfig
+
+FITTING = [pytest.param(settings, id=adaptive.title(settings)) for settings in adaptive.SETTINGS]
+
+
+def clipper(settings: dict[str, Any], **others: Any) -> Any:
+    return ClipConfig(rule="global_norm", adaptive=settings, **others).clipper()
+
+
+def skip_growing_states(kit: Kit, settings: dict[str, Any]) -> None:
+    if not kit.exact and settings in adaptive.GROWING:
+        pytest.skip("the state grows, so it works on the host path only")
+
+
+def gradient(kit: Kit, norm: float) -> Any:
+    """A gradient of three elements of which one is not 0: any path computes exactly this norm."""
+    return kit.tensor([0.0, -norm, 0.0])
+
+
+@pytest.mark.parametrize("settings", FITTING)
+def test_thresholds_results_and_states_have_the_bits_of_the_recursion(kit: Kit, settings: dict[str, Any]) -> None:
+    skip_growing_states(kit, settings)
+    clip = clipper(settings)
+    wanted_steps = adaptive.steps(settings)
+    for norm, (threshold, _) in zip(adaptive.NORMS, wanted_steps, strict=True):
+        (result,) = clip([gradient(kit, norm)])
+        assert clip.last.parts[""].threshold == threshold
+        wanted = np.array([0.0, -norm, 0.0], np.float32)
+        if threshold < math.inf:
+            with np.errstate(invalid="ignore"):
+                wanted = reference.scaled(wanted, reference.coefficient(norm, threshold, 1e-6))
+        np.testing.assert_array_equal(kit.array(result), wanted)
+    assert clip.state_dict() == {
+        "version": 1, "step": 200, "adaptive": {"": {"rule": settings["rule"], "state": wanted_steps[-1][1]}}
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", FITTING)
+def test_a_run_that_is_resumed_from_a_json_file_continues(kit: Kit, settings: dict[str, Any]) -> None:
+    skip_growing_states(kit, settings)
+    clip = clipper(settings)
+    for norm in adaptive.NORMS[:110]:
+        clip([gradient(kit, norm)])
+    resumed = clipper(settings)
+    resumed.load_state_dict(json.loads(json.dumps(clip.state_dict())))
+    assert resumed.step == 110
+    wanted = adaptive.steps(settings)
+    for norm, (threshold, _) in zip(adaptive.NORMS[110:], wanted[110:], strict=True):
+        resumed([gradient(kit, norm)])
+        assert resumed.last.parts[""].threshold == threshold
+    assert resumed.state_dict()["adaptive"][""]["state"] == wanted[-1][1]
+
+
+def test_a_fixed_threshold_or_schedule_is_the_largest_threshold(kit: Kit) -> None:
+    schedule = {"schedule": "piecewise", "values": [1.0, 1.5], "boundaries": [100]}
+    clips = {1.0: clipper({"rule": "zclip"}, threshold=1.0), 1.5: clipper({"rule": "zclip"}, threshold=schedule)}
+    for step, (norm, (threshold, _)) in enumerate(zip(adaptive.NORMS, adaptive.steps({"rule": "zclip"}), strict=True)):
+        for limit, clip in clips.items():
+            clip([gradient(kit, norm)])
+            assert clip.last.parts[""].threshold == min(threshold, limit if step >= 100 else 1.0)
+
+
+@pytest.mark.parametrize("nonfinite", ["zero", "skip", "raise"])
+def test_norms_that_are_not_finite_never_enter_the_state(kit: Kit, nonfinite: str) -> None:
+    clip = clipper({"rule": "zclip"}, nonfinite=nonfinite)
+    for norm, (_, state) in zip(adaptive.NORMS, adaptive.steps({"rule": "zclip"}), strict=True):
+        try:
+            (result,) = clip([gradient(kit, norm)])
+        except RuntimeError:
+            assert (nonfinite, math.isfinite(norm)) == ("raise", False)
+        else:
+            if not math.isfinite(norm):
+                assert result is None if nonfinite == "skip" else not kit.array(result).any()
+        assert clip.state_dict()["adaptive"][""]["state"] == state
+
+
+def test_each_group_has_a_state_of_its_own(kit: Kit) -> None:
+    head = {"name": "head", "include": ["head.*"], "adaptive": {"rule": "ema_ratio"}}
+    fixed = {"name": "fixed", "include": ["fixed.*"], "threshold": 1.0}
+    clip = clipper({"rule": "zclip"}, groups=[head, fixed])
+    twice = [2 * norm for norm in adaptive.NORMS]
+    bodies, heads = adaptive.steps({"rule": "zclip"}), adaptive.steps({"rule": "ema_ratio"}, twice)
+    for norm, (body, _), (head_threshold, _) in zip(adaptive.NORMS, bodies, heads, strict=True):
+        grads = {"body.w": gradient(kit, norm), "fixed.w": gradient(kit, 3.0), "head.w": gradient(kit, 2 * norm)}
+        clip(grads)
+        thresholds = {title: part.threshold for title, part in clip.last.parts.items()}
+        assert thresholds == {"": body, "head": head_threshold, "fixed": 1.0}
+    assert {title: each["state"] for title, each in clip.state_dict()["adaptive"].items()} == {
+        "": bodies[-1][1], "head": heads[-1][1]
+    }  # fmt: skip
+
+
+def test_a_step_without_gradients_leaves_the_state_unchanged(kit: Kit) -> None:
+    clip = clipper({"rule": "percentile", "window": 5})
+    clip([gradient(kit, 2.0)])
+    before = clip.state_dict()["adaptive"]
+    clip([None])
+    assert clip.state_dict()["adaptive"] == before
+    assert clip.step == 2
+
+
+def test_in_place_names_and_pairs_advance_the_state_too(kit: Kit) -> None:
+    clip, settings = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}), {"rule": "zclip"}
+    for step, (norm, (threshold, _)) in enumerate(zip(adaptive.NORMS, adaptive.steps(settings), strict=True)):
+        if step % 2:
+            clip.clip_(kit.in_place([gradient(kit, norm)]))
+        else:
+            clip.pairs([(kit.parameter(), gradient(kit, norm))])
+        assert clip.last.parts[""].threshold == threshold

@@ -1,0 +1,193 @@
+"""The recursions of adaptive rules: their rounding errors, the published implementations, and errors."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from support import adaptive
+
+from unified_clip import ClipConfig, ConfigError
+from unified_clip.adaptive import EmaRatio, Percentile, ZClip, minimum, sqrt, where
+
+MODERATE = [norm if norm < 1e20 or not math.isfinite(norm) else 1e6 for norm in adaptive.NORMS]
+
+
+@pytest.mark.parametrize("rule", ["ema_ratio", "zclip"])
+def test_floats_are_close_to_the_exact_recursion(rule: str) -> None:
+    exact: dict[str, Any] = {"alpha": Fraction(0.97)}
+    if rule == "ema_ratio":
+        exact["ratio"] = Fraction(2)
+    else:
+        exact |= {"z_thresh": Fraction(2.5), "eps": Fraction(1e-6), "clip_factor": Fraction(1)}
+        exact["root"] = adaptive.exact_root
+    exact |= (
+        {} if rule == "ema_ratio" else {"z_thresh": Fraction(2.5), "eps": Fraction(1e-6), "clip_factor": Fraction(1)}
+    )
+    norms = MODERATE[:60]  # later fractions have too many digits
+    rounded = adaptive.steps({"rule": rule}, norms)
+    for (threshold, state), (wanted, wanted_state) in zip(rounded, adaptive.RULES[rule](norms, **exact), strict=True):
+        assert threshold == wanted if wanted == math.inf else math.isclose(threshold, wanted, rel_tol=1e-13)
+        for name, number in wanted_state.items():
+            assert math.isclose(state[name], number, rel_tol=1e-13), name
+
+
+def published_zclip(norms: list[float], mode: str, option: str) -> list[float]:
+    """Return the thresholds of ZClip's published code, by its description: two passes over a buffer of 25 norms."""
+    buffer: list[float] = []
+    mean = var = math.nan
+    found = []
+    for norm in norms:
+        if len(buffer) < 25:
+            buffer.append(norm)
+            mean = sum(buffer) / len(buffer)
+            var = sum((other - mean) ** 2 for other in buffer) / len(buffer)
+            found.append(math.inf)
+            continue
+        std, limit = math.sqrt(var), math.inf
+        z = (norm - mean) / (std + 1e-6)
+        if mode == "percentile" and norm > mean + 2.5 * std:
+            limit = mean + 2.5 * std
+        if mode == "zscore" and z > 2.5:
+            limit = mean if option == "mean" else mean + 2.5 * std / (z / 2.5)
+        kept = min(norm, limit)
+        mean = 0.97 * mean + (1 - 0.97) * kept
+        var = 0.97 * var + (1 - 0.97) * (kept - mean) ** 2
+        found.append(limit)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "option"), [("zscore", "adaptive_scaling"), ("zscore", "mean"), ("percentile", "adaptive_scaling")]
+)
+def test_zclip_has_the_thresholds_of_the_published_code(mode: str, option: str) -> None:
+    chance = random.Random(0)
+    norms = [chance.uniform(0.8, 1.2) * (4 if step % 30 == 29 else 1) for step in range(200)]
+    clip = ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "mode": mode, "clip_option": option})
+    spikes = 0
+    for norm, wanted in zip(norms, published_zclip(norms, mode, option), strict=True):
+        clip([np.array([norm])])
+        threshold = clip.last.parts[""].threshold
+        assert threshold is not None
+        assert threshold == wanted if wanted == math.inf else math.isclose(threshold, wanted, rel_tol=1e-12)
+        spikes += threshold < math.inf
+    assert spikes >= 5
+
+
+@pytest.mark.parametrize("scale", [2.0, 0.5])
+def test_an_average_of_0_clips_nothing(scale: float) -> None:
+    """Or all later gradients would become 0, and the average would stay 0."""
+    for rule in ({"rule": "zclip"}, {"rule": "ema_ratio"}):
+        clip = ClipConfig(rule="global_norm", adaptive=rule)
+        for _ in range(25):
+            clip([np.zeros(2)])
+        (result,) = clip([np.array([scale, 0.0])])
+        assert result.tolist() == [scale, 0.0]
+
+
+class Doubling:
+    """A user's own rule: the threshold is the largest norm so far, and at most twice the root of the last one."""
+
+    def init(self) -> dict[str, Any]:
+        return {"largest": 1.0, "last": [1.0, 1.0]}
+
+    def threshold(self, state: Any, norm: Any, step: Any) -> Any:
+        limit = minimum(state["largest"], 2.0 * sqrt(state["last"][0]))
+        return where(step < 1.0, math.inf, limit), {"largest": where(norm > state["largest"], norm, state["largest"]),
+                                                    "last": state["last"] * 0.0 + norm}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ZClip(alpha=1.5), "alpha is 1.5. Give a number from 0 to 1."),
+        (lambda: ZClip(eps=0), "eps is 0. Give a finite number above 0."),
+        (lambda: ZClip(warmup_steps=0), "warmup_steps is 0. Give a number of 1 or more."),
+        (lambda: EmaRatio(ratio=0.5), "ratio is 0.5. Give a number of 1 or more."),
+        (lambda: EmaRatio(ratio=math.inf), "ratio is inf. Give a number of 1 or more."),
+        (lambda: Percentile(percent=101), "percent is 101. Give a number from 0 to 100."),
+        (lambda: Percentile(window=0), "window is 0. Give a number of 1 or more."),
+        (lambda: ZClip(mode="mean"), "mode is 'mean'. Give 'zscore' or 'percentile'."),  # type: ignore[arg-type]
+        (lambda: ZClip(clip_option="mean", clip_factor=0.5), "clip_factor does not apply to clip_option = 'mean'."),
+        (lambda: ZClip(mode="percentile", clip_option="mean"), "clip_option does not apply to mode = 'percentile'."),
+    ],
+)
+def test_settings_out_of_range_are_errors(make: Any, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert message in str(error.value)
+
+
+def test_settings_of_other_types_are_errors() -> None:
+    with pytest.raises(TypeError, match=r"warmup_steps is 2.5. Pass a whole number."):
+        ZClip(warmup_steps=2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"alpha is '1'. Pass a number."):
+        ZClip(alpha="1")  # type: ignore[arg-type]
+
+
+ADAPTIVE = {"rule": "global_norm", "adaptive": {"rule": "zclip"}}
+
+
+def saved(**changes: Any) -> dict[str, Any]:
+    """A state as `state_dict` returns it, but for these changes of its only rule."""
+    return {"version": 1, "step": 1, "adaptive": {"": {"rule": "zclip", "state": {}} | changes}}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, "this is not a state of a clip configuration"),
+        (saved() | {"version": 2}, "the state has version 2"),
+        (saved() | {"step": -1}, "step is -1"),
+        (saved() | {"adaptive": {}}, "the saved state has the groups []"),
+        (saved(rule="percentile"), "of the rule 'percentile'"),
+        (saved(state={"steps": 1}), "the state has ['steps']"),
+        (saved(state={"steps": 1, "mean": math.nan, "var": 1}), "mean of the state is nan"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_an_error_and_changes_nothing(state: Any, message: str) -> None:
+    clip = ClipConfig(**ADAPTIVE)
+    clip([np.ones(4)])
+    before = clip.state_dict()
+    with pytest.raises(ValueError) as error:
+        clip.load_state_dict(state)
+    assert message in str(error.value)
+    assert clip.state_dict() == before
+
+
+def test_a_window_of_another_length_is_an_error() -> None:
+    short = ClipConfig(rule="global_norm", adaptive={"rule": "percentile", "window": 3})
+    long = ClipConfig(rule="global_norm", adaptive={"rule": "percentile", "window": 4})
+    with pytest.raises(ValueError, match=r"norms of the state has 3 numbers, but .* has 4"):
+        long.load_state_dict(short.state_dict())
+
+
+def test_a_copy_and_a_pickle_continue_with_the_state() -> None:
+    import copy
+    import pickle
+
+    clip = ClipConfig(**ADAPTIVE).clipper()
+    clip([np.ones(4)])
+    for other in (copy.deepcopy(clip), pickle.loads(pickle.dumps(clip))):
+        assert other.state_dict() == clip.state_dict()
+        other([np.ones(9)])
+        assert clip.state_dict()["adaptive"][""]["state"]["mean"] == 2.0
+
+
+def test_formats_of_trainers_reject_an_adaptive_threshold() -> None:
+    with pytest.raises(ConfigError, match=r"Cannot export to DeepSpeed: it does not support `adaptive`\."):
+        ClipConfig(**ADAPTIVE).export_to("deepspeed")
+
+
+def test_configurations_with_other_rules_differ() -> None:
+    zclip, same = ClipConfig(**ADAPTIVE), ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "alpha": 0.97})
+    other = ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "alpha": 0.9})
+    assert zclip.meaning == same.meaning
+    assert zclip.meaning != other.meaning
+    assert zclip.meaning != zclip.model_copy(update={"threshold": 1.0}).meaning
+    for kind in ("toml", "yaml", "json"):
+        assert ClipConfig.loads(other.dumps(kind), kind) == other

@@ -1,0 +1,142 @@
+"""Numbers of any framework with one arithmetic, so that a rule is written once.
+
+On the host path a rule gets Python's floats. Elsewhere it gets a `Number`: a float64 of the framework, which may be
+traced. Each operation of a `Number` is rounded once, also where a compiler would merge two of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._core.path import Scalars
+from .._core.types import Scalar
+
+Real = Any
+"""A float, a `Number`, or on the host path a NumPy array that is a vector."""
+
+Condition = Any
+"""The result of a comparison: a bool, or a tensor of bools. Combine conditions by `&` and `|`."""
+
+
+class Number(NamedTuple):
+    """A float64, or a vector of float64, of a framework. It has the arithmetic and the comparisons of floats."""
+
+    xp: Scalars
+    value: Scalar
+
+    def __add__(self, other: Real) -> Number:
+        return self._pinned(self.value + self._operand(other))
+
+    def __radd__(self, other: Real) -> Number:
+        return self._pinned(self._operand(other) + self.value)
+
+    def __sub__(self, other: Real) -> Number:
+        return self._pinned(self.value - self._operand(other))
+
+    def __rsub__(self, other: Real) -> Number:
+        return self._pinned(self._operand(other) - self.value)
+
+    def __mul__(self, other: Real) -> Number:
+        return self._pinned(self.value * self._operand(other))
+
+    def __rmul__(self, other: Real) -> Number:
+        return self._pinned(self._operand(other) * self.value)
+
+    def __truediv__(self, other: Real) -> Number:
+        divisor = self._operand(other)
+        if not isinstance(other, Number):  # XLA would multiply by the rounded reciprocal of a constant
+            xp = self.xp
+            divisor = xp.where(self.value <= xp.asarray(math.inf), divisor, xp.asarray(math.nan))
+        return self._pinned(self.value / divisor)
+
+    def __rtruediv__(self, other: Real) -> Number:
+        return self._pinned(self._operand(other) / self.value)
+
+    def __lt__(self, other: Real) -> Condition:
+        return self.value < self._operand(other)
+
+    def __le__(self, other: Real) -> Condition:
+        return self.value <= self._operand(other)
+
+    def __gt__(self, other: Real) -> Condition:
+        return self.value > self._operand(other)
+
+    def __ge__(self, other: Real) -> Condition:
+        return self.value >= self._operand(other)
+
+    def _operand(self, other: Real) -> Scalar:
+        return other.value if isinstance(other, Number) else self.xp.asarray(other)
+
+    def _pinned(self, value: Scalar) -> Number:
+        return Number(self.xp, self.xp.pinned(value))
+
+
+def where(condition: Condition, yes: Real, no: Real) -> Real:
+    """Return `yes` where a condition is true, else `no`. Both are always computed."""
+    number = next((value for value in (yes, no, condition) if isinstance(value, Number)), None)
+    if number is not None:
+        xp = number.xp
+        yes, no = (value.value if isinstance(value, Number) else xp.asarray(value) for value in (yes, no))
+        return Number(xp, xp.where(condition, yes, no))
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, yes, no)
+    return yes if condition else no
+
+
+def minimum(left: Real, right: Real) -> Real:
+    """Return the smaller number."""
+    return where(left <= right, left, right)
+
+
+def sqrt(number: Real) -> Real:
+    """Return the square root of a number of 0 or more."""
+    return Number(number.xp, number.xp.sqrt(number.value)) if isinstance(number, Number) else math.sqrt(number)
+
+
+def floor(number: Real) -> Real:
+    """Return the largest whole number that is not above a number."""
+    return Number(number.xp, number.xp.floor(number.value)) if isinstance(number, Number) else float(math.floor(number))
+
+
+# -- vectors
+
+
+def put(vector: Real, index: Real, value: Real) -> Real:
+    """Return a copy of a vector with a number at an index."""
+    at = _at(vector, index)
+    if isinstance(vector, Number):
+        return Number(vector.xp, vector.xp.where(at, vector.xp.asarray(0.0) * vector.value + value.value, vector.value))
+    return np.where(at, value, vector)
+
+
+def take(vector: Real, index: Real) -> Real:
+    """Return the number at an index of a vector of finite numbers."""
+    if not isinstance(vector, Number):
+        return float(vector[int(index)])
+    xp = vector.xp
+    zeros = xp.asarray(0.0) * vector.value
+    return Number(xp, xp.total(xp.where(_at(vector, index), vector.value, zeros)))
+
+
+def sort_first(vector: Real, count: Real, length: int) -> Real:
+    """Return the first `count` numbers of a vector in ascending order. The other places have the largest float64."""
+    if not isinstance(vector, Number):
+        first = int(count)
+        return np.append(np.sort(vector[:first]), np.full(length - first, LARGEST))
+    xp = vector.xp
+    rest = xp.asarray(0.0) * vector.value + xp.asarray(LARGEST)
+    return Number(xp, xp.sort(xp.where(xp.indices(length) < count.value, vector.value, rest)))
+
+
+LARGEST = float(np.finfo(np.float64).max)
+
+
+def _at(vector: Real, index: Real) -> Condition:
+    if isinstance(vector, Number):
+        indices, index = vector.xp.indices(vector.value.shape[0]), index.value
+    else:
+        indices = np.arange(len(vector), dtype=np.float64)
+    return (indices <= index) & (indices >= index)

@@ -1,0 +1,155 @@
+"""The protocol of a rule, and the rules as classes with their settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol
+
+from . import rules
+from .number import Real
+
+Data = dict[str, Any]
+"""The state of a rule as plain data: numbers, and lists of numbers, by name."""
+
+
+class Rule(Protocol):
+    """A rule that computes a threshold for the total norm from earlier norms. Write your own with these two methods.
+
+    Both are pure: they change nothing, and depend on their arguments only. Compute with `+`, `-`, `*`, `/`,
+    comparisons, and `where`, `minimum`, `sqrt` and `floor` of `unified_clip.adaptive`, never with `if`: in a compiled
+    graph a number has no value yet. Such a rule gives the same bits on every framework.
+    """
+
+    def init(self) -> Data:
+        """Return the state before the first norm: numbers by name."""
+
+    def threshold(self, state: Mapping[str, Real], norm: Real, step: Real) -> tuple[Real, Mapping[str, Real]]:
+        """Return (the threshold for this norm, the state after it).
+
+        state: Numbers by name, as `init` returned them. norm: The total norm, which is finite.
+        step: The number of norms before this one, from 0. A norm that is not finite is not counted.
+        """
+
+
+@dataclass(frozen=True)
+class EmaRatio:
+    """Limit the norm to `ratio` times an average of the clipped norms.
+
+    Args:
+        ratio: The threshold, relative to the average. 1 or more.
+        alpha: The weight of the old average, from 0 to 1.
+        warmup_steps: The number of first norms that are averaged equally, and not clipped. 1 or more.
+    """
+
+    ratio: float = 2.0
+    alpha: float = 0.97
+    warmup_steps: int = 25
+
+    def __post_init__(self) -> None:
+        _check(self, ratio=(1, math.inf), alpha=(0, 1), warmup_steps=(1, math.inf))
+
+    def init(self) -> Data:
+        return {"mean": 0.0}
+
+    def threshold(self, state: Any, norm: Real, step: Real) -> tuple[Real, Any]:
+        return rules.ema_ratio(state, norm, step, **vars(self))
+
+
+@dataclass(frozen=True)
+class ZClip:
+    """Clip norms whose z-score is above a limit: `(norm - mean) / (standard deviation + eps)`.
+
+    Args:
+        alpha: The weight of the old mean and variance, from 0 to 1.
+        z_thresh: The largest z-score that is not clipped. Above 0.
+        warmup_steps: The number of first norms that give the first mean and variance, and are not clipped. 1 or more.
+        mode: "zscore", or "percentile" (clip to `mean + z_thresh * standard deviation`).
+        clip_option: For "zscore". "adaptive_scaling" clips larger spikes more: to
+            `mean + z_thresh**2 * standard deviation / z`. "mean" clips to the mean.
+        clip_factor: A factor of the threshold of "adaptive_scaling". Above 0.
+        skip_update_on_spike: Whether a clipped norm leaves the mean and variance unchanged.
+        eps: Added to the standard deviation. Above 0.
+    """
+
+    alpha: float = 0.97
+    z_thresh: float = 2.5
+    warmup_steps: int = 25
+    mode: Literal["zscore", "percentile"] = "zscore"
+    clip_option: Literal["adaptive_scaling", "mean"] = "adaptive_scaling"
+    clip_factor: float = 1.0
+    skip_update_on_spike: bool = False
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _check(self, alpha=(0, 1), warmup_steps=(1, math.inf), z_thresh=TINY, clip_factor=TINY, eps=TINY)
+        _check_choice(self, mode=("zscore", "percentile"), clip_option=("adaptive_scaling", "mean"))
+        if self.mode == "percentile" and (self.clip_option, self.clip_factor) != ("adaptive_scaling", 1.0):
+            name = "clip_factor" if self.clip_option == "adaptive_scaling" else "clip_option"
+            raise ValueError(f"{name} does not apply to mode = 'percentile'. Remove it.")
+        if self.clip_option == "mean" and self.clip_factor != 1.0:
+            raise ValueError("clip_factor does not apply to clip_option = 'mean'. Remove it.")
+
+    def init(self) -> Data:
+        return {"mean": 0.0, "var": 0.0}
+
+    def threshold(self, state: Any, norm: Real, step: Real) -> tuple[Real, Any]:
+        return rules.zclip(state, norm, step, **vars(self))
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """Limit the norm to a percentile of the norms so far, as AutoClip does.
+
+    Args:
+        percent: From 0 to 100. AutoClip's authors use 10.
+        window: The number of last norms that count. None: all norms of the run, which works outside of compiled graphs
+            and on CPUs only, because the state grows.
+        include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
+            clipped.
+    """
+
+    percent: float = 10.0
+    window: int | None = None
+    include_current: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self, percent=(0, 100), **({} if self.window is None else {"window": (1, math.inf)}))
+
+    def init(self) -> Data:
+        return {"norms": [0.0] * (self.window or 0)}
+
+    def threshold(self, state: Any, norm: Real, step: Real) -> tuple[Real, Any]:
+        return rules.percentile(state, norm, step, **vars(self))
+
+
+TINY = (5e-324, math.inf)
+"""The range of finite numbers above 0."""
+
+RULES: dict[str, type[EmaRatio | ZClip | Percentile]] = {
+    "ema_ratio": EmaRatio,
+    "zclip": ZClip,
+    "percentile": Percentile,
+}
+"""The rules by their names in configurations."""
+
+
+def _check(rule: Any, **ranges: tuple[float, float]) -> None:
+    """Raise TypeError or ValueError if a field is no number, or not in its range."""
+    kinds = {field.name: str(field.type) for field in fields(rule)}
+    for name, (low, high) in ranges.items():
+        value = getattr(rule, name)
+        whole = kinds[name].startswith("int")
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            raise TypeError(f"{name} is {value!r}. Pass a {'whole ' if whole else ''}number.")
+        if not low <= value <= high or not math.isfinite(value):
+            bounds = f"{low} to {high}" if high < math.inf else f"{low} or more"
+            wanted = "a finite number above 0" if (low, high) == TINY else f"a number from {bounds}"
+            raise ValueError(f"{name} is {value!r}. Give {wanted.replace('from 1 or', 'of 1 or')}.")
+
+
+def _check_choice(rule: Any, **choices: tuple[str, ...]) -> None:
+    for name, allowed in choices.items():
+        if getattr(rule, name) not in allowed:
+            raise ValueError(f"{name} is {getattr(rule, name)!r}. Give {' or '.join(map(repr, allowed))}.")

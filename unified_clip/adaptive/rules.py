@@ -1,0 +1,110 @@
+"""The rules that compute a threshold from the norms of earlier steps. Each is one pure function.
+
+A rule's function gets its state, the norm, and the number of norms that the state has seen, and returns
+(threshold, state). A threshold of inf changes nothing. `state.py` calls it only for finite norms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from .number import Real, floor, minimum, put, sort_first, sqrt, take, where
+
+State = dict[str, Real]
+
+
+def ema_ratio(
+    state: State, norm: Real, step: Real, *, ratio: float, alpha: float, warmup_steps: int
+) -> tuple[Real, State]:
+    """Return `ratio` times the average of the clipped norms, and the new state.
+
+    The average is the mean of all norms during the first `warmup_steps` norms, which are not clipped. After them it is
+    an exponential moving average with the weight `1 - alpha` for the newest clipped norm.
+    """
+    mean = state["mean"]
+    is_warm = (step >= warmup_steps) & (mean > 0.0)
+    threshold = where(is_warm, mean * ratio, math.inf)
+    clipped = minimum(norm, threshold)
+    ema = mean * alpha + clipped * (1 - alpha)
+    return threshold, {"mean": where(step >= warmup_steps, ema, mean + (norm - mean) / (step + 1.0))}
+
+
+def zclip(
+    state: State,
+    norm: Real,
+    step: Real,
+    *,
+    alpha: float,
+    z_thresh: float,
+    warmup_steps: int,
+    mode: Literal["zscore", "percentile"],
+    clip_option: Literal["adaptive_scaling", "mean"],
+    clip_factor: float,
+    skip_update_on_spike: bool,
+    eps: float,
+) -> tuple[Real, State]:
+    """Return a lower threshold for a norm that is far above the average, else inf, and the new state.
+
+    The state has the mean and the variance of the norms: of all norms during the first `warmup_steps` norms, which are
+    not clipped, and exponential moving averages of the clipped norms after them.
+
+    Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
+    """
+    mean, var = state["mean"], state["var"]
+    std = sqrt(var)
+    spread = std * z_thresh
+    if mode == "percentile":
+        limit = mean + spread
+        is_spike = norm > limit
+    else:
+        z = (norm - mean) / (std + eps)
+        is_spike = z > z_thresh
+        limit = mean
+        if clip_option == "adaptive_scaling":
+            limit = (mean + spread / where(is_spike, z / z_thresh, 1.0)) * clip_factor
+    is_warm = step >= warmup_steps
+    is_spike = is_spike & is_warm & (mean > 0.0)
+    clipped = where(is_spike, limit, norm)
+    ema = mean * alpha + clipped * (1 - alpha)
+    distance = clipped - ema
+    ema_var = var * alpha + distance * distance * (1 - alpha)
+    if skip_update_on_spike:
+        ema, ema_var = where(is_spike, mean, ema), where(is_spike, var, ema_var)
+    # Welford, "Note on a method for calculating corrected sums of squares and products", 1962
+    first = mean + (norm - mean) / (step + 1.0)
+    first_var = var + ((norm - mean) * (norm - first) - var) / (step + 1.0)
+    new = {"mean": where(is_warm, ema, first), "var": where(is_warm, ema_var, first_var)}
+    return where(is_spike, limit, math.inf), new
+
+
+def percentile(
+    state: State, norm: Real, step: Real, *, percent: float, window: int | None, include_current: bool
+) -> tuple[Real, State]:
+    """Return a percentile of the norms so far, or of the last `window` norms, and the new state.
+
+    Ranks are interpolated linearly, as `numpy.percentile` does. The state has the norms: in the order of the steps with
+    a window, sorted without one.
+
+    Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
+    """
+    old = state["norms"]
+    if window is None:
+        new = np.insert(old, np.searchsorted(old, norm), norm)
+        ordered, count = (new, step + 1.0) if include_current else (old, step)
+    else:
+        new = put(old, step - floor(step / window) * window, norm)
+        count = minimum(step + 1.0 if include_current else step, float(window))
+        ordered = sort_first(new if include_current else old, count, window)
+    last = where(count >= 1.0, count - 1.0, 0.0)
+    rank = last * (percent / 100)
+    low = floor(rank)
+    share = rank - low
+    if window is None and not len(ordered):
+        return math.inf, {"norms": new}
+    below, above = take(ordered, low), take(ordered, minimum(low + 1.0, last))
+    gap = above - below
+    between = where(share >= 0.5, above - gap * (1.0 - share), below + gap * share)
+    return where(count >= 1.0, between, math.inf), {"norms": new}

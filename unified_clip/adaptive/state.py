@@ -1,0 +1,156 @@
+"""The state of a rule: as plain data for files, as numbers for the rule, and packed for devices and graphs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._compute.scalars import HOST
+from .._core.path import Scalars
+from .._core.types import Scalar, Tensor
+from .number import Number, Real, where
+from .protocol import Data, Rule
+
+VERSION = 1
+
+STEPS = "steps"
+"""The name of the number of norms that the state has seen."""
+
+MOST = 1e150
+"""Larger norms count as infinite: the square of a norm has to be finite."""
+
+State = dict[str, Real] | Tensor
+"""On the host path the numbers by name, elsewhere a packed tensor."""
+
+
+def first(rule: Rule) -> dict[str, Real]:
+    """Return the state before the first norm."""
+    return loaded(rule, {STEPS: 0.0, **rule.init()})
+
+
+def saved(state: Mapping[str, Real]) -> Data:
+    """Return a state as data for a file: numbers, and lists of numbers."""
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state.items()}
+
+
+def loaded(rule: Rule, data: Any) -> dict[str, Real]:
+    """Return the state in data that `saved` returned.
+
+    Raises:
+        ValueError: It is not the state of this rule, with these settings.
+    """
+    expected = {STEPS: 0.0, **rule.init()}
+    if not isinstance(data, Mapping) or set(data) != set(expected):
+        found = sorted(data) if isinstance(data, Mapping) else type(data).__name__
+        raise ValueError(f"the state has {found}, but {rule} has {sorted(expected)}. Load the state of the same rule.")
+    state: dict[str, Real] = {}
+    for name, value in data.items():
+        numbers = value if isinstance(value, list) else [value]
+        if isinstance(value, list) != isinstance(expected[name], list) or not all(map(_is_number, numbers)):
+            raise ValueError(f"{name} of the state is {value!r:.60}. Load a state that was saved by state_dict().")
+        if isinstance(value, list) and expected[name] and len(value) != len(expected[name]):
+            raise ValueError(
+                f"{name} of the state has {len(value)} numbers, but {rule} has {len(expected[name])}. Load the state "
+                "of the same rule with the same settings."
+            )
+        state[name] = np.array(value, np.float64) if isinstance(value, list) else float(value)
+    return state
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# -- one step
+
+
+def advance(rule: Rule, xp: Scalars, state: State, norm: Scalar) -> tuple[Scalar, State]:
+    """Return (the threshold for a norm, the state after it).
+
+    A norm that is NaN or infinite has the threshold 0, and leaves the state unchanged. `coefficient` of `_core/rule.py`
+    then gives what a fixed threshold gives.
+    """
+    if xp is HOST:
+        assert isinstance(state, dict)
+        if not norm <= MOST:
+            return 0.0, state
+        numbers = dict(state)
+        steps = numbers.pop(STEPS)
+        threshold, new = rule.threshold(numbers, float(norm), steps)
+        return _checked(rule, threshold), {STEPS: steps + 1.0, **_same_names(rule, new)}
+    packed = state if not isinstance(state, dict) else pack(rule, xp, state)
+    numbers = unpacked(rule, xp, packed)
+    steps = numbers.pop(STEPS)
+    counts = norm <= xp.asarray(MOST)
+    finite = Number(xp, xp.where(counts, norm, xp.asarray(0.0)))
+    threshold, new = rule.threshold(numbers, finite, steps)
+    values = [steps + 1.0, *_same_names(rule, new).values()]
+    kept = xp.pack([value.value if isinstance(value, Number) else xp.asarray(value) for value in values])
+    return where(counts, threshold, Number(xp, xp.asarray(0.0))).value, xp.where(counts, kept, packed)
+
+
+def _same_names(rule: Rule, new: Mapping[str, Real]) -> dict[str, Real]:
+    names = rule.init().keys()
+    if new.keys() != names:
+        raise TypeError(
+            f"{rule}.threshold returned a state with {sorted(new)}. Return the names of init: {sorted(names)}."
+        )
+    return {name: new[name] for name in names}
+
+
+def _checked(rule: Rule, threshold: Any) -> float:
+    value = float(threshold)
+    if not value >= 0:
+        raise ValueError(f"{rule}.threshold returned {value}. Return a number of 0 or more.")
+    return value
+
+
+# -- packed in one tensor
+
+
+def pack(rule: Rule, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
+    """Return the numbers of a state as one tensor on the device of `xp`."""
+    if [] in rule.init().values():
+        raise TypeError(
+            f"the state of {rule} grows, so it works on CPUs and outside of compiled graphs only. Set window, such as "
+            "window=1000."
+        )
+    return xp.pack([xp.vector(flat(rule, state).tolist())])
+
+
+def flat(rule: Rule, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
+    """Return the numbers of a state as one array of float64."""
+    return np.concatenate([np.ravel(np.asarray(state[name], np.float64)) for name in (STEPS, *rule.init())])
+
+
+def unpacked(rule: Rule, xp: Scalars, packed: Tensor) -> dict[str, Number]:
+    vector, start, numbers = xp.unpack(packed), 0, {}
+    for name, value in {STEPS: 0.0, **rule.init()}.items():
+        end = start + (len(value) if isinstance(value, list) else 1)
+        numbers[name] = Number(xp, vector[start:end] if isinstance(value, list) else vector[start])
+        start = end
+    return numbers
+
+
+def read_packed(rule: Rule, values: Any) -> dict[str, Real]:
+    """Return the state in a packed tensor's values, as a NumPy array or nested lists."""
+    array = np.asarray(values)
+    flat = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
+    data, start = {}, 0
+    for name, value in {STEPS: 0.0, **rule.init()}.items():
+        end = start + (len(value) if isinstance(value, list) else 1)
+        data[name] = flat[start:end] if isinstance(value, list) else flat[start]
+        start = end
+    return loaded(rule, data)
+
+
+def digest(state: State) -> object:
+    """Return a value that is equal on ranks with the same state on the host; None for a state on a device."""
+    return sorted(saved(state).items()) if isinstance(state, dict) else None
+
+
+assert sys.float_info.max > MOST * MOST

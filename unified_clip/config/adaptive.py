@@ -1,0 +1,116 @@
+"""The table `adaptive` of a configuration: the rules of `unified_clip.adaptive`, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Self, Union, get_type_hints
+
+from pydantic import Field, create_model, model_validator
+
+from .._core.backend import Backend
+from .._core.rule import AdaptiveThreshold
+from .._core.types import Tensor
+from ..adaptive import state
+from ..adaptive.protocol import RULES, Rule
+from .fields import ConfigModel, Finite
+
+
+class AdaptiveTable(ConfigModel):
+    """The settings of an adaptive rule."""
+
+    rule: Any
+
+    @model_validator(mode="after")
+    def _is_valid(self) -> Self:
+        self.make()
+        return self
+
+    def make(self) -> Rule:
+        """Return the rule with these settings. ValueError: a setting is out of range."""
+        settings = self.data()
+        return RULES[settings.pop("rule")](**settings)
+
+    def __str__(self) -> str:
+        return str(self.make())
+
+
+def _table(name: str) -> type[AdaptiveTable]:
+    """Return the table of a rule, with the keys and defaults of its class."""
+    rule = RULES[name]
+    hints = get_type_hints(rule)
+    types: dict[Any, Any] = {float: Finite}
+    keys: dict[str, Any] = {
+        field.name: (types.get(hints[field.name], hints[field.name]), field.default) for field in fields(rule)
+    }
+    tag: dict[str, Any] = {"rule": (Literal[name], ...)}
+    doc = (rule.__doc__ or "").partition("\n")[0]
+    return create_model(rule.__name__, __base__=AdaptiveTable, __doc__=doc, **tag, **keys)
+
+
+Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator="rule")]  # noqa: UP007
+"""The type of the key `adaptive`."""
+
+
+States = dict[str, state.State]
+"""The state of each adaptive rule, by the name of its group, or '' for the parameters in no group."""
+
+
+class AdaptiveStates:
+    """The states of the adaptive rules of a configuration: one for each group with a rule, by the group's name."""
+
+    def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
+        self._tables = tables
+        self._rules = {name: table.make() for name, table in tables.items()}
+        self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
+
+    def threshold(self, name: str, current: state.State, limit: Any) -> AdaptiveThreshold:
+        """Return the threshold of a group for its next norm, from its current state. limit: The largest threshold."""
+        rule = self._rules[name]
+        description = f"adaptive {rule} with the state {state.digest(current)}"
+        return AdaptiveThreshold(lambda xp, n: state.advance(rule, xp, current, n), limit, description)
+
+    def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
+        """Return states that an integration keeps as packed tensors. Those inside a graph stay packed."""
+        return {
+            name: tensor if backend.read(tensor[..., :1].sum()) is None else self._read(name, tensor, backend)
+            for name, tensor in zip(self._rules, packed, strict=True)
+        }
+
+    def to_packed(self, states: States, backend: Backend) -> list[Tensor]:
+        """Return states as packed tensors, in the order of the groups."""
+        return [
+            backend.from_state(state.flat(self._rules[name], each)) if isinstance(each, dict) else each
+            for name, each in states.items()
+        ]
+
+    def save(self, states: States, backend: Backend | None) -> dict[str, Any]:
+        """Return states as data for a file. This waits for a device."""
+        data = {}
+        for name, each in states.items():
+            numbers = each if isinstance(each, dict) else self._read(name, each, backend)
+            data[name] = {"rule": self._tables[name].rule, "state": state.saved(numbers)}
+        return data
+
+    def load(self, data: Any) -> None:
+        """Replace the states by those in data that `save` returned. ValueError: it is of another configuration."""
+        if not isinstance(data, dict) or set(data) != set(self._rules):
+            found = sorted(data) if isinstance(data, dict) else type(data).__name__
+            raise ValueError(
+                f"the saved state has the groups {found}, but the configuration has adaptive rules for "
+                f"{sorted(self._rules)} ('' is for parameters in no group). Load the state of the same configuration."
+            )
+        loaded = {}
+        for name, rule in self._rules.items():
+            kind = data[name].get("rule")
+            if kind != self._tables[name].rule:
+                raise ValueError(
+                    f"the saved state is of the rule {kind!r}, but the configuration has {self._tables[name].rule!r}. "
+                    "Load the state of the same configuration."
+                )
+            loaded[name] = state.loaded(rule, data[name].get("state"))
+        self.current = dict(loaded)
+
+    def _read(self, name: str, packed: Tensor, backend: Backend | None) -> dict[str, Any]:
+        assert backend is not None
+        return state.read_packed(self._rules[name], backend.to_numpy(packed))

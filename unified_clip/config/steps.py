@@ -1,0 +1,67 @@
+"""The step of a clip: a number that the clipper counts, or that the caller passes, or a tensor of a graph."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from .._core import entry
+from .._core.backend import Backend
+from .._core.rule import StepThreshold
+from .._core.types import Scalar
+from . import schedules
+from .schema import Clipping
+
+
+class Step(NamedTuple):
+    """The step at which a call clips."""
+
+    value: Any
+    """The step: a whole number, or a tensor of a compiled graph."""
+
+    is_counted: bool
+    """Whether the clipper counted the step. False: the caller passed `step=`."""
+
+    @property
+    def is_known(self) -> bool:
+        return isinstance(self.value, int)
+
+
+def checked_step(step: Any) -> int:
+    if not isinstance(step, int) or isinstance(step, bool):
+        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor with one.")
+    if step < 0:
+        raise ValueError(f"step is {step}. Pass 0 or more.")
+    return step
+
+
+def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
+    """Return the threshold at a step. If the step is a tensor of a graph, return a function that computes it there."""
+    threshold = part.threshold
+    if threshold is None:
+        return float("inf")
+    if isinstance(step, int):
+        return schedules.threshold_at(threshold, step)
+    if isinstance(threshold, float):
+        return threshold
+
+    return StepThreshold(lambda xp: schedules.evaluate(threshold, step, xp))
+
+
+def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
+    """Return the step of a call as a number. counted: The step that the clipper has counted.
+
+    A tensor inside a compiled graph has no value yet, and stays a tensor.
+    """
+    entry.break_graph(
+        "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
+    )
+    if step is None:
+        return Step(counted, True)
+    if not backend.is_tensor(step):
+        return Step(checked_step(step), False)
+    if backend.shape(backend.as_tensor(step)) not in ((), (1,)):
+        raise ValueError("step is a tensor that does not have exactly one element. Pass one whole number.")
+    value = backend.read(backend.as_tensor(step))
+    number = int(value) if value is not None and math.isfinite(value) and value == int(value) else value
+    return Step(step if value is None else checked_step(number), False)
