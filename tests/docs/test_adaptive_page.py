@@ -1,0 +1,43 @@
+"""docs/adaptive.md: its examples print what the page says, and its table has every rule and key."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from unified_clip import ClipConfig
+from unified_clip.adaptive.protocol import RULES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "adaptive.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", PAGE, re.DOTALL)
+TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("index", range(len(EXAMPLES)))
+def test_the_examples_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+    code, wanted = EXAMPLES[index]
+    (tmp_path / "clip.toml").write_text(TOML[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "docs/adaptive.md", "exec"), {})
+    assert printed.getvalue() == wanted
+
+
+def test_every_block_of_the_page_is_executed() -> None:
+    kinds = re.findall(r"```(\w+)\n", PAGE)
+    assert {kind: kinds.count(kind) for kind in kinds} == {"toml": 1, "python": len(EXAMPLES), "text": len(EXAMPLES)}
+    assert ClipConfig.loads(TOML[0]).is_adaptive
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_table_has_every_key_and_its_default(name: str) -> None:
+    (row,) = re.findall(rf"^\| `{name}` \|.*\| (.*) \|$", PAGE, re.MULTILINE)
+    keys = dict(re.fullmatch(r"`(\w+)` (.*)", key).groups() for key in row.split(", "))  # type: ignore[union-attr]
+    defaults = {key: json.loads(text.replace("none", "null")) for key, text in keys.items()}
+    assert defaults == {field.name: field.default for field in fields(RULES[name])}
