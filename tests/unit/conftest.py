@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.kits import in_a_new_process
 from support.parity.gradient_files import PROGRAMS, START, Found
+from support.processes.warm import warm_workers
 
 from unified_clip.tensors import files
 
@@ -28,6 +31,14 @@ def saved_by(framework: str) -> Any:
 
 
 torch_files, paddle_files, tensorflow_files = map(saved_by, ("torch", "paddle", "tensorflow"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The nightly tier starts every worker as users do."""
+    copied = request.config.getoption("markexpr") == "not nightly" and sys.platform == "linux"
+    with warm_workers() if copied else nullcontext():
+        yield
 
 
 @pytest.fixture
