@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SECTION = (
-    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where things are")[2].partition("\n## ")[0]
+    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Layout of the code")[2].partition("\n## ")[0]
 )
 TREE = re.findall(r"^ {4}( *)(\S.*)$", SECTION, re.MULTILINE)
 ROOTS = (ROOT, ROOT / "unified_clip", ROOT / "unified_clip" / "_native")

@@ -74,7 +74,7 @@ def test_the_page_shows_the_whole_files(guide: str) -> None:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_page_ends_with_what_to_look_out_for(guide: str) -> None:
     *_, (heading, end) = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", pages.page(guide).read_text("utf-8"), re.M | re.S)
-    assert heading == "What to look out for"
+    assert heading == "Pitfalls"
     points = re.findall(r"^- (.*?)(?=^- |\Z)", end, re.M | re.S)
     assert len(points) >= 10
     for word in ("epsilon", "NaN", "scal", "weight_decay", "Adam", "per tensor"):

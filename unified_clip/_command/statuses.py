@@ -29,7 +29,7 @@ GENERAL = {
     NOT_EXECUTABLE: "`record` only: the training command is not executable",
     NOT_FOUND: "`record` only: the training command does not exist",
     INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP. No report is written",
-    UNREAD: "nobody read the output to its end, as in `unified-clip ... | head`",
+    UNREAD: "the output was not read to its end, as in `unified-clip ... | head`",
 }
 """What an exit status means in every command."""
 

@@ -18,9 +18,9 @@ GUIDES = ("paddle_static", "paddle_dygraph", "tensorflow_1", "tensorflow_2", "ke
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
 
-BEFORE, SAYS, AFTER, PROOF = "Before", "What the tool says", "After", "The proof"
-WRONG = "What it says if the port is wrong"
-SILENT = "If the program has `set_gradient_clip`"
+BEFORE, SAYS, AFTER, PROOF = "Before", "The tool's report", "After", "The proof"
+WRONG = "A wrong port"
+SILENT = "Programs with `set_gradient_clip`"
 """On the page about static programs only."""
 
 PARTS = ("The runs first differ", "They differ", "The clipped gradients differ", "The updates differ")
