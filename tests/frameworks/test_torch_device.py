@@ -388,11 +388,16 @@ def test_per_sample_gradients_are_clipped_each_on_its_own() -> None:
 
 
 @pytest.mark.usefixtures("forced")
-@pytest.mark.parametrize("clip", [IN_PLACE["clip_grad_norm_"], IN_PLACE["clip_grad_value_"]], ids=["norm", "value"])
-def test_each_gradient_takes_few_calls_of_python_functions(clip: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "clip",
+    [IN_PLACE["clip_grad_norm_"], IN_PLACE["clip_grad_value_"], uc.GradientClipByNorm(1.0).clip_],
+    ids=["norm", "value", "norm of each"],
+)
+def test_each_gradient_takes_few_calls_of_python_functions(clip: Callable[[Any], Any], dtype: torch.dtype) -> None:
     def calls(count: int) -> int:
         called = []
-        given = parameters([torch.ones(3) for _ in range(count)])
+        given = parameters([torch.ones(3, dtype=dtype) for _ in range(count)])
         clip(given)
         sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
         try:

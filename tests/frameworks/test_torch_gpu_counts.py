@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.kits import Kit
+from support.traffic import row_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -18,7 +17,6 @@ from torch.utils._pytree import tree_leaves
 import unified_clip.torch as uc
 from unified_clip._backends.torch import gpu, lists
 
-PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 SHAPES = [(512, 1024), (1024,), (2048, 512), (300, 300), (10,)]
 """Two shapes have fewer elements than a 16-bit tensor that is multiplied alone. They hardly count."""
 
@@ -84,12 +82,6 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
     "unified_clip without the kernels, new tensors": lambda held: uc.clip_by_global_norm([p.grad for p in held], 1.0),
     "unified_clip without the kernels, by value": lambda held: uc.clip_grad_value_(held, 1.0),
 }
-
-
-def row_of(name: str) -> list[float]:
-    """Return the numbers of a row of the page's table: of float32, then of bfloat16, not clipped and clipped."""
-    (row,) = re.findall(rf"^\| {re.escape(name)} \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    return [float(cell) if re.fullmatch(r" [\d.]+ ", cell) else math.nan for cell in row.split("|")]
 
 
 @pytest.mark.parametrize("name", CLIPS)

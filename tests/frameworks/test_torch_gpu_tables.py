@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import math
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -79,6 +80,43 @@ def parameters(*gradients: torch.Tensor) -> list[torch.nn.Parameter]:
     for parameter, gradient in zip(held, gradients, strict=True):
         parameter.grad = gradient
     return held
+
+
+# -- calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["norm", "value", "norm of each"])
+def test_each_gradient_takes_few_calls_of_python_functions(
+    table: ModuleType, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip: Callable[[Any], Any] = {
+        "norm": lambda held: uc.clip_grad_norm_(held, 1.0),
+        "value": lambda held: uc.clip_grad_value_(held, 1.0),
+        "norm of each": uc.GradientClipByNorm(1.0).clip_,
+    }[name]
+    for kernel in ("add", "round_sums", "add_exactly", "decide", "change"):
+        monkeypatch.setattr(table.kernels, kernel, NotLaunched())
+
+    def calls(count: int) -> int:
+        called = []
+        held = parameters(*(torch.ones(3, dtype=dtype) for _ in range(count)))
+        clip(held)
+        sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
+        try:
+            clip(held)
+        finally:
+            sys.setprofile(None)
+        return len(called)
+
+    assert (calls(110) - calls(10)) / 100 <= 10
+
+
+class NotLaunched:
+    """A kernel that does nothing."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
 
 
 # -- calls at once, and calls that fail

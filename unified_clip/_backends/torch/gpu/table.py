@@ -111,7 +111,7 @@ class Table:
         self.device, self._length = addresses.device, len(addresses.sources)
         self._in_place = addresses.sources == addresses.targets
         self.is_wide = torch.float64 in addresses.dtypes
-        counts = [_chunks(length) for length in addresses.lengths]
+        counts = [-(-length // CHUNK) for length in addresses.lengths]
         self.chunks = sum(counts)
         order = sorted(range(self._length), key=lambda index: str(addresses.dtypes[index]))
         self._parts = list(_parts(addresses, counts, order))
@@ -225,10 +225,6 @@ def _bits(number: float) -> int:
     return bits
 
 
-def _chunks(length: int) -> int:
-    return -(-length // CHUNK)
-
-
 def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
     """Yield a `Part` for each dtype. `counts`: how many chunks each tensor has. `order`: their indices, sorted by
     dtype.
@@ -285,12 +281,13 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
 
     None: there are no chunks, or too many for the error bound, or a tensor has no memory.
     """
-    sources = tuple(tensor.data_ptr() for tensor in tensors)
-    targets = sources if results is None else tuple(tensor.data_ptr() for tensor in results)
-    lengths = tuple(tensor.numel() * (1 + (tensor.dtype in PARTS)) for tensor in tensors)
-    dtypes = tuple(PARTS.get(tensor.dtype, tensor.dtype) for tensor in tensors)
-    have_memory = all(source or not length for source, length in zip(sources, lengths, strict=True))
-    if not 0 < sum(map(_chunks, lengths)) <= MAX_CHUNKS or not have_memory:
+    # Comprehensions, because generators take a call of a function for each tensor of every step.
+    sources = tuple([tensor.data_ptr() for tensor in tensors])
+    targets = sources if results is None else tuple([tensor.data_ptr() for tensor in results])
+    lengths = tuple([tensor.numel() * (1 + (tensor.dtype in PARTS)) for tensor in tensors])
+    dtypes = tuple([PARTS.get(tensor.dtype, tensor.dtype) for tensor in tensors])
+    lack_memory = [length for source, length in zip(sources, lengths, strict=True) if length and not source]
+    if lack_memory or not 0 < sum([-(-length // CHUNK) for length in lengths]) <= MAX_CHUNKS:
         return None
     addresses = Addresses(tensors[0].device, sources, targets, lengths, dtypes)
     with _on(addresses.device):
