@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +24,7 @@ from unified_clip.bench.pairs import torch_gradients
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.nightly
+ROOT = Path(__file__).parents[2]
 NATIVE = "torch.nn.utils.clip_grad_norm_"
 JOB = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": False, "device": "cuda"}
 
@@ -98,6 +102,16 @@ def test_a_call_has_the_setting_of_its_row(replays: list[None], monkeypatch: pyt
     assert gpu.ENABLED is before
 
 
+def test_apex_is_measured_if_it_is_installed(replays: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = ("apex", "apex.contrib", "apex.contrib.clip_grad")
+    for name in packages:
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(clip_grad_norm_=torch.nn.utils.clip_grad_norm_))
+    names = [pair.native_name for pair in cuda.pairs([torch.ones(3).numpy()]).clips(2.0)]
+    assert names == [
+        f"{native}, {label}" for native in (NATIVE, cuda.APEX) for label in ("Triton kernels", "operations")
+    ]
+
+
 def test_unified_clip_and_pytorch_clip_the_same(replays: list[None]) -> None:
     values = torch.arange(1.0, 7.0).numpy()
     for pair in cuda.pairs([values]).clips(2.0):
@@ -106,6 +120,19 @@ def test_unified_clip_and_pytorch_clip_the_same(replays: list[None]) -> None:
             assert parameter.grad.tolist() == values.tolist()
             call([parameter])
             assert float(parameter.grad.norm()) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_without_a_device_the_gpu_tests_fail() -> None:
+    """They are all skipped there, which must not look like a success."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["make", "gpu"], cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode
+    assert "make gpu needs a GPU: PyTorch finds no CUDA device." in run.stderr
+    assert "passed" not in run.stdout
 
 
 def test_without_a_device_the_command_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The functions to compare for PyTorch on a CUDA device, timed by CUDA events."""
+"""The functions to compare for PyTorch on a CUDA device, timed by CUDA events: PyTorch's, and Apex's if installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .measure import Call, Clock, Pair
 from .pairs import Framework, Pairs, clip_to, torch_gradients
 
 LISTS = ("ResNet-50", "GPT-2", "Llama-7B-layer")
-NATIVE = "torch.nn.utils.clip_grad_norm_"
+NATIVE, APEX = "torch.nn.utils.clip_grad_norm_", "apex.contrib.clip_grad.clip_grad_norm_"
 
 
 class NoDeviceError(Exception):
@@ -33,10 +33,13 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
     def native(parameters: Any, threshold: float) -> Any:
         return torch.nn.utils.clip_grad_norm_(parameters, threshold, foreach=True)
 
+    natives = {NATIVE: native, **_apex()}
+
     def clips(threshold: float) -> list[Pair]:
         return [
-            Pair(f"{NATIVE}, {label}", restore, _by(clip_to(threshold, uc.clip_grad_norm_), by_kernels),
-                 clip_to(threshold, native), in_place=True)
+            Pair(f"{name}, {label}", restore, _by(clip_to(threshold, uc.clip_grad_norm_), by_kernels),
+                 clip_to(threshold, clip), in_place=True)
+            for name, clip in natives.items()
             for by_kernels, label in labels.items()
         ]  # fmt: skip
 
@@ -56,6 +59,15 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
         lambda tensors: torch.nn.utils.get_total_norm(tensors, foreach=True),
     )
     return Pairs(clips, norm, list, in_graphs)
+
+
+def _apex() -> dict[str, Callable[[Any, float], Any]]:
+    """Return NVIDIA Apex's function by its name, if Apex is installed."""
+    try:
+        from apex.contrib.clip_grad import clip_grad_norm_
+    except ImportError:
+        return {}
+    return {APEX: clip_grad_norm_}
 
 
 def _by(call: Call, kernels: bool) -> Call:
