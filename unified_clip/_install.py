@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 PACKAGE_PARENT = Path(__file__).parents[1]
 CLONE = "path/to/unified_clip"
@@ -27,6 +24,10 @@ def command(extra: str) -> str:
     """
     if (PACKAGE_PARENT / "pyproject.toml").is_file():  # imported from a clone
         return _pip(f"{PACKAGE_PARENT}[{extra}]")
+    from importlib import metadata  # here, because every command would load these modules, which take 60 ms
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         recorded = metadata.distribution("unified_clip").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.kits import Kit, in_a_new_process
+from support.tiers import quick
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("torch", "tensorflow", "paddle", "jax", "mlx")
@@ -31,15 +32,16 @@ SETTINGS = ("enable_static", "set_logical_device", "disable_v2", "FLAGS", "enabl
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 
 
-def test_the_examples_run(kit: Kit, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("alone", quick([False, True], False))
+def test_the_examples_run(kit: Kit, request: pytest.FixtureRequest, alone: bool) -> None:
     if request.config.getoption("--framework") not in PAGES:
         pytest.skip("there is no page about it")
     if not kit.exact or os.environ.get("UNIFIED_CLIP_NATIVE") == "0":
         pytest.skip("examples are run as readers run them")
     examples = EXAMPLE.findall((DOCS / f"{kit.name}.md").read_text(encoding="utf-8"))
     assert examples
-    alone = [[example] for example in examples if any(setting in example[0] for setting in SETTINGS)]
-    together = [example for example in examples if [example] not in alone]
-    for group in (together, *alone):
+    own = [example for example in examples if any(setting in example[0] for setting in SETTINGS)]
+    groups = [[example] for example in own] if alone else [[example for example in examples if example not in own]]
+    for group in groups:
         printed = in_a_new_process(RUN.format(codes=[code for code, _ in group])).splitlines()[-1]
         assert json.loads(printed) == [text for _, text in group]

@@ -273,7 +273,7 @@ def compared(recordings: Recordings, pair: Pair) -> RecordingComparison:
 
 def tiered(ports: Mapping[str, Pair]) -> list[Any]:
     """The names of the ports. Those of frameworks that start slowly are in the nightly tier."""
-    slow = [name for name, pair in ports.items() if not {each.modules for each in pair} <= {TORCH, "paddle"}]
+    slow = [name for name, pair in ports.items() if not {each.modules for each in pair} <= {TORCH}]
     return [name for name in ports if name not in slow] + nightly(*slow)
 
 

@@ -12,6 +12,9 @@ import pytest
 from unified_clip._workers import CPU_ONLY
 from unified_clip.recording import compare, divergence
 
+pytestmark = pytest.mark.nightly
+"""The runs take seconds. `test_planted_ports.py` has a port in the change tier."""
+
 PORTED = Path(__file__).parents[1] / "support" / "ported"
 EXACT = 1
 """Steps in which every sum of the two runs is exact, whatever its order: see `ported/setting.py`."""

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from support.port import pages as pages
 from support.port.pages import AFTER, BEFORE, GUIDES, PORTING, PROOF, SAYS, SILENT, WRONG
+from support.tiers import sampled
 
 from unified_clip._workers import CPU_ONLY
 from unified_clip.recording import compare, divergence, rounding
@@ -65,7 +66,7 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Proof]:
 # -- the page and the files
 
 
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("guide", sampled(GUIDES, 3))
 def test_the_page_shows_the_whole_files(guide: str) -> None:
     assert pages.of(guide, BEFORE, "python") == [pages.source(guide, "before.py")]
     assert pages.of(guide, AFTER, "python") == [pages.source(guide, "after.py")]

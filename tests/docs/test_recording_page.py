@@ -15,6 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "recording.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
     training, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     run(tmp_path, "-c", training)

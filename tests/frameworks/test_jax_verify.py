@@ -54,6 +54,7 @@ def test_optax_is_recorded_inside_jit_and_outside(
     assert greatest(data, "tensors") <= 64
 
 
+@pytest.mark.nightly
 def test_weights_that_yield_returns_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = OPTAX.replace("CLIP", "clip_by_global_norm(0.5)").replace("JIT", "@jax.jit").replace("0.25", "0.26")
     assert run(tmp_path, new, new, "--resync") == 2

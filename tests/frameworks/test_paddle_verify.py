@@ -121,5 +121,6 @@ def test_clips_of_paddle_are_recorded_in_dygraph_and_in_static_programs(
     assert greatest(data, "tensors") <= 64
 
 
+@pytest.mark.nightly
 def test_weights_are_copied_into_the_parameters_of_a_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_resync(tmp_path, capsys, GLOBAL.replace("0.25", "0.26"))

@@ -454,6 +454,7 @@ def test_a_hundred_calls_are_traced_once(options: dict[str, Any]) -> None:
     assert step.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.nightly
 def test_xla_adds_up_once_and_not_again_for_every_tensor() -> None:
     """Compiling a thousand tensors took minutes when it did."""
 

@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 from support import reference
 from support.kits import in_a_new_process
-from support.tiers import quick
 
 import unified_clip
 import unified_clip.tensorflow as uc
@@ -295,13 +294,15 @@ print(tf.function(uc.global_norm)([tf.constant([3.0, 4.0])]).numpy(), unified_cl
 """
 
 
+@pytest.mark.nightly
 def test_operations_that_another_copy_registered_are_not_registered_again() -> None:
     assert in_a_new_process(OTHER_COPY).strip() == "5.0 False"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 # allocated by TensorFlow, or by the kernels
-@pytest.mark.parametrize("lengths", quick([[60_000_000], [3, 60_000_000]], [3, 60_000_000]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("lengths", [[60_000_000], [3, 60_000_000]])
 def test_without_memory_for_the_results_the_error_is_resource_exhausted(lengths: list[int]) -> None:
     assert in_a_new_process(NO_MEMORY.format(lengths=lengths)).strip() == "ResourceExhaustedError"
 

@@ -165,6 +165,7 @@ def test_weights_are_copied_into_variables(tmp_path: Path, capsys: pytest.Captur
     check_resync(tmp_path, capsys, tape(ALL, "@tf.function").replace("0.25", "0.26"))
 
 
+@pytest.mark.nightly
 def test_weights_are_copied_into_the_variables_of_a_keras_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

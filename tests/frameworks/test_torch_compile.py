@@ -510,5 +510,6 @@ print(clipped[0].tolist(), norm.item(), "torch._dynamo" in sys.modules)
 """
 
 
+@pytest.mark.nightly
 def test_the_compiler_is_imported_by_programs_that_compile_only() -> None:
     assert in_a_new_process(IMPORT_LATE) == f"5.0 False\n{torch.tensor([0.6, 0.8]).tolist()} 5.0 True\n"

@@ -248,6 +248,7 @@ print("ends with a compiled function alive")
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_compiled_function_works_after_fork_and_may_be_alive_when_the_process_ends() -> None:
     assert in_a_new_process(PROCESS).strip() == "ends with a compiled function alive"

@@ -52,6 +52,7 @@ def run(folder: Path, *command: str) -> None:
 RECORD = ("-m", "unified_clip", "record")
 
 
+@pytest.mark.nightly
 def test_recording_leaves_every_bit_of_the_weights(folder: Path) -> None:
     run(folder, "train.py", "alone.pt")
     for options in ([], ["--norms"]):

@@ -108,6 +108,7 @@ def test_weights_are_copied_into_the_parameters_of_a_model(tmp_path: Path, capsy
     check_resync(tmp_path, capsys, new)
 
 
+@pytest.mark.nightly
 def test_weights_are_not_copied_into_copies_of_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = NATIVE.replace("dict(net.named_parameters())", "net.state_dict()")
     assert run(tmp_path, NATIVE, new, "--resync") == 2

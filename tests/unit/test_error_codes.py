@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support.parity.cases import ONE_CASE, suite
 from support.terminal import on_a_terminal
+from support.tiers import sampled
 
 import unified_clip
 from unified_clip import _command, _install, cli
@@ -292,12 +293,15 @@ RED = MESSAGE.replace("error UC101:", "\x1b[1;31merror UC101:\x1b[0m")
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [
-        ({}, f"{RED}\n\x1b[2mExplanation: unified-clip help UC101\x1b[0m\n"),
-        ({"NO_COLOR": "1"}, f"{MESSAGE}\nExplanation: unified-clip help UC101\n"),
-        ({"TERM": "dumb"}, f"{MESSAGE}\nExplanation: unified-clip help UC101\n"),
-        ({"NO_COLOR": ""}, f"{RED}\n\x1b[2mExplanation: unified-clip help UC101\x1b[0m\n"),
-    ],
+    sampled(
+        [
+            ({}, f"{RED}\n\x1b[2mExplanation: unified-clip help UC101\x1b[0m\n"),
+            ({"NO_COLOR": "1"}, f"{MESSAGE}\nExplanation: unified-clip help UC101\n"),
+            ({"TERM": "dumb"}, f"{MESSAGE}\nExplanation: unified-clip help UC101\n"),
+            ({"NO_COLOR": ""}, f"{RED}\n\x1b[2mExplanation: unified-clip help UC101\x1b[0m\n"),
+        ],
+        2,
+    ),
 )
 def test_an_error_on_a_terminal_has_colours_and_the_command_that_explains_it(
     settings: dict[str, str], expected: str, tmp_path: Path

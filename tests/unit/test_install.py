@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def installed_from(url: str | None, monkeypatch: pytest.MonkeyPatch, **details: Any) -> None:
     recorded = None if url is None else json.dumps({"url": url, **details})
     distribution = SimpleNamespace(read_text={"direct_url.json": recorded}.get)
-    monkeypatch.setattr(_install.metadata, "distribution", {"unified_clip": distribution}.__getitem__)
+    monkeypatch.setattr(metadata, "distribution", {"unified_clip": distribution}.__getitem__)
 
 
 def test_a_clone_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +87,9 @@ def test_a_package_from_a_repository_or_an_archive_names_it(
 
 def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
-        raise _install.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(_install.metadata, "distribution", absent)
+    monkeypatch.setattr(metadata, "distribution", absent)
     assert _install.command("cli") == (
         "pip install 'path/to/unified_clip[cli]' "
         "(replace path/to/unified_clip by the path of your clone: where it was imported from is no clone)"

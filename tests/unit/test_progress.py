@@ -35,7 +35,7 @@ COMMANDS = {
 }
 """By command, what it shows while it works."""
 
-QUICK = ["port step.py", "config check clip.toml ."]
+QUICK = ["config check clip.toml ."]
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
+@pytest.mark.nightly
 def test_the_fixture_compares_the_frameworks_that_the_options_name(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         HEAD

@@ -43,7 +43,10 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--out": {"type": Path, "metavar": "DIR", "help": f"directory for the report (default: {OUT})"},
     "--frameworks": {"metavar": "NAMES", "help": "frameworks to run, separated by commas (default: all of the suite)"},
-    "--without": {"metavar": "MODES", "help": "modes to leave out, separated by commas; the report names them"},
+    "--without": {
+        "metavar": "MODES",
+        "help": "modes to leave out, separated by commas, as in compiled,jax:device (of JAX); the report names them",
+    },
     "--timeout": {
         "type": _seconds,
         "metavar": "SECONDS",

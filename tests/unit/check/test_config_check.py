@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.config.check_files import DEEPSPEED, IGNORE, TORCH, WANTED, Check, one
 from support.config.format_samples import SAMPLES, Sample
+from support.tiers import sampled
 
 from unified_clip import ClipConfig, cli
 from unified_clip.check import engine, model, source_files
@@ -52,7 +53,7 @@ def imported(sample: Sample) -> bool:
     return sample.settings is not None and not isinstance(sample.format, PythonFormat)
 
 
-@pytest.mark.parametrize("sample", [each for each in SAMPLES if imported(each)], ids=str)
+@pytest.mark.parametrize("sample", sampled([each for each in SAMPLES if imported(each)], 3), ids=str)
 def test_every_trainers_file_agrees_with_its_own_settings_and_with_no_others(sample: Sample, tmp_path: Path) -> None:
     clip = tmp_path / "clip.toml"
     rules = CheckRules(formats={os.path.relpath(sample.path.resolve(), tmp_path.resolve()): sample.from_})

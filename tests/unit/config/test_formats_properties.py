@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 from support.config.format_samples import VERSIONS, document, text
+from support.tiers import sampled
 
 from unified_clip import ConfigError, NotRepresentableError
 from unified_clip.config.families import family_difference
@@ -54,7 +55,7 @@ def any_settings(draw: st.DrawFn) -> Settings:
     return Settings.model_validate(rule | nonfinite | more)
 
 
-@pytest.mark.parametrize(("name", "version"), VERSIONS)
+@pytest.mark.parametrize(("name", "version"), sampled(VERSIONS, 3))
 @given(any_settings())
 @example(Settings(rule="none"))
 @example(Settings(rule="global_norm", threshold=0.0))
@@ -81,7 +82,7 @@ def test_what_is_exported_is_imported_with_the_same_meaning(name: str, version: 
     assert trainer.read(document(trainer, again), Version(version)).settings == imported
 
 
-@pytest.mark.parametrize(("name", "version"), VERSIONS)
+@pytest.mark.parametrize(("name", "version"), sampled(VERSIONS, 3))
 @given(any_settings())
 @example(Settings(rule="global_norm", threshold=1.0))
 @example(Settings(rule="global_norm", threshold=1.0, family="tensorflow"))

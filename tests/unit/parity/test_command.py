@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from support.parity.cases import suite
 from support.parity.reports import clip_result, known, native, one_case, report
+from support.tiers import quick
 
 import unified_clip
 from unified_clip import cli
@@ -359,7 +360,7 @@ thresholds = [1.0]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", quick(["SIGINT", "SIGTERM", "SIGHUP"], "SIGTERM"))
 def test_a_command_that_is_ended_leaves_no_files(tmp_path: Path, name: str) -> None:
     scratch, out = tmp_path / "scratch", tmp_path / "out"
     scratch.mkdir()

@@ -464,13 +464,13 @@ def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:
 
 
 def test_modes_are_left_out_with_what_concerns_them() -> None:
-    found = suites.without(suites.read(SUITE), ["compiled", "native"])
+    found = suites.without(suites.read(SUITE), ["compiled", "native", "jax:device"])
     assert {name: list(framework.modes) for name, framework in found.frameworks.items()} == {
         "numpy": ["host"],
         "torch": ["host", "processes_2", "processes_4", "device"],
         "tensorflow": ["host", "device", "graph"],
         "paddle": ["host", "device", "static"],
-        "jax": ["host", "device"],
+        "jax": ["host"],
         "mlx": ["host", "device"],
     }
 
@@ -481,6 +481,8 @@ def test_modes_that_cannot_be_left_out_are_rejected() -> None:
         SuiteError, match=r"--without compilde: the suite has no such mode. Choose from host, " r"processes_2"
     ):
         suites.without(whole, ["host", "compilde"])
+    with pytest.raises(SuiteError, match=r"--without numpy:device: .* of all frameworks or of one, as in jax:device"):
+        suites.without(whole, ["numpy:device"])
     with pytest.raises(SuiteError, match=r"--without host: numpy has no mode left. Leave it out with --frameworks"):
         suites.without(whole, ["host"])
 

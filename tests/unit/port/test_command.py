@@ -97,6 +97,7 @@ def test_the_patch_of_a_file_elsewhere_has_a_path_that_git_takes(run: Run, tmp_p
     assert out.startswith("--- a/a.py\n+++ b/a.py\n")
 
 
+@pytest.mark.nightly
 def test_a_reader_that_goes_ends_it_in_peace(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number}.py").write_text(CERTAIN * 4)

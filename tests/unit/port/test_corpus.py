@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.tiers import quick
 
 from unified_clip.port.clip_site import PortedFile, Target
 from unified_clip.port.rewrite import port
@@ -45,7 +46,7 @@ class Way(NamedTuple):
 
 WAYS = (Way("torch"), Way("drop-in"), Way("torch", native=True))
 
-each_way = pytest.mark.parametrize("way", WAYS, ids=[way.name for way in WAYS])
+each_way = pytest.mark.parametrize("way", quick(WAYS, *WAYS[:2]), ids=[way.name for way in WAYS])
 each_file = pytest.mark.parametrize("name", READ)
 
 

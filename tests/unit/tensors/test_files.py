@@ -376,6 +376,7 @@ def test_a_function_that_gives_no_gradients_is_an_error(
 # -- the page
 
 
+@pytest.mark.nightly
 def test_what_the_page_saves_is_read(
     torch_files: Path, paddle_files: Path, tensorflow_files: Path, read: Callable[..., Found]
 ) -> None:

@@ -140,15 +140,22 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Return the suite without these modes, for `--without`.
+    """Return the suite without these modes, for `--without`. `jax:device` is the mode of one framework.
 
     SuiteError: the suite has no such mode, or a framework would have no mode left.
     """
     there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
-    if unknown := [mode for mode in modes if mode not in there]:
-        raise SuiteError(f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}", "UC203")
+    of_one = {f"{name}:{mode}" for name, framework in suite.frameworks.items() for mode in framework.modes}
+    if unknown := [mode for mode in modes if mode not in there.keys() | of_one]:
+        raise SuiteError(
+            f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}, of all frameworks or "
+            "of one, as in jax:device",
+            "UC203",
+        )
     frameworks = {
-        name: framework.model_copy(update={"modes": [mode for mode in framework.modes if mode not in modes]})
+        name: framework.model_copy(
+            update={"modes": [mode for mode in framework.modes if not {mode, f"{name}:{mode}"} & set(modes)]}
+        )
         for name, framework in suite.frameworks.items()
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:
