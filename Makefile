@@ -187,13 +187,18 @@ oldest-%:
 	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
 	$(ENV)/bin/unified-clip parity --frameworks $* --out $(ENV)/report
 
-# The site, in build/site. A warning, such as of a broken link, is an error.
+# The site, in build/site. A warning, such as of a broken link, is an error. The browser runs the notebook on a wheel
+# without kernels.
 docs:
 	$(MAKE) --no-print-directory VENV=.venv-docs REQUIREMENTS=requirements/docs.txt site
 
 site: export NO_MKDOCS_2_WARNING = 1
 site: $(VENV)/requirements
 	$(BIN)/python -m tools.site
+	rm -rf build/wheel
+	CXX=false $(BIN)/pip wheel -q --no-deps --wheel-dir build/wheel .
+	cd build && $(abspath $(BIN))/jupyter lite build --apps lab --no-unused-shared-packages --no-sourcemaps \
+		--contents ../docs/notebook.ipynb --piplite-wheels $(CURDIR)/build/wheel/*.whl --output-dir docs/lite
 	$(BIN)/mkdocs build --strict
 
 # Nineteen minutes on two cores, in which nothing else should run.

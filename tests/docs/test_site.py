@@ -88,7 +88,7 @@ def repository(folder: Path) -> Any:
         "plot.svg": "",
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return links.Links(folder, {name: folder / "docs" / name for name in ("a.md", "b.md")})
+    return links.Links(folder, {name: folder / "docs" / name for name in ("a.md", "b.md")}, {})
 
 
 def test_marked_sections_are_tabs() -> None:
@@ -141,6 +141,13 @@ def test_a_page_of_a_function_has_its_deviations_and_the_lines_that_replace_it(s
     assert text.count("uc.clip_by_norm(") == len(functions.TITLES)
     assert "| an embedding's repeated rows, which are not summed | 38 % |" in text
     assert "`paddle.nn.ClipGradByNorm`" in text
+
+
+def test_the_page_of_the_notebook_shows_code_and_output(site: Path) -> None:
+    text = (site / "notebook.md").read_text(encoding="utf-8")
+    assert "```python\nfrom unified_clip.recording.compare import compare\n" in text
+    assert "```text\nfirst difference: step 1\n" in text
+    assert "%pip" not in text
 
 
 def test_a_known_difference_without_a_page_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import api, commands, functions, llms
+from . import api, commands, functions, llms, notebook
 from .links import Links
 from .tabs import with_tabs
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="the folder to write; an older one is removed")
     options = parser.parse_args(arguments)
     shutil.rmtree(options.out, ignore_errors=True)
-    links = Links(ROOT, sources())
+    links = Links(ROOT, sources(), {notebook.NOTEBOOK: "notebook.md"})
     for page, text in {**written_pages(links), **generated_pages()}.items():
         write(options.out / page, text)
     for path in (*assets(), *links.outside):
@@ -52,7 +52,7 @@ def written_pages(links: Links) -> dict[str, str]:
 
 def generated_pages() -> Mapping[str, str]:
     """Return the texts of the pages that only the site has."""
-    return {**api.pages(), **functions.pages(), "commands.md": commands.page()}
+    return {**api.pages(), **functions.pages(), "commands.md": commands.page(), "notebook.md": notebook.page()}
 
 
 def assets() -> list[Path]:

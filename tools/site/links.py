@@ -24,11 +24,12 @@ class Links:
     Args:
         root: The folder of the repository.
         sources: The file of each page, by its path on the site.
+        generated: The paths on the site of pages that are made from other files, by file.
     """
 
-    def __init__(self, root: Path, sources: Mapping[str, Path]) -> None:
+    def __init__(self, root: Path, sources: Mapping[str, Path], generated: Mapping[Path, str]) -> None:
         self.root, self.sources = root, sources
-        self.pages = {path: page for page, path in sources.items()}
+        self.pages = {path: page for page, path in sources.items()} | dict(generated)
         self.outside: set[Path] = set()
 
     def mend(self, page: str, text: str) -> str:

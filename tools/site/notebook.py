@@ -1,0 +1,32 @@
+"""The page of docs/notebook.ipynb: its code and its output. JupyterLite runs the notebook in the browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NOTEBOOK = Path(__file__).parents[2] / "docs/notebook.ipynb"
+ADDRESS = "../lite/lab/index.html?path=notebook.ipynb"
+RUN = f"""<a class="md-button md-button--primary" href="{ADDRESS}">Run it in your browser</a>
+
+It needs no installation. The first start takes a minute, since the browser loads Python."""
+
+
+def page() -> str:
+    """Return the page: the notebook, with a button that runs it after its title."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    beginning, *rest = (part for cell in cells for part in parts(cell))
+    return "\n\n".join([beginning, RUN, *rest]) + "\n"
+
+
+def parts(cell: dict[str, Any]) -> Iterator[str]:
+    """Yield the Markdown of a cell: its text, or its code and its output. The installation is for the browser only."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield source
+    elif not source.startswith("%"):
+        yield f"```python\n{source}\n```"
+        for output in cell["outputs"]:
+            yield f"```text\n{''.join(output['text'])}```"
