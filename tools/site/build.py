@@ -60,7 +60,7 @@ def assets() -> list[Path]:
     return [
         path
         for path in sorted((ROOT / "docs").rglob("*"))
-        if path.is_file() and path.suffix not in (".md", ".pyc") and path.name[0] != "."
+        if path.is_file() and path.suffix not in (".md", ".ipynb", ".pyc") and path.name[0] != "."
     ]
 
 
