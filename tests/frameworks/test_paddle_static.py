@@ -229,7 +229,7 @@ SHAPES = [(3, 30), (0, 2), (5,), (), (2, 3), (1, 1, 100), (7, 1), (6,), (2, 2), 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("static_mode", [False, True])
+@pytest.mark.parametrize("static_mode", quick([False, True], True))
 @pytest.mark.parametrize("widest", ["float32", "float64"])
 def test_norms_of_pieces_are_those_of_the_whole(
     widest: str, recorded: bool, static_mode: bool, monkeypatch: pytest.MonkeyPatch
