@@ -13,6 +13,7 @@ import paddle
 import pytest
 from support.kits import Kit
 from support.paddle_programs import program, tensor
+from support.tiers import quick
 
 import unified_clip.paddle as uc
 from unified_clip._backends.paddle import dense
