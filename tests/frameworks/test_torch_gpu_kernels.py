@@ -20,7 +20,7 @@ import pytest
 import torch
 from support import interpreter, reference
 from support.kits import Kit
-from support.tiers import nightly, quick
+from support.tiers import nightly, quick, sampled
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -150,7 +150,7 @@ ONE_BY_ONE = ("new tensors, one by one", "new tensors, values")
 # -- the host path's bits
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", quick(DTYPES, "float32", "bfloat16"))
 @pytest.mark.parametrize("name", CLIPS)
 def test_results_have_the_bits_of_the_host_path(
     name: str, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
@@ -172,7 +172,7 @@ def test_a_list_of_several_dtypes(name: str, launches: Counter[str], monkeypatch
         assert {launches[kernel] for kernel in kernels - {"round_sums", "decide"}} == {len(DTYPES)}
 
 
-@pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize("dtype", quick(COMPLEX, "complex64"))
 @pytest.mark.parametrize("name", [name for name in CLIPS if "values" not in name and "value" not in name])
 def test_complex_gradients(name: str, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As pairs of real numbers. Magnitudes, of which norms of other orders are, take PyTorch's operations."""
@@ -211,7 +211,7 @@ SPECIAL = [(value, "float32") for value in (math.nan, -math.inf, 1e-45, 3.4e38, 
 SPECIAL += [(value, "float64") for value in (math.nan, -math.inf, 5e-324, 1e-160, 1e200, 1.7e308, -0.0)]
 
 
-@pytest.mark.parametrize(("value", "dtype"), SPECIAL)
+@pytest.mark.parametrize(("value", "dtype"), sampled(SPECIAL, 3))
 @pytest.mark.parametrize("name", ["order 2", "order inf", "one norm per gradient", "values of one sign", "new tensors"])
 def test_special_values(
     name: str, value: float, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
