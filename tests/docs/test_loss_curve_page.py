@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from support.page_examples import run
+
+from unified_clip.causes.observation import CauseKind
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "my-loss-curve-differs.md").read_text(encoding="utf-8")
@@ -104,3 +107,10 @@ def test_the_links_of_the_page_exist() -> None:
         text = (DOCS / file).read_text(encoding="utf-8") if file else PAGE
         titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
         assert not anchor or anchor in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles]
+
+
+def test_every_cause_with_a_fix_exists() -> None:
+    table = PAGE.partition("| cause | fix in the port |\n")[2].partition("\n\n")[0]
+    causes = [cause for row in table.splitlines()[1:] for cause in row.split("|")[1].strip().split(", ")]
+    assert len(causes) > 15
+    assert set(causes) <= set(get_args(CauseKind))

@@ -320,7 +320,7 @@ def test_logged_numbers_are_compared(path: Path) -> None:
         {"loss": 1.5, "accuracy": 1},
     ]
     printed = sentences.lines(compare.compare(path, other))
-    assert "loss differs from step 2 on: 1.5 and 1.25, by at most 0.17 relatively." in printed
+    assert "loss differs from step 2 on: 1.5 and 1.25, by at most 17 %." in printed
     assert "accuracy is equal at all 2 steps." in printed
 
 

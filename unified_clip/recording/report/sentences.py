@@ -30,6 +30,9 @@ RULED_OUT: dict[CauseKind, str] = {
 "a whole factor on all gradients".
 """
 
+RULES = {"global": "total norm", "each": "per tensor", "slices": "per slice"}
+"""The words for the rules of recorded calls."""
+
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",
     "swapped": "swapped parameters",
@@ -160,7 +163,8 @@ def losses(comparison: RecordingComparison) -> list[str]:
         if differing:
             (step, a), (_, b) = differing[0]
             greatest = max(distance(a[1], b[1]).relative for a, b in pairs)
-            sentences.append(f"{name} differs from step {step} on: {a} and {b}, by at most {greatest:.2g} relatively.")
+            at_most = _format_relative(greatest)
+            sentences.append(f"{name} differs from step {step} on: {a} and {b}, by at most {at_most}.")
         elif pairs:
             sentences.append(f"{name} is equal at all {len(pairs)} steps{_allowed(comparison)}.")
         else:
@@ -275,13 +279,25 @@ def _format_divergence(divergence: Divergence) -> str:
         return f"gradients {cleared} cleared before it, and {other}"
     if divergence.stage == "optimizer" and divergence.parameter:
         return f"{divergence.parameter} of the optimizer is {divergence.a} and {divergence.b}"
+    if divergence.stage == "rule":
+        a, b = (RULES.get(str(side), side) for side in (divergence.a, divergence.b))
+        return f"rule is {a} and {b}"
     whose = f" of {divergence.parameter!r}" if divergence.parameter else ""
     text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
     return text if divergence.ulps is None else f"{text}, {_format_distance(divergence.ulps, divergence.relative)}"
 
 
 def _format_distance(ulps: float, relative: float | None) -> str:
-    return f"{ulps:g} ULP or {relative:.2g} relatively"
+    return f"{ulps:g} ULP" if relative is None else f"{ulps:g} ULP or {_format_relative(relative)}"
+
+
+def _format_relative(relative: float) -> str:
+    """Return a relative distance, such as "7.4e-08 relatively", "0.024 %" or "289 times"."""
+    if relative < 1e-4:
+        return f"{relative:.2g} relatively"
+    if relative >= 10:
+        return f"{relative:.3g} times"
+    return f"{100 * relative:.2g} %" if relative < 0.995 else f"{100 * relative:.0f} %"
 
 
 def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
