@@ -168,6 +168,7 @@ def test_the_page_has_the_launches_of_the_kernels(name: str, monkeypatch: pytest
     with Names() as operations:
         clip(held)
     assert len(launches) + len(operations.names) == row_of(name)[4]
+    assert not SYNCHRONIZING & set(operations.names)
 
 
 class Names(TorchDispatchMode):

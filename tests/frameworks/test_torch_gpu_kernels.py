@@ -338,6 +338,29 @@ def test_norms_do_not_depend_on_chunks_or_lanes(
     assert found == [found[0]] * 4
 
 
+@pytest.mark.parametrize("per_tensor", quick([False, True], False))
+def test_exact_norms_do_not_depend_on_the_number_of_programs(
+    table: ModuleType, per_tensor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "ERROR", 2.0**-10)  # all are in doubt
+    tensors = random(((700,), (129, 3), (1,)), "float32")
+    norms = []
+    for programs in (1, 2, 3, table.EXACT_PROGRAMS):
+        monkeypatch.setattr(table, "EXACT_PROGRAMS", programs)
+        norms.append(table.table_of(tensors).norms(2, per_tensor=per_tensor).tolist())
+    groups = [[tensor.numpy()] for tensor in tensors] if per_tensor else [[tensor.numpy() for tensor in tensors]]
+    expected = [reference.norm(group) for group in groups]
+    assert norms == [expected if per_tensor else expected[0]] * 4
+
+
+@pytest.mark.nightly
+def test_a_list_of_5000_tensors(launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients = random(tuple((1 + index % 3,) for index in range(5000)), "bfloat16")
+    host, results = on_both_paths(gradients, CLIPS["order 2"][0], monkeypatch)
+    assert results == host
+    assert launches == Counter(KERNELS)
+
+
 # -- launches and copies
 
 

@@ -277,7 +277,7 @@ class Gpu:
     """GPUs that are not there: tensors in CPU memory whose device is the second GPU, while the first is current."""
 
     def __init__(self, table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.current, self.stream, self.capturing, self.sent = 0, 7, False, 0
+        self.current, self.stream, self.capturing, self.sent, self.major = 0, 7, False, 0, 8
         self.launches: list[tuple[str, int]] = []
         self.device = torch.device("cuda", 1)
         self.places: dict[int, Any] = {}
@@ -286,9 +286,10 @@ class Gpu:
             device=self.use,
             current_stream=lambda device: SimpleNamespace(cuda_stream=self.stream),
             is_current_stream_capturing=lambda: self.capturing,
-            get_device_properties=lambda device: SimpleNamespace(major=8, minor=9 * device.index),
+            get_device_properties=lambda device: SimpleNamespace(major=self.major, minor=9 * device.index),
         )
         table._has_slow_float64.cache_clear()
+        table._is_supported.cache_clear()
         fake = {"cuda": cuda, "empty": self.new(torch.empty), "arange": self.new(torch.arange), "cat": self.cat}
         monkeypatch.setattr(
             table, "torch", SimpleNamespace(**{name: getattr(torch, name) for name in dir(torch)} | fake)
@@ -427,6 +428,17 @@ def test_too_many_chunks_on_several_devices(
     assert isinstance(several.table_of(tensors, per_tensor=False), several.Tables)
     monkeypatch.setattr(table, "MAX_CHUNKS", 1)
     assert several.table_of(tensors, per_tensor=False) is None
+
+
+def test_a_gpu_that_triton_does_not_support_takes_operations(table: ModuleType, second_gpu: Gpu) -> None:
+    from unified_clip._backends.torch.gpu import several
+
+    second_gpu.major = 7
+    tensors = [second_gpu.tensor(torch.ones(3))]
+    assert table.table_of(tensors) is None
+    table._is_supported.cache_clear()
+    second_gpu.major = 9
+    assert isinstance(several.table_of(tensors, per_tensor=False), table.Table)
 
 
 def test_a_table_is_sent_once_for_each_stream(table: ModuleType, second_gpu: Gpu) -> None:

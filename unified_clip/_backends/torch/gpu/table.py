@@ -64,10 +64,13 @@ EXACT_PROGRAMS = 264
 OPTIONS = {"enable_fp_fusion": False}
 """Options for the compiler. It rounds each product and each sum, as error bounds assume: it does not fuse them."""
 
-FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
 """The compute capabilities of NVIDIA's GPUs that compute float64 at half of their speed for float32. Others mostly have
 1/64 of it.
 """
+
+LEAST_MAJOR = 8
+"""The major version of the least compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90", "gfx94", "gfx95")
 """How the architectures of AMD's GPUs begin that compute float64 at half of their speed for float32, or faster."""
@@ -209,6 +212,12 @@ def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: b
 
 
 @functools.cache
+def _is_supported(device: torch.device) -> bool:
+    is_nvidia = device.type == "cuda" and not torch.version.hip
+    return not is_nvidia or bool(torch.cuda.get_device_properties(device).major >= LEAST_MAJOR)
+
+
+@functools.cache
 def _has_slow_float64(device: torch.device) -> bool:
     """Return whether a device computes float64 so slowly that sums of float32 numbers take less time."""
     if device.type != "cuda":
@@ -279,7 +288,8 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
     """Return the table of tensors on one device. `results`: the tensors that launches write; by default the same ones.
 
-    None: there are no chunks, or too many for the error bound, or a tensor has no memory.
+    None: Triton does not support the device, or there are no chunks, or too many for the error bound, or a tensor has
+    no memory.
     """
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
@@ -290,6 +300,8 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
     if lack_memory or not 0 < sum([-(-length // CHUNK) for length in lengths]) <= MAX_CHUNKS:
         return None
     addresses = Addresses(tensors[0].device, sources, targets, lengths, dtypes)
+    if not _is_supported(addresses.device):
+        return None
     with _on(addresses.device):
         if addresses.device.type != "cuda":
             return _kept(0, addresses)
