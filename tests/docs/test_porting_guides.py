@@ -211,7 +211,7 @@ def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, p
     )
     assert re.match(r"Rounding: the first difference is \d+ ULP", why)
     explained = pages.page(guide).read_text(encoding="utf-8").partition(why)[2].partition("## ")[0]
-    assert "add up the products of a matrix multiplication in different orders" in " ".join(explained.split())
+    assert "sum the products of a matrix multiplication in different orders" in " ".join(explained.split())
 
 
 @pytest.mark.nightly
