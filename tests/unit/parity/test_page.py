@@ -347,3 +347,30 @@ def test_nothing_is_wider_than_the_screen(opened: Any) -> None:
     narrowed(opened, 360)
     assert opened.execute_script("return document.documentElement.scrollWidth") <= 360
     opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_tiles_count_the_verdicts_that_the_json_has(failed: Any, html: str) -> None:
+    results = [
+        (mode, result["verdict"])
+        for case in failed["cases"]
+        for modes in case["frameworks"].values()
+        for mode, result in modes.items()
+    ]
+    own = [verdict for mode, verdict in results if mode != "native"]
+    kept = sum(verdict in ("equal", "close", "flushed") for verdict in own)
+    tiles = re.findall(r'<div class="(.*?)"><dd>(.*?)</dd><dt>(.*?)</dt></div>', html)
+    assert 0 < kept < len(own)
+    assert tiles[0] == ("", str(len(failed["cases"])), "cases")
+    assert tiles[2] == ("different", f"{kept} of {len(own)}", "results of unified_clip within the contract")
+    assert tiles[-1][1] == str(len(failed["problems"]))
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 %"), (1, "0.1 %"), (999, "33 %"), (2999, "99.9 %"), (3000, "100 %")]
+)
+def test_a_share_is_rounded_but_never_to_all_or_nothing(
+    count: int, words: str, failed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = page.View(ParityReport.model_validate(failed))
+    monkeypatch.setattr(page.View, "counts", lambda *_: [("equal", count), ("known", 3000 - count)])
+    assert view.percent(view.columns[0], count) == words

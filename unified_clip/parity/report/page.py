@@ -88,6 +88,35 @@ class View:
         verdicts = Counter[str](cell.verdict for row in self.rows if (cell := row.cells[number]))
         return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
 
+    def percent(self, column: Column, count: int) -> str:
+        """Return the share of a verdict in a column. It is 0 % or 100 % only if that is exact."""
+        share = 100 * count / sum(number for _, number in self.counts(column))
+        if share in (0, 100):
+            return f"{share:.0f} %"
+        return f"{min(max(share, 0.1), 99.9):.{0 if 1 <= share <= 99 else 1}f} %"
+
+    @cached_property
+    def tiles(self) -> list[tuple[str, str, str]]:
+        """Return (number, what it counts, class) for each tile below the verdict."""
+        own, theirs = self._verdicts(native=False), self._verdicts(native=True)
+        kept = own["equal"] + own["close"] + own["flushed"]
+        quality = "equal" if 0 < kept == own.total() else "different"
+        problems = len(self.report.problems)
+        known = "results of the frameworks' functions with a known difference"
+        tiles = [
+            (str(len(self.rows)), "cases", ""),
+            (str(len(self.report.frameworks)), "frameworks", ""),
+            (f"{kept} of {own.total()}", "results of unified_clip within the contract", quality),
+            (f"{theirs['known']} of {theirs.total()}", known, "known"),
+            (str(problems), "problem" if problems == 1 else "problems", "different" if problems else "equal"),
+        ]
+        return [tile for tile in tiles if theirs or tile[1] != known]
+
+    def _verdicts(self, *, native: bool) -> Counter[str]:
+        """Return how often each verdict occurs, of the frameworks' own functions or of unified_clip."""
+        columns = [column for column in self.columns if (column.mode == NATIVE) == native]
+        return Counter(verdict for column in columns for verdict, count in self.counts(column) for _ in range(count))
+
     @cached_property
     def natives(self) -> list[str]:
         """The frameworks whose own functions ran."""
