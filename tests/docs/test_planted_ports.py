@@ -10,12 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from support.tiers import nightly
 
 from unified_clip._workers import CPU_ONLY
 from unified_clip.recording.compare import RecordingComparison, compare
@@ -271,13 +269,8 @@ def compared(recordings: Recordings, pair: Pair) -> RecordingComparison:
     return compare(*map(recordings.file, pair))
 
 
-def tiered(ports: Mapping[str, Pair]) -> list[Any]:
-    """The names of the ports. Those of frameworks that start slowly are in the nightly tier."""
-    slow = [name for name, pair in ports.items() if not {each.modules for each in pair} <= {TORCH}]
-    return [name for name in ports if name not in slow] + nightly(*slow)
-
-
-@pytest.mark.parametrize("port", tiered(RIGHT))
+@pytest.mark.nightly
+@pytest.mark.parametrize("port", RIGHT)
 def test_a_right_port_differs_by_rounding_only(recordings: Recordings, port: str) -> None:
     comparison = compared(recordings, RIGHT[port])
     text = "\n".join(sentences.lines(comparison))
@@ -286,7 +279,8 @@ def test_a_right_port_differs_by_rounding_only(recordings: Recordings, port: str
     assert len(comparison.pairs) >= 6
 
 
-@pytest.mark.parametrize("mistake", tiered({name: pair for name, (pair, *_) in WRONG.items()}))
+@pytest.mark.nightly
+@pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_port_is_named_at_the_first_differing_step(recordings: Recordings, mistake: str) -> None:
     pair, kind, step = WRONG[mistake]
     comparison = compared(recordings, pair)

@@ -13,7 +13,7 @@ from unified_clip._workers import CPU_ONLY
 from unified_clip.recording import compare, divergence
 
 pytestmark = pytest.mark.nightly
-"""The runs take seconds. `test_planted_ports.py` has a port in the change tier."""
+"""The runs take seconds. In the change tier, `test_torch_compare_ports.py` names the causes of wrong ports."""
 
 PORTED = Path(__file__).parents[1] / "support" / "ported"
 EXACT = 1

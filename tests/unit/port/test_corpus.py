@@ -140,6 +140,7 @@ def test_what_is_flagged_has_a_reason_and_what_is_rewritten_a_name(name: str, wa
         assert site.verdict == "flagged" or not site.suggestion
 
 
+@pytest.mark.nightly
 def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
     used = {site.rule for way in WAYS for name in READ for site in ported(name, way).sites}
     assert [rule.name for rule in rules() if rule.name not in used] == []
