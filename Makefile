@@ -194,7 +194,7 @@ docs:
 
 site: export NO_MKDOCS_2_WARNING = 1
 site: $(VENV)/requirements
-	$(BIN)/python -m tools.site
+	PYTHONPATH=$(CURDIR) UNIFIED_CLIP_NATIVE=0 $(BIN)/python -m tools.site
 	rm -rf build/wheel
 	CXX=false $(BIN)/pip wheel -q --no-deps --wheel-dir build/wheel .
 	cd build && $(abspath $(BIN))/jupyter lite build --apps lab --no-unused-shared-packages --no-sourcemaps \

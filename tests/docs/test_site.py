@@ -150,6 +150,14 @@ def test_the_page_of_the_notebook_shows_code_and_output(site: Path) -> None:
     assert "%pip" not in text
 
 
+@pytest.mark.nightly
+def test_the_gallery_has_its_reports(tmp_path: Path) -> None:
+    gallery = tool("gallery")
+    gallery.write(tmp_path)
+    assert {path.name for path in (tmp_path / "reports").iterdir()} == set(gallery.REPORTS)
+    assert "Per tensor for global" in (tmp_path / "reports" / "comparison.html").read_text(encoding="utf-8")
+
+
 def test_a_known_difference_without_a_page_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = tmp_path / "known.toml"
     known.write_text('[[known]]\nframework = "torch"\nfunction = "torch.nn.other"\n', encoding="utf-8")

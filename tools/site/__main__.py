@@ -1,5 +1,6 @@
-"""`python -m tools.site`: write the sources of the site."""
+"""`python -m tools.site`: write the sources of the site, and the reports of its gallery."""
 
+from . import gallery
 from .build import main
 
-main()
+gallery.write(main())

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import api, commands, functions, llms, notebook
+from . import api, commands, functions, gallery, llms, notebook
 from .links import Links
 from .tabs import with_tabs
 
@@ -25,7 +25,8 @@ OTHER_PAGES = {
 STYLE = Path(__file__).with_name("site.css")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Write the sources, and return their folder."""
     parser = argparse.ArgumentParser(prog="python -m tools.site", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=OUT, help="the folder to write; an older one is removed")
     options = parser.parse_args(arguments)
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         copy(path, options.out / links.target(path))
     shutil.copy(STYLE, options.out)
     write(options.out / "llms.txt", llms.index(ROOT / "mkdocs.yml", options.out))
+    out: Path = options.out
+    return out
 
 
 def sources() -> dict[str, Path]:
@@ -52,7 +55,13 @@ def written_pages(links: Links) -> dict[str, str]:
 
 def generated_pages() -> Mapping[str, str]:
     """Return the texts of the pages that only the site has."""
-    return {**api.pages(), **functions.pages(), "commands.md": commands.page(), "notebook.md": notebook.page()}
+    return {
+        **api.pages(),
+        **functions.pages(),
+        "commands.md": commands.page(),
+        "gallery.md": gallery.page(),
+        "notebook.md": notebook.page(),
+    }
 
 
 def assets() -> list[Path]:

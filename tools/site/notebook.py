@@ -21,6 +21,13 @@ def page() -> str:
     return "\n\n".join([beginning, RUN, *rest]) + "\n"
 
 
+def code() -> list[str]:
+    """Return the code cells, without the installation."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [source for source in sources if not source.startswith("%")]
+
+
 def parts(cell: dict[str, Any]) -> Iterator[str]:
     """Yield the Markdown of a cell: its text, or its code and its output. The installation is for the browser only."""
     source = "".join(cell["source"])

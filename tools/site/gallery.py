@@ -1,0 +1,69 @@
+"""Reports of the commands, for the site's gallery: made with NumPy, from the notebook and from random gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from unified_clip import cli
+
+from .notebook import code
+
+REPORTS = {
+    "comparison.html": (
+        "`unified-clip compare`",
+        "Two runs of the [notebook](notebook.md): the first step that differs, and why",
+    ),
+    "parity.html": ("`unified-clip parity`", "A small suite on NumPy, as `unified-clip parity init` writes it"),
+}
+"""The command and the content of each report, by its file."""
+
+BEGIN = """# Gallery of reports
+
+Each report is one file that loads nothing and opens from the disk. These were made with NumPy when the site was built.
+"""
+
+
+def page() -> str:
+    """Return the page, which links to the reports."""
+    rows = [f"- [{command}](reports/{name}): {content}." for name, (command, content) in REPORTS.items()]
+    return "\n".join([BEGIN, *rows, ""])
+
+
+def write(folder: Path) -> None:
+    """Write the reports below the folder of the site's sources. RuntimeError: a command has another exit status."""
+    out = folder.resolve() / "reports"
+    out.mkdir()
+    with scratch() as directory:
+        exec("\n".join(code()), {})
+        run(1, "compare", "old.jsonl", "new.jsonl", "--html", str(out / "comparison.html"))
+        numbers = np.random.default_rng(0)
+        gradients = {f"layer{index}": numbers.normal(size=(8, 4)).astype(np.float32) for index in range(3)}
+        np.savez("gradients.npz", **gradients)
+        run(0, "parity", "init", "gradients.npz")
+        run(0, "parity", "--frameworks", "numpy")
+        shutil.move(directory / "report/index.html", out / "parity.html")
+
+
+def run(status: int, *arguments: str) -> None:
+    """Run a command. It must have this exit status."""
+    if (ended := cli.main(arguments)) != status:
+        raise RuntimeError(f"unified-clip {' '.join(arguments)} has exit status {ended}, not {status}")
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Work in a new directory, which is removed afterwards."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(name)
+        try:
+            yield Path(name)
+        finally:
+            os.chdir(before)
