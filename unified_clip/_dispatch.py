@@ -84,6 +84,11 @@ def adapter_of(kind: type) -> str | None:
     return _known[kind]
 
 
+def backend_of(tensor: Any) -> Backend:
+    """Return the backend of a tensor. `torch.compile` can trace this if it was called with such a tensor before."""
+    return _backend(adapter_of(type(tensor)) or "numpy")
+
+
 containers.framework_of = adapter_of
 
 

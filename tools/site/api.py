@@ -15,6 +15,7 @@ LATER = {"ClipConfig": "config", "suggest_threshold": "config"}
 PAGES = {
     "unified_clip": ("unified_clip", ["unified_clip"]),
     **{name: (f"unified_clip.{name}", [f"unified_clip.{name}"]) for name in NAMESPACES},
+    "adaptive": ("Adaptive thresholds", ["unified_clip.adaptive"]),
     "ownership": ("Sharded gradients", ["unified_clip.ownership"]),
     "recording": ("Recording", ["unified_clip.recording.runs", "unified_clip.recording.compare"]),
     "integrations": (

@@ -116,8 +116,8 @@ class DeviceScalars:
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         return self._backend.pack(scalars)
 
-    def unpack(self, packed: Tensor) -> Scalar:
-        return self._backend.unpack(packed, self._like)
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
+        return self._backend.unpack(packed, lengths, self._like)
 
 
 class DevicePath:

@@ -49,10 +49,10 @@ class HostScalars:
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        return np.concatenate([np.ravel(scalar) for scalar in scalars])
+        raise NotImplementedError("the host path does not pack scalars")
 
-    def unpack(self, packed: Tensor) -> Scalar:
-        return packed
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
+        raise NotImplementedError("the host path does not pack scalars")
 
 
 HOST = HostScalars()

@@ -101,9 +101,16 @@ class Backend(Protocol):
         """
         return None
 
-    def from_state(self, values: Any) -> Tensor:
-        """Return the tensor that keeps the bits of a NumPy array of float64, as `pack` of `DevicePrimitives` does."""
+    def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
+        """Return the tensor that keeps the bits of a NumPy array of float64, as `pack` of `DevicePrimitives` does.
+
+        It is on the device of `like`.
+        """
         return self.as_tensor(values)
+
+    def has_values(self, vector: Tensor) -> bool:
+        """Return whether the values of a vector can be read: not inside a graph, and without waiting for a device."""
+        return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
         """Return the value of a tensor with one element. None inside a compiled graph, or if reading would wait for a

@@ -44,8 +44,8 @@ class Scalars(Protocol):
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
 
-    def unpack(self, packed: Tensor) -> Scalar:
-        """Return the vector of the numbers in the result of `pack`."""
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
+        """Return the scalars in the result of `pack`. lengths: The length of each vector; None for a number."""
 
 
 class Change(Protocol):
@@ -277,8 +277,11 @@ class DevicePrimitives(Protocol):
         """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
         raise not_adaptive(self.name)
 
-    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
-        """Return the vector of the numbers in the result of `pack`, on the device of the tensors `like`."""
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
+        """Return the scalars in the result of `pack`, on the device of the tensors `like`.
+
+        lengths: The length of each vector; None for a number.
+        """
         raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ traced. Each operation of a `Number` is rounded once, also where a compiler woul
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,13 @@ Condition = Any
 """The result of a comparison: a bool, or a tensor of bools. Combine conditions by `&` and `|`."""
 
 
-class Number(NamedTuple):
+class Number:
     """A float64, or a vector of float64, of a framework. It has the arithmetic and the comparisons of floats."""
 
-    xp: Scalars
-    value: Scalar
+    __slots__ = ("value", "xp")
+
+    def __init__(self, xp: Scalars, value: Scalar) -> None:
+        self.xp, self.value = xp, value
 
     def __add__(self, other: Real) -> Number:
         return self._pinned(self.value + self._operand(other))
@@ -88,7 +90,7 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 
 def minimum(left: Real, right: Real) -> Real:
     """Return the smaller number."""
-    return where(left <= right, left, right)
+    return where(left - right <= 0.0, left, right)
 
 
 def sqrt(number: Real) -> Real:

@@ -2,6 +2,9 @@
 
 A rule's function gets its state, the norm, and the number of norms that the state has seen, and returns
 (threshold, state). A threshold of inf changes nothing. `state.py` calls it only for finite norms.
+
+Compare a difference with 0, not a number with a setting: `torch.compile` cannot compare a `Number` with a setting that
+differs between two rules in one graph.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ def ema_ratio(
     an exponential moving average with the weight `1 - alpha` for the newest clipped norm.
     """
     mean = state["mean"]
-    is_warm = (step >= warmup_steps) & (mean > 0.0)
+    is_warm = (step - warmup_steps >= 0.0) & (mean > 0.0)
     threshold = where(is_warm, mean * ratio, math.inf)
     clipped = minimum(norm, threshold)
     ema = mean * alpha + clipped * (1 - alpha)
-    return threshold, {"mean": where(step >= warmup_steps, ema, mean + (norm - mean) / (step + 1.0))}
+    return threshold, {"mean": where(step - warmup_steps >= 0.0, ema, mean + (norm - mean) / (step + 1.0))}
 
 
 def zclip(
@@ -61,11 +64,11 @@ def zclip(
         is_spike = norm > limit
     else:
         z = (norm - mean) / (std + eps)
-        is_spike = z > z_thresh
+        is_spike = z - z_thresh > 0.0
         limit = mean
         if clip_option == "adaptive_scaling":
             limit = (mean + spread / where(is_spike, z / z_thresh, 1.0)) * clip_factor
-    is_warm = step >= warmup_steps
+    is_warm = step - warmup_steps >= 0.0
     is_spike = is_spike & is_warm & (mean > 0.0)
     clipped = where(is_spike, limit, norm)
     ema = mean * alpha + clipped * (1 - alpha)

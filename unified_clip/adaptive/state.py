@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._compute.scalars import HOST
+from .._core.backend import Backend
 from .._core.path import Scalars
 from .._core.types import Scalar, Tensor
 from .number import Number, Real, where
@@ -93,6 +94,11 @@ def advance(rule: Rule, xp: Scalars, state: State, norm: Scalar) -> tuple[Scalar
     return where(counts, threshold, Number(xp, xp.asarray(0.0))).value, xp.where(counts, kept, packed)
 
 
+def is_traced(packed: Tensor, backend: Backend) -> bool:
+    """Return whether the values of a packed state are unknown: in a graph, or on a device."""
+    return not backend.has_values(packed)
+
+
 def _same_names(rule: Rule, new: Mapping[str, Real]) -> dict[str, Real]:
     names = rule.init().keys()
     if new.keys() != names:
@@ -114,12 +120,17 @@ def _checked(rule: Rule, threshold: Any) -> float:
 
 def pack(rule: Rule, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
     """Return the numbers of a state as one tensor on the device of `xp`."""
+    check_fixed_size(rule)
+    return xp.pack([xp.vector(flat(rule, state).tolist())])
+
+
+def check_fixed_size(rule: Rule) -> None:
+    """Raise TypeError if the state of a rule grows."""
     if [] in rule.init().values():
         raise TypeError(
             f"the state of {rule} grows, so it works on CPUs and outside of compiled graphs only. Set window, such as "
             "window=1000."
         )
-    return xp.pack([xp.vector(flat(rule, state).tolist())])
 
 
 def flat(rule: Rule, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
@@ -128,12 +139,9 @@ def flat(rule: Rule, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
 
 
 def unpacked(rule: Rule, xp: Scalars, packed: Tensor) -> dict[str, Number]:
-    vector, start, numbers = xp.unpack(packed), 0, {}
-    for name, value in {STEPS: 0.0, **rule.init()}.items():
-        end = start + (len(value) if isinstance(value, list) else 1)
-        numbers[name] = Number(xp, vector[start:end] if isinstance(value, list) else vector[start])
-        start = end
-    return numbers
+    values = {STEPS: 0.0, **rule.init()}
+    lengths = [len(value) if isinstance(value, list) else None for value in values.values()]
+    return {name: Number(xp, part) for name, part in zip(values, xp.unpack(packed, lengths), strict=True)}
 
 
 def read_packed(rule: Rule, values: Any) -> dict[str, Real]:

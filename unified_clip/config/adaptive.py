@@ -73,7 +73,7 @@ class AdaptiveStates:
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
         """Return states that an integration keeps as packed tensors. Those inside a graph stay packed."""
         return {
-            name: tensor if backend.read(tensor[..., :1].sum()) is None else self._read(name, tensor, backend)
+            name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor, backend)
             for name, tensor in zip(self._rules, packed, strict=True)
         }
 

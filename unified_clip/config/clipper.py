@@ -113,6 +113,12 @@ class Clipper:
         adaptive = self._adaptive.save(self._adaptive.current, self._backend)
         return {"version": STATE_VERSION, "step": self._step, "adaptive": adaptive}
 
+    def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
+        """Return the data of `state_dict` for a step and states that an integration keeps."""
+        backend, _ = self._resolve(None)
+        states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)), backend)
+        return {"version": STATE_VERSION, "step": step, "adaptive": states}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state_dict` returned, here or on another framework.
 

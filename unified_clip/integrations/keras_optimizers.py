@@ -37,6 +37,11 @@ ALL_REDUCE = "_all_reduce_sum_gradients"
 """The method that sums the gradients of replicas, which is also replaced on TensorFlow: Keras calls it after
 the clip."""
 
+NO_STATE = (
+    "Files of Keras have no state of the adaptive threshold, which stays as it is. Pass the result of state_dict() at "
+    "the time of saving to load_state_dict()."
+)
+
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
 
 Variable = Any
@@ -102,7 +107,11 @@ class Attached(AbstractContextManager[Any, None]):
         self._kept = add(shape=(len(OutcomeArrays._fields),), dtype=wide, name="clip_last")
         unknown = keras.initializers.Constant(UNKNOWN)
         self._recent = add(shape=(WINDOW,), dtype="int32", initializer=unknown, name="clip_recent")
-        self._own = [self._steps, self._step, self._kept, self._recent]
+        self._adaptive = [
+            add(shape=first.shape, dtype=str(np.asarray(first).dtype), name=f"clip_adaptive_{index}")
+            for index, first in enumerate(self._clipper.first_states(self._backend))
+        ]
+        self._own = [self._steps, self._step, self._kept, self._recent, *self._adaptive]
         self._originals = {name: getattr(optimizer, name) for name in _wrapped()}
         optimizer._clip_gradients = self._clip
         optimizer._backend_apply_gradients = self._apply_or_skip if self._skips else self._apply
@@ -131,6 +140,25 @@ class Attached(AbstractContextManager[Any, None]):
     def step(self) -> int:
         """The step of the next clip for a schedule: the optimizer's `iterations`."""
         return self._last_step if self._optimizer is None else int(np.asarray(self._optimizer.iterations))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+
+        Files of Keras do not have the states: save this beside them. This waits for the device.
+        """
+        return self._clipper.data(self.step, [ops.copy(variable) for variable in self._adaptive])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the states in data that `state_dict` returned, here or on another framework.
+
+        The step is the optimizer's `iterations`, which this does not change.
+
+        Raises:
+            ValueError: It is no such data, or that of a configuration with other adaptive rules.
+        """
+        self._clipper.load_state_dict(state)
+        for variable, first in zip(self._adaptive, self._clipper.first_states(self._backend), strict=True):
+            variable.assign(first)
 
     @property
     def is_attached(self) -> bool:
@@ -183,7 +211,10 @@ class Attached(AbstractContextManager[Any, None]):
             grads = [grad for grad, _ in self._originals[ALL_REDUCE](zip(grads, self._variables, strict=True))]
         named = [(self._name(variable), grad) for variable, grad in zip(self._variables, grads, strict=True)]
         step = ops.copy(self._optimizer.iterations)
-        traced = self._clipper.traced(named, step=step)
+        states = [ops.copy(variable) for variable in self._adaptive]
+        traced = self._clipper.traced(named, step=step, states=states)
+        for variable, state in zip(self._adaptive, traced.states, strict=True):
+            variable.assign(state)
         clipped = [grad for _, grad in traced.gradients]
         changes = [(old, new) for old, new in zip(grads, clipped, strict=True) if old is not None]
         kept = steps.outcome_arrays(self._settings, ops, traced, changes)
@@ -225,6 +256,8 @@ class Attached(AbstractContextManager[Any, None]):
             store[str(index)] = values[str(self._index(variable))]
 
     def _load(self, store: Any) -> None:
+        if self._adaptive:
+            warnings.warn(NO_STATE, ClipWarning, stacklevel=3)
         others = self._others()
         if len(store.keys()) == len(others):
             values = {self._index(variable): store[str(index)] for index, variable in enumerate(others)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,13 +12,18 @@ except ImportError:  # the older name of the package
     from pytorch_lightning import Callback
 
 from .. import monitor
+from .._core import validation
 from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper, OutcomeProperties
 from . import torch_scaling
+from .steps import NO_STATE
 from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
 from .torch_scaling import parameters_of
+
+OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index")
+"""The attributes that a copy does not get."""
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
@@ -65,10 +71,34 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._clippers: WeakKeyDictionary[Any, Clipper] = WeakKeyDictionary()
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._clipper = self._config.clipper(self._names, **vars(self._spec))
+        self._loaded: list[Any] | None = None
+        self._by_index: dict[int, Clipper] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for Lightning's checkpoint: with an adaptive threshold, that of each optimizer's clip."""
+        if not self._config.is_adaptive:
+            return {}
+        return {"clips": [self._by_index[index].state_dict() for index in sorted(self._by_index)]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from the state in a checkpoint. ValueError: it is that of other adaptive rules."""
+        self._loaded = list(state_dict.get("clips", [])) or None
+
+    def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:
+        """Return a clipper for an optimizer, with the state that was loaded from a checkpoint."""
+        clipper = self._config.clipper(pl_module if self._names is None else self._names, **vars(self._spec))
+        index = [id(each) for each in trainer.optimizers].index(id(optimizer))
+        self._by_index[index] = clipper
+        if self._config.is_adaptive and trainer.global_step:
+            if self._loaded is None or index >= len(self._loaded):
+                validation.warn(NO_STATE)
+            else:
+                clipper.load_state_dict(self._loaded[index])
+        return clipper
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy or a pickle. It has no outcomes of past steps."""
-        return {key: value for key, value in vars(self).items() if key not in ("_clippers", "_steps", "_clipper")}
+        return {key: value for key, value in vars(self).items() if key not in OF_A_RUN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -92,8 +122,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if optimizer not in self._clippers:
             check_not_attached(optimizer)
-            names = pl_module if self._names is None else self._names
-            self._clippers[optimizer] = self._config.clipper(names, **vars(self._spec))
+            self._clippers[optimizer] = self._new_clipper(trainer, pl_module, optimizer)
         steps = self._count_step(trainer, optimizer)
         if self._skips_step(trainer, optimizer):
             return

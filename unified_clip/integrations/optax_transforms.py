@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +35,9 @@ class ClipState(NamedTuple):
     inner: Any
     """The state of the optimizer that was passed to `as_optax`; empty if there was none."""
 
+    adaptive: Any = ()
+    """The state of each adaptive rule: int32 words, two for each float64, which JAX without x64 can keep."""
+
 
 def transformation(
     settings: Settings, optimizer: Any = None, process_group: Any = "auto"
@@ -59,12 +63,12 @@ def transformation(
         zero, no = jnp.zeros(()), jnp.zeros((), bool)
         kept = OutcomeArrays(zero, zero, jnp.ones(()), jnp.zeros((), jnp.int8), no)
         recent = jnp.full(WINDOW, UNKNOWN, jnp.int8)
-        return ClipState(jnp.zeros((), jnp.int32), kept, recent, following.init(params))
+        return ClipState(jnp.zeros((), jnp.int32), kept, recent, following.init(params), clipper.first_states(BACKEND))
 
     def update(updates: Any, state: ClipState, params: Any = None, **extra: Any) -> tuple[Any, ClipState]:
         entries, structure = jax.tree_util.tree_flatten_with_path(updates, is_leaf=_is_sparse)
         named = [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in entries]
-        traced = clipper.traced(named, step=state.step)
+        traced = clipper.traced(named, step=state.step, states=state.adaptive)
         leaves = [leaf for _, leaf in traced.gradients]
         changes = zip((leaf for _, leaf in entries), leaves, strict=True)
         kept = steps.outcome_arrays(settings, jnp, traced, changes, any_device)
@@ -74,7 +78,7 @@ def transformation(
             inner = jax.tree.map(lambda leaf, old: jnp.where(kept.skipped, old, leaf), inner, state.inner)
         kept = OutcomeArrays(*(now.astype(old.dtype) for now, old in zip(kept, state.kept, strict=True)))
         recent = state.recent.at[state.step % WINDOW].set(kept.clipped)
-        return new, ClipState(state.step + 1, kept, recent, inner)
+        return new, ClipState(state.step + 1, kept, recent, inner, traced.states)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -113,6 +117,42 @@ def rate(state: Any) -> float | None:
     state: The state of an optimizer, as for `last`.
     """
     return steps.rate_of(_clip_state(state).recent)
+
+
+def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
+    """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+
+    Checkpoints of JAX need it only to move to another framework: they have all of the state.
+
+    Args:
+        settings: The configuration whose `as_optax()` made the transformation.
+        state: The state of an optimizer, as for `last`.
+    """
+    clip_state = _clip_state(state)
+    return steps.clipper(settings, BACKEND).data(int(clip_state.step), clip_state.adaptive)
+
+
+def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> Any:
+    """Return the state of an optimizer with the clip's state from `state_dict`, of this or another framework.
+
+    Args:
+        settings: The configuration whose `as_optax()` made the transformation.
+        state: The state of an optimizer, such as that of its `init`.
+        data: The result of `state_dict`, here, or of a clipper or handle on another framework.
+
+    Raises:
+        ValueError: data is the state of another configuration.
+    """
+    _clip_state(state)
+    clipper = steps.clipper(settings, BACKEND)
+    clipper.load_state_dict(data)
+
+    def loaded(node: Any) -> Any:
+        if not isinstance(node, ClipState):
+            return node
+        return node._replace(step=jnp.asarray(clipper.step, jnp.int32), adaptive=clipper.first_states(BACKEND))
+
+    return jax.tree.map(loaded, state, is_leaf=lambda node: isinstance(node, ClipState))
 
 
 def _clip_state(state: Any) -> ClipState:

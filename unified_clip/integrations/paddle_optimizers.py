@@ -44,6 +44,12 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if not names:
             return param_grads
         is_next_group = bool(self._clipped) and self._clipped.isdisjoint(names)
+        if is_next_group and self._settings.is_adaptive:
+            raise RuntimeError(
+                "an adaptive threshold needs an optimizer with a single group of parameters, because Paddle clips each "
+                "group by its own norm. Pass one list of parameters. If there is one group, but some parameters have "
+                "gradients in some steps only, set step before each step."
+            )
         if is_next_group and self._settings.nonfinite in IN_GRAPHS:
             raise RuntimeError(
                 f"nonfinite = {self._settings.nonfinite!r} needs an optimizer with a single group of parameters, "
@@ -68,6 +74,15 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def step(self, step: int) -> None:
         self._clipper.step, self._clipped = step, set()
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned, here or on another framework.
+
+        Raises:
+            ValueError: It is no such state, or that of a configuration with other adaptive rules.
+        """
+        super().load_state_dict(state)
+        self._clipped = set()
+
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
         """Add a clip to a static program, which clips whenever it runs. Adding the clip does not count as a step."""
         nonfinite = self._settings.nonfinite
@@ -80,6 +95,11 @@ class GradClip(OutcomeProperties, OptimizerClip):
             raise TypeError(
                 "a threshold with a schedule works in dynamic mode only: a static program is made once, for all steps. "
                 "Use a number, or make a program for each threshold."
+            )
+        if self._settings.is_adaptive:
+            raise TypeError(
+                "an adaptive threshold works in dynamic mode only: a static program has no place for its state. Use "
+                "unified_clip.adaptive.clip_by_global_norm, which takes and returns the state."
             )
         step = self.step
         try:

@@ -12,6 +12,11 @@ from ..config import outcome
 from ..config.clipper import Clipper, Traced
 from ..config.schema import Settings
 
+NO_STATE = (
+    "The checkpoint has no state of the adaptive threshold, which starts again with its warm-up. If a file has the "
+    "state, pass it to load_state_dict()."
+)
+
 Array = Any  # an array of any framework
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .._backends.torch import sharded
+from .._core import validation
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.types import Leaf
 from ..config.clip_config import ClipConfig
@@ -19,6 +20,7 @@ from ..config.clipper import OutcomeProperties
 from ..recording.clip_event import make_namer
 from . import torch_scaling
 from .names import checked_names
+from .steps import NO_STATE
 from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
@@ -28,11 +30,17 @@ HOOKS = "_optimizer_step_pre_hooks"
 """The attribute of an optimizer with the hooks that `register_step_pre_hook` adds."""
 
 
+SAVED = "unified_clip"
+"""The key of the clip's state in an optimizer's `state_dict()`. Only adaptive configurations add it."""
+
+
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
 
     A copy, a pickle or a loaded `state_dict` of the optimizer does not clip: attach again, and set `step` for a
-    schedule. A copy of the handle has the configuration and the step, and is not attached.
+    schedule. With an adaptive threshold, the optimizer's `state_dict` has the step and the state of the threshold, and
+    loading it restores both: attach before. A copy of the handle has the configuration and the state, and is not
+    attached.
     """
 
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, spec: DistributedSpec) -> None:
@@ -43,6 +51,11 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
+        if config.is_adaptive:
+            self._hooks += [
+                optimizer.register_state_dict_post_hook(self._save),
+                optimizer.register_load_state_dict_pre_hook(self._load),
+            ]
 
     def _begin(self, config: ClipConfig, spec: DistributedSpec = INFERRED) -> None:
         self._config = config
@@ -82,6 +95,16 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     def __exit__(self, *_: object) -> None:
         self.detach()
+
+    def _save(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, SAVED: self.state_dict()}
+
+    def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        if SAVED in state:
+            self.load_state_dict(state[SAVED])
+        else:
+            validation.warn(NO_STATE)
+        return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Clip before `step(*args, **kwargs)`. Replace a closure by one that also clips the gradients.

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from accelerate.state import AcceleratorState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
 from .. import monitor
+from .._core import validation
 from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.clipper import OutcomeProperties
 from . import torch_scaling
+from .steps import NO_STATE
 from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
 
+SAVED = "clip_state"
+"""The name of the clip's state in a checkpoint."""
 
-class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  # mypy skips transformers
+
+class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type: ignore[misc]  # mypy skips transformers
     """Clip before every step of a `transformers.Trainer` whose arguments have `max_grad_norm=0`.
 
     Patterns match the model's names. A schedule uses the trainer's `global_step`, which a checkpoint restores. The
@@ -40,14 +48,15 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
 
     def __init__(
         self,
-        config: ClipConfig,
+        config: ClipConfig | Mapping[str, Any],
         *,
         process_group: Any = "auto",
         ownership: Any = None,
         check_numel: bool | int | None = None,
         check_replicas: bool = False,
     ) -> None:
-        self._config, self._spec = config, DistributedSpec(process_group, ownership, check_numel, check_replicas)
+        self._config = config if isinstance(config, ClipConfig) else ClipConfig(**config)
+        self._spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
         self._begin()
 
     def _begin(self) -> None:
@@ -62,6 +71,20 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         self.__dict__.update(state)
         self._begin()
 
+    def state(self) -> dict[str, Any]:
+        """Return the state for the trainer's checkpoint, which has it in `trainer_state.json`."""
+        arguments = {} if self._spec.is_given else {"config": json.loads(self._config.dumps("json"))}
+        return {"args": arguments, "attributes": {SAVED: self.state_dict()}}
+
+    @property
+    def clip_state(self) -> dict[str, Any]:
+        """The state of the clip, which the trainer sets if it restores callbacks from a checkpoint."""
+        return self.state_dict()
+
+    @clip_state.setter
+    def clip_state(self, state: dict[str, Any]) -> None:
+        self.load_state_dict(state)
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, optimizer: Any, **kwargs: Any
     ) -> None:
@@ -73,6 +96,12 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         # All callbacks of one training share its state. They have no other way to find each other.
         if vars(state).setdefault("_clip_callback", self) is not self:
             raise ValueError(TWO_CALLBACKS)
+        if self._config.is_adaptive and state.global_step:
+            saved = state.stateful_callbacks.get(type(self).__name__, {})
+            if SAVED in saved.get("attributes", {}):
+                self.load_state_dict(saved["attributes"][SAVED])
+            else:
+                validation.warn(NO_STATE)
 
     def on_pre_optimizer_step(
         self,

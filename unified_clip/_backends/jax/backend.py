@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -214,8 +215,11 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
         """Do nothing: arrays are never written."""
 
-    def from_state(self, values: kernels.Array) -> Tensor:
+    def from_state(self, values: kernels.Array, like: Tensor | None = None) -> Tensor:
         return self.as_tensor(values.view(np.int32).reshape(-1, 2))
+
+    def has_values(self, vector: Tensor) -> bool:
+        return bool(is_concrete(vector))
 
     def read(self, scalar: Tensor) -> float | int | None:
         return np.asarray(scalar).item() if is_concrete(scalar) else None
@@ -310,8 +314,10 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         """Return int32 words, two for each number: without x64, an optimizer's state cannot have float64."""
         return self.bitcast(jnp.concatenate([jnp.reshape(scalar, -1) for scalar in scalars]), "int32")
 
-    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
-        return self.bitcast(packed, "float64")
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
+        ends = list(itertools.accumulate(length or 1 for length in lengths))
+        parts = jnp.split(self.bitcast(packed, "float64"), ends[:-1])
+        return [part if length else part.reshape(()) for part, length in zip(parts, lengths, strict=True)]
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor if isinstance(tensor, jax.core.Tracer) else jnp.copy(tensor)

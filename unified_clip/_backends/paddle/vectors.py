@@ -33,5 +33,6 @@ class VectorPrimitives(DevicePrimitives):
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         return paddle.concat([scalar.reshape([-1]) for scalar in scalars])
 
-    def unpack(self, packed: Tensor, like: Sequence[Any]) -> Scalar:
-        return packed
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Any]) -> list[Scalar]:
+        parts = paddle.split(packed, [length or 1 for length in lengths]) if len(lengths) > 1 else [packed]
+        return [part if length else part.reshape([]) for part, length in zip(parts, lengths, strict=True)]

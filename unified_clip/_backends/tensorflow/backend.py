@@ -215,8 +215,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         return tf.concat([tf.reshape(scalar, [-1]) for scalar in scalars], axis=0)
 
-    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
-        return packed
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
+        parts = tf.split(packed, [length or 1 for length in lengths])
+        return [part if length else tf.reshape(part, []) for part, length in zip(parts, lengths, strict=True)]
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         if isinstance(value, tf.Tensor):

@@ -34,6 +34,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     writable = True
 
+    def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
+        return torch.tensor(values, device=None if like is None else like.device)
+
     def kernels_in_graphs(self) -> bool:
         return operators.ENABLED
 
@@ -228,6 +231,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             torch.autograd.graph.increment_version(tensors)
         except RuntimeError:  # tensors made in inference mode have no version
             torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+    def has_values(self, vector: Tensor) -> bool:
+        return not conditions.is_watched() and conditions.is_plain(vector)
 
     def read(self, scalar: Tensor) -> float | int | None:
         if conditions.is_watched() or not conditions.is_plain(scalar):

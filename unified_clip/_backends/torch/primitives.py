@@ -157,8 +157,9 @@ class TorchPrimitives(DevicePrimitives):
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         return torch.cat([scalar.reshape(-1) for scalar in scalars])
 
-    def unpack(self, packed: Tensor, like: Sequence[Tensor]) -> Scalar:
-        return packed.to(like[0].device) if like else packed
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
+        parts = (packed.to(like[0].device) if like else packed).split([length or 1 for length in lengths])
+        return [part if length else part.reshape(()) for part, length in zip(parts, lengths, strict=True)]
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.clone()

@@ -1,0 +1,80 @@
+"""Adaptive thresholds in `jax.jit`, and in optax's state: the bits of the recursion, and states that move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import adaptive
+from support.tiers import sampled
+from support.trainers.adaptive_cases import (
+    CONFIG,
+    FITTING,
+    HALF,
+    THRESHOLDS,
+    Doubling,
+    check_graph,
+    gradient,
+    state_of_another_framework,
+)
+
+from unified_clip import adaptive as functions
+from unified_clip.integrations import optax_transforms
+
+
+def jitted(rule: Any) -> Any:
+    @jax.jit
+    def clip(grad: Any, state: Any) -> Any:
+        (result,), norm, state = functions.clip_by_global_norm([grad], rule, state)
+        return result, norm, state
+
+    return clip
+
+
+@pytest.mark.parametrize("settings", sampled(FITTING, 3))
+def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
+    from support.trainers.adaptive_cases import rule_of
+
+    rule = rule_of(settings)
+    check_graph(jitted(rule), jnp.asarray, rule, settings)
+
+
+def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
+    check_graph(jitted(Doubling()), jnp.asarray, Doubling())
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_the_state_is_optaxs_and_moves_from_and_to_other_frameworks(graph: bool) -> None:
+    optimizer = optax.chain(CONFIG.as_optax(), optax.sgd(1.0))
+    params = {"w": jnp.zeros(3)}
+    update = jax.jit(optimizer.update) if graph else optimizer.update
+    state = optimizer.init(params)
+    for norm, threshold in zip(adaptive.NORMS[:HALF], THRESHOLDS, strict=False):
+        _, state = update({"w": jnp.asarray(gradient(norm))}, state)
+        if np.isfinite(norm):
+            assert optax_transforms.last(state).clipped == (norm + 1e-6 > threshold)
+    assert optax_transforms.state_dict(CONFIG, state) == state_of_another_framework()
+
+    state = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)  # as checkpoints restore it
+    begun = optax_transforms.load_state_dict(CONFIG, optimizer.init(params), state_of_another_framework())
+    for norm in adaptive.NORMS[HALF:]:
+        one, state = update({"w": jnp.asarray(gradient(norm))}, state)
+        other, begun = update({"w": jnp.asarray(gradient(norm))}, begun)
+        np.testing.assert_array_equal(one["w"], other["w"])
+    for each in (state, begun):
+        assert optax_transforms.state_dict(CONFIG, each) == state_of_another_framework(200)
+
+
+def test_a_state_of_another_rule_is_an_error() -> None:
+    other = CONFIG.model_copy(update={"adaptive": {"rule": "ema_ratio"}})
+    with pytest.raises(ValueError, match="the saved state is of the rule 'zclip'"):
+        optax_transforms.load_state_dict(other, other.as_optax().init({}), state_of_another_framework())
+
+
+def test_a_clipper_inside_a_graph_has_no_place_for_its_state() -> None:
+    with pytest.raises(TypeError, match="the threshold is adaptive, but inside a graph its state has no place"):
+        jax.jit(lambda grad: CONFIG.clipper()([grad]))(jnp.ones(3))

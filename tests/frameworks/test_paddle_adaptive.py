@@ -1,0 +1,98 @@
+"""Adaptive thresholds in static programs of Paddle, and in `grad_clip=`: the bits of the recursion."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from support import adaptive
+from support.tiers import quick
+from support.trainers.adaptive_cases import (
+    CONFIG,
+    FITTING,
+    HALF,
+    THRESHOLDS,
+    Doubling,
+    check_graph,
+    gradient,
+    rule_of,
+    state_of_another_framework,
+)
+
+from unified_clip import adaptive as functions
+
+
+def program(rule: Any) -> Any:
+    """A static program that takes and returns the state."""
+    length = len(functions.initial_state(rule, np.zeros(1)))
+    paddle.enable_static()
+    try:
+        main = paddle.static.Program()
+        with paddle.static.program_guard(main):
+            grad, state = paddle.static.data("grad", [3], "float32"), paddle.static.data("state", [length], "float64")
+            (result,), norm, new = functions.clip_by_global_norm([grad], rule, state)
+    finally:
+        paddle.disable_static()
+
+    def run(grad: Any, state: Any) -> Any:
+        paddle.enable_static()
+        try:
+            feed = {"grad": np.asarray(grad), "state": np.asarray(state)}
+            return paddle.static.Executor().run(main, feed=feed, fetch_list=[result, norm, new])
+        finally:
+            paddle.disable_static()
+
+    return run
+
+
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2], FITTING[6]))
+def test_a_static_program_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
+    rule = rule_of(settings)
+    check_graph(program(rule), np.asarray, rule, settings)
+
+
+def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
+    check_graph(program(Doubling()), np.asarray, Doubling())
+
+
+def training(clip: Any) -> Any:
+    """A function that makes a step with a gradient and returns its effect on the weights."""
+    weight = paddle.create_parameter([3], "float32", default_initializer=paddle.nn.initializer.Constant(0.0))
+    optimizer = paddle.optimizer.SGD(1.0, [weight], grad_clip=clip)
+
+    def step(norm: float) -> np.ndarray:
+        weight.set_value(np.zeros(3, np.float32))
+        (weight * paddle.to_tensor(gradient(norm))).sum().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        result: np.ndarray = weight.numpy()
+        return result
+
+    return step
+
+
+def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
+    first = CONFIG.as_paddle()
+    whole = training(first)
+    changes = [whole(norm) for norm in adaptive.NORMS[:HALF]]
+    saved = json.loads(json.dumps(first.state_dict()))
+    assert saved == state_of_another_framework()
+    changes += [whole(norm) for norm in adaptive.NORMS[HALF:]]
+    second = CONFIG.as_paddle()
+    second.load_state_dict(saved)
+    resumed = training(second)
+    for norm, change, threshold in zip(adaptive.NORMS[HALF:], changes[HALF:], THRESHOLDS[HALF:], strict=True):
+        np.testing.assert_array_equal(resumed(norm), change)
+        assert second.last.parts[""].threshold == threshold
+
+
+def test_several_groups_of_parameters_are_rejected() -> None:
+    weights = [paddle.create_parameter([2], "float32") for _ in range(2)]
+    groups = [{"params": [weight]} for weight in weights]
+    optimizer = paddle.optimizer.SGD(1.0, groups, grad_clip=CONFIG.as_paddle())
+    (weights[0] + weights[1]).sum().backward()
+    with pytest.raises(RuntimeError, match="an adaptive threshold needs an optimizer with a single group"):
+        optimizer.step()

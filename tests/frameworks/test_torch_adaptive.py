@@ -1,0 +1,89 @@
+"""Adaptive thresholds in `torch.compile` and on a device: the bits of the recursion, and no value read on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.tiers import sampled
+from support.trainers.adaptive_cases import FITTING, Doubling, check_graph, rule_of
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from unified_clip import adaptive as functions
+
+
+def compiled(rule: Any, backend: str) -> Any:
+    torch._dynamo.reset()
+
+    def clip(grad: Any, state: Any) -> Any:
+        (result,), norm, state = functions.clip_by_global_norm([grad], rule, state)
+        return result, norm, state
+
+    return torch.compile(clip, fullgraph=True, backend=backend)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("settings", FITTING)
+def test_compiled_code_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
+    rule = rule_of(settings)
+    check_graph(compiled(rule, "inductor"), torch.from_numpy, rule, settings)
+
+
+@pytest.mark.parametrize("settings", sampled(FITTING, 3))
+def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
+    rule = rule_of(settings)
+    check_graph(compiled(rule, "eager"), torch.from_numpy, rule, settings)
+
+
+@pytest.mark.nightly
+def test_one_function_is_compiled_for_several_rules() -> None:
+    torch._dynamo.reset()
+    clip = torch.compile(functions.clip_by_global_norm, fullgraph=True, backend="eager")
+    for settings in FITTING:
+        rule = rule_of(settings)
+        state = functions.initial_state(rule, torch.ones(2))
+        _, norm, state = clip([torch.ones(4)], rule, state)
+        assert norm == 2
+        assert functions.read_state(rule, state)["steps"] == 1
+
+
+def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
+    check_graph(compiled(Doubling(), "eager"), torch.from_numpy, Doubling())
+
+
+class OnDevice(TorchDispatchMode):
+    """Raises where an operation reads a value, or moves a tensor between the device and the host."""
+
+    READS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "tolist")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        assert name not in self.READS
+        tensors = [value for value in tree_leaves([args, kwargs, results]) if isinstance(value, torch.Tensor)]
+        devices = {tensor.device.type for tensor in tensors}
+        assert devices <= {"cuda"}, f"{name} moves values between {devices}"
+        self.operations += 1
+        return results
+
+
+@pytest.mark.parametrize("settings", FITTING)
+def test_on_a_device_no_step_reads_a_value(settings: dict[str, Any]) -> None:
+    rule = rule_of(settings)
+    with FakeTensorMode():
+        parameter = torch.nn.Parameter(torch.empty(3, device="cuda"))
+        parameter.grad = torch.empty(3, device="cuda")
+        state = functions.initial_state(rule, [parameter.grad])
+        assert state.device.type == "cuda"
+        with OnDevice() as seen:
+            _, state = functions.clip_grad_norm_([parameter], rule, state, max_norm=1.0)
+            _, norm, state = functions.clip_by_global_norm([parameter.grad], rule, state)
+    assert seen.operations > 10
+    assert {norm.device.type, state.device.type} == {"cuda"}

@@ -1,0 +1,13 @@
+"""Adaptive thresholds in Keras's optimizers, on its backend jax."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ["KERAS_BACKEND"] = "jax"
+
+from support.trainers.keras_adaptive import *  # noqa: F403
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Keras's own

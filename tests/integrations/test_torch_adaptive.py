@@ -1,0 +1,154 @@
+"""Adaptive thresholds in PyTorch's optimizers, Lightning and Transformers: checkpoints have the state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import adaptive
+from support.trainers.adaptive_cases import CONFIG, HALF, THRESHOLDS, gradient, state_of_another_framework
+
+from unified_clip import ClipConfig, ClipWarning
+
+
+def training(adaptive_first: bool = True) -> tuple[torch.nn.Parameter, torch.optim.Optimizer, Any]:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    return weight, optimizer, CONFIG.attach_to(optimizer)
+
+
+def step(weight: torch.nn.Parameter, optimizer: torch.optim.Optimizer, norm: float) -> np.ndarray:
+    with torch.no_grad():
+        weight.zero_()
+    weight.grad = torch.from_numpy(gradient(norm))
+    optimizer.step()
+    change: np.ndarray = weight.detach().numpy().copy()
+    return change
+
+
+@pytest.mark.parametrize("source", ["the optimizer's checkpoint", "another framework"])
+def test_a_run_goes_on_from_a_state_as_it_would_have(tmp_path: Path, source: str) -> None:
+    weight, optimizer, handle = training()
+    for norm in adaptive.NORMS[:HALF]:
+        step(weight, optimizer, norm)
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    changes = [step(weight, optimizer, norm) for norm in adaptive.NORMS[HALF:]]
+
+    weight, optimizer, resumed = training()
+    if source == "another framework":
+        resumed.load_state_dict(state_of_another_framework())
+    else:
+        optimizer.load_state_dict(torch.load(tmp_path / "optimizer.pt"))
+    assert resumed.step == HALF
+    for norm, change, threshold in zip(adaptive.NORMS[HALF:], changes, THRESHOLDS[HALF:], strict=True):
+        np.testing.assert_array_equal(step(weight, optimizer, norm), change)
+        assert resumed.last.parts[""].threshold == threshold
+    assert resumed.state_dict() == handle.state_dict() == state_of_another_framework(200)
+
+
+def test_a_checkpoint_without_the_state_gives_a_warning() -> None:
+    _, optimizer, _ = training()
+    plain = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=1.0)
+    with pytest.warns(ClipWarning, match="The checkpoint has no state of the adaptive threshold"):
+        optimizer.load_state_dict(plain.state_dict())
+
+
+def test_optimizers_with_fixed_thresholds_have_the_checkpoints_of_pytorch() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=1.0)
+    before = optimizer.state_dict()
+    with ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer):
+        assert optimizer.state_dict() == before
+    with CONFIG.attach_to(optimizer):
+        assert optimizer.state_dict().keys() == {*before, "unified_clip"}
+    assert optimizer.state_dict() == before
+
+
+NORMS = 3 * [norm for norm in adaptive.NORMS if norm < 1e20][:20]
+"""Of three epochs. Transformers itself changes gradients with larger norms."""
+
+
+class Module(torch.nn.Module):
+    """A loss whose gradient in step i has the norm NORMS[i]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3))
+
+    def forward(self, inputs: torch.Tensor, **ignored: Any) -> dict[str, torch.Tensor]:
+        return {"loss": (self.weight * inputs).sum()}
+
+
+def rows() -> list[dict[str, torch.Tensor]]:
+    return [{"inputs": torch.from_numpy(gradient(norm))} for norm in NORMS]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers",
+    "ignore:.*resuming from a checkpoint",
+    "ignore:.*isinstance.treespec, LeafSpec.:FutureWarning",
+    "ignore:.*isinstance.treespec, LeafSpec.:DeprecationWarning",
+)
+def test_lightning_checkpoints_have_the_state(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+    from unified_clip.integrations.lightning_callback import ClipCallback
+
+    class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Module()
+
+        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
+            return self.inner(batch["inputs"][0])["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fitted(epochs: int, **options: Any) -> tuple[Any, Any, torch.Tensor]:
+        clip, module = ClipCallback(CONFIG, log_every=0), Lit()
+        trainer = lightning.Trainer(
+            default_root_dir=tmp_path, max_epochs=epochs, callbacks=[clip], logger=False, accelerator="cpu",
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(module, torch.utils.data.DataLoader(rows()[:20], shuffle=False), **options)
+        return trainer, clip, module.inner.weight.detach().clone()
+
+    _, whole, weight = fitted(3)
+    trainer, _, _ = fitted(2)
+    trainer.save_checkpoint(tmp_path / "first.ckpt")
+    _, resumed, same = fitted(3, ckpt_path=tmp_path / "first.ckpt")
+    assert resumed.state_dict() == whole.state_dict()
+    assert torch.equal(weight, same)
+    assert whole.state_dict()["clips"][0]["adaptive"][""]["state"] == adaptive.steps({"rule": "zclip"}, NORMS)[-1][1]
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_transformers_checkpoints_have_the_state(tmp_path: Path, restore: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    from unified_clip.integrations.transformers_callback import ClipCallback
+
+    def trained(steps: int, folder: str, **options: Any) -> tuple[Any, torch.Tensor]:
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / folder), per_device_train_batch_size=1, max_steps=steps, max_grad_norm=0.0,
+            train_sampling_strategy="sequential", lr_scheduler_type="constant", save_strategy="steps", save_steps=40,
+            report_to="none", disable_tqdm=True, use_cpu=True, logging_strategy="no", remove_unused_columns=False,
+            restore_callback_states_from_checkpoint=restore,
+        )  # fmt: skip
+        model = Module()
+        trainer = transformers.Trainer(
+            model, arguments, train_dataset=rows(), callbacks=[ClipCallback(CONFIG)],
+            optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None),
+            data_collator=lambda batch: batch[0],
+        )  # fmt: skip
+        trainer.train(**options)
+        (clip,) = [each for each in trainer.callback_handler.callbacks if isinstance(each, ClipCallback)]
+        return clip, model.weight.detach().clone()
+
+    whole, weight = trained(60, "whole")
+    trained(40, "first")
+    resumed, same = trained(60, "second", resume_from_checkpoint=str(tmp_path / "first" / "checkpoint-40"))
+    assert resumed.state_dict() == whole.state_dict()
+    assert whole.state_dict()["adaptive"][""]["state"] == adaptive.steps({"rule": "zclip"}, NORMS)[-1][1]
+    assert torch.equal(weight, same)

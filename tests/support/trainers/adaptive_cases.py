@@ -1,0 +1,78 @@
+"""What the tests of adaptive thresholds in graphs and optimizers share: a run that stops, and goes on elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support import adaptive
+
+from unified_clip import ClipConfig
+
+FITTING = [each for each in adaptive.SETTINGS if each not in adaptive.GROWING]
+"""The rules that compiled graphs can have."""
+
+HALF = 100
+
+CONFIG = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}, threshold=3.0)
+THRESHOLDS = [min(threshold, 3.0) for threshold, _ in adaptive.steps({"rule": "zclip"})]
+
+
+def gradient(norm: float) -> np.ndarray:
+    """A gradient of which any path computes exactly this norm."""
+    return np.array([0.0, -norm, 0.0], np.float32)
+
+
+def state_of_another_framework(steps: int = HALF) -> Any:
+    """The state that a run with NumPy saves after some steps, from its JSON text."""
+    clip = CONFIG.clipper()
+    for norm in adaptive.NORMS[:steps]:
+        clip([gradient(norm)])
+    return json.loads(json.dumps(clip.state_dict()))
+
+
+def rule_of(settings: dict[str, Any]) -> Any:
+    from unified_clip.adaptive.protocol import RULES
+
+    return RULES[settings["rule"]](**{key: value for key, value in settings.items() if key != "rule"})
+
+
+class Doubling:
+    """A user's own rule: at most twice the root of the last norm, and the largest norm so far."""
+
+    def init(self) -> dict[str, Any]:
+        return {"largest": 0.0, "last": 1.0}
+
+    def threshold(self, state: Any, norm: Any, step: Any) -> Any:
+        from unified_clip.adaptive import minimum, sqrt, where
+
+        limit = minimum(state["largest"], 2.0 * sqrt(state["last"]) / 3.0 + 0.1)
+        largest = where(norm > state["largest"], norm, state["largest"])
+        return where(step < 1.0, float("inf"), limit), {"largest": largest, "last": norm * 0.1 + state["last"] * 0.9}
+
+
+def check_graph(clip: Any, make: Any, rule: Any = None, settings: Any = None) -> None:
+    """Compare 200 steps of a compiled function with the recursion, or with NumPy for a user's own rule.
+
+    clip: Returns (clipped gradient, norm, new state) of a gradient and a state.
+    """
+    from unified_clip import adaptive as functions
+
+    rule = rule or rule_of(settings)
+    state, host = functions.initial_state(rule, make(gradient(1.0))), functions.initial_state(rule, np.zeros(1))
+    wanted = adaptive.steps(settings) if settings else [(None, None)] * len(adaptive.NORMS)
+    for norm, (_, recursion) in zip(adaptive.NORMS, wanted, strict=True):
+        result, total, state = clip(make(gradient(norm)), state)
+        (expected,), _, host = functions.clip_by_global_norm([gradient(norm)], rule, host)
+        np.testing.assert_array_equal(np.asarray(result), expected)
+        np.testing.assert_array_equal(np.asarray(total), np.float32(norm))
+        now = functions.read_state(rule, state)
+        assert now == functions.read_state(rule, host)
+        assert recursion is None or now == recursion
+
+
+def write(path: Path, state: Any) -> Any:
+    path.write_text(json.dumps(state), encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))

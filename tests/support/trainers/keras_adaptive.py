@@ -1,0 +1,65 @@
+"""Adaptive thresholds in Keras's optimizers: the state is a variable, which moves from and to other frameworks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from support import adaptive
+from support.trainers.adaptive_cases import CONFIG, HALF, gradient, state_of_another_framework
+
+from unified_clip import ClipWarning
+
+
+def training() -> tuple[Any, Any, Any]:
+    """Return (optimizer, handle, function that makes a step and returns its effect on the weights)."""
+    weight, optimizer = keras.Variable(np.zeros(3, np.float32)), keras.optimizers.SGD(1.0)
+    optimizer.build([weight])
+    handle = CONFIG.attach_to(optimizer)
+
+    def step(norm: float) -> np.ndarray:
+        weight.assign(np.zeros(3, np.float32))
+        optimizer.apply([keras.ops.convert_to_tensor(gradient(norm))], [weight])
+        return keras.ops.convert_to_numpy(weight)
+
+    return optimizer, handle, step
+
+
+def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
+    _, first, step = training()
+    for norm in adaptive.NORMS[:HALF]:
+        step(norm)
+    assert first.state_dict() == state_of_another_framework()
+    changes = [step(norm) for norm in adaptive.NORMS[HALF:]]
+    assert first.state_dict() == state_of_another_framework(200)
+    _, second, step = training()
+    second.load_state_dict(state_of_another_framework())
+    for norm, change in zip(adaptive.NORMS[HALF:], changes, strict=True):
+        np.testing.assert_array_equal(step(norm), change)
+    assert second.state_dict()["adaptive"] == first.state_dict()["adaptive"]
+
+
+def test_a_compiled_fit_has_the_state_of_the_recursion() -> None:
+    norms = [norm for norm in adaptive.NORMS if norm < 1e20][:40]
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
+    optimizer = keras.optimizers.SGD(0.0)
+    handle = CONFIG.attach_to(optimizer)
+    on_jax = keras.backend.backend() == "jax"
+    model.compile(optimizer, loss=lambda wanted, outputs: keras.ops.sum(outputs), jit_compile=on_jax)
+    rows = np.stack([gradient(norm) for norm in norms])
+    model.fit(rows, np.zeros(len(rows)), batch_size=1, shuffle=False, verbose=0)
+    wanted = adaptive.steps({"rule": "zclip"}, norms)[-1][1]
+    assert handle.state_dict()["adaptive"][""]["state"] == wanted
+
+
+def test_loading_a_file_of_keras_gives_a_warning() -> None:
+    optimizer, _, _ = training()
+    saved: dict[str, Any] = {}
+    optimizer.save_own_variables(saved)
+    with pytest.warns(ClipWarning, match="Files of Keras have no state of the adaptive threshold"):
+        optimizer.load_own_variables(saved)
+
+
+__all__ = [name for name in dir() if name.startswith("test_")]

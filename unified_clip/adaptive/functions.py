@@ -1,0 +1,124 @@
+"""Functions that clip by an adaptive rule, with the state as an argument and a result, for compiled graphs too."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._core import entry, rule, validation
+from .._core.backend import Backend
+from .._core.collect import collect, collect_in_place
+from .._core.gradients import GradientList
+from .._core.rule import AdaptiveThreshold, ClipConvention, ClipRule
+from .._core.types import Tensor
+from .._dispatch import backend_of, resolve
+from . import state as states
+from .protocol import Data, Rule
+
+
+def initial_state(adaptive: Rule, like: Any, data: Data | None = None) -> Tensor:
+    """Return the state before the first norm as one tensor, for the functions below.
+
+    Args:
+        adaptive: The rule.
+        like: A tensor, or any container of tensors, such as the gradients: the state gets their framework and device.
+        data: The state to continue from, as `read_state` returned it. Default: that before the first norm.
+
+    Returns:
+        A vector of float64; on JAX int32 words, because without x64 JAX has no float64.
+
+    Raises:
+        ValueError: data is the state of another rule.
+        TypeError: The state grows, as that of `Percentile` without a window.
+    """
+    backend, like = resolve(like)
+    states.check_fixed_size(adaptive)
+    numbers = states.first(adaptive) if data is None else states.loaded(adaptive, data)
+    tensor = like[0] if isinstance(like, list | tuple) and like else like
+    state = backend.from_state(states.flat(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
+    backend_of(state)  # so that torch.compile can trace it
+    return state
+
+
+def read_state(adaptive: Rule, state: Tensor) -> Data:
+    """Return a state as data for a JSON file: numbers, and lists of numbers, by name. This waits for a device."""
+    backend = backend_of(state)
+    return states.saved(states.read_packed(adaptive, backend.to_numpy(state)))
+
+
+def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any = math.inf) -> tuple[Tensor, Tensor]:
+    """Clip all gradients in place by the threshold that a rule computes from earlier norms, as `clip_grad_norm_` does.
+
+    Args:
+        parameters: As for `unified_clip.clip_grad_norm_`.
+        adaptive: The rule, such as `ZClip()`.
+        state: The state, from `initial_state` or the last call.
+        max_norm: The largest threshold.
+
+    Returns:
+        (the total norm before clipping, the new state).
+    """
+    return entry.run(_clip_grad_norm_, parameters, adaptive, state, max_norm)
+
+
+def clip_by_global_norm(
+    t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any = math.inf
+) -> tuple[Any, Tensor, Tensor]:
+    """Return gradients clipped by the threshold that a rule computes from earlier norms, as `clip_by_global_norm` does.
+
+    Args:
+        t_list: As for `unified_clip.clip_by_global_norm`.
+        adaptive: The rule, such as `ZClip()`.
+        state: The state, from `initial_state` or the last call.
+        clip_norm: The largest threshold.
+
+    Returns:
+        (the clipped gradients, the total norm before clipping, the new state).
+    """
+    return entry.run(_clip_by_global_norm, t_list, adaptive, state, clip_norm)
+
+
+def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
+    backend = backend_of(state)
+    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+    traced = states.is_traced(state, backend)
+    gradients, writer = collect_in_place(
+        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=not traced and isinstance(limit, float)
+    )
+    norm, new = _clip(backend, gradients, adaptive, state, traced, limit, rule.PYTORCH)
+    writer.finish()
+    return norm, new
+
+
+def _clip_by_global_norm(t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
+    backend = backend_of(state)
+    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+    traced = states.is_traced(state, backend)
+    gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=not traced and isinstance(limit, float))
+    norm, new = _clip(backend, gradients, adaptive, state, traced, limit, rule.TENSORFLOW_GLOBAL)
+    return writer.result(), norm, new
+
+
+def _clip(
+    backend: Backend,
+    gradients: GradientList,
+    adaptive: Rule,
+    state: Tensor,
+    traced: bool,
+    limit: Any,
+    convention: ClipConvention,
+) -> tuple[Tensor, Tensor]:
+    """Clip gradients. Return (the total norm, the packed state after it)."""
+    current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
+    threshold = AdaptiveThreshold(lambda xp, n: states.advance(adaptive, xp, current, n), limit)
+    inputs = [tensor for tensor in (state, limit) if not isinstance(tensor, float)] if traced else []
+    clip_rule = ClipRule("global_norm", convention, threshold)
+    if gradients.shards is not None:
+        fields = {"adaptive": f"{adaptive} with the state {states.digest(current)}", **convention.arguments}
+        gradients.set_consensus_fields(fields)
+    norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, inputs)
+    rule.apply(gradients, clip_rule, norms)
+    new = norms[0].state
+    if isinstance(new, dict):
+        new = backend.from_state(states.flat(adaptive, new), state)
+    return norms[0].total, new
