@@ -74,6 +74,12 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._loaded: list[Any] | None = None
         self._by_index: dict[int, Clipper] = {}
 
+    @property
+    def state_key(self) -> str:
+        """The key of the state in Lightning's checkpoint. Without a state, keys differ: `setup` rejects two callbacks."""
+        key: str = type(self).__qualname__
+        return key if self._config.is_adaptive else f"{key}@{id(self)}"
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for Lightning's checkpoint: with an adaptive threshold, that of each optimizer's clip."""
         if not self._config.is_adaptive:
