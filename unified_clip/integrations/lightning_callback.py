@@ -76,7 +76,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
     @property
     def state_key(self) -> str:
-        """The key of the state in Lightning's checkpoint. Without a state, keys differ: `setup` rejects two callbacks."""
+        """The key of the state in checkpoints. Without a state, keys differ, so that `setup` rejects two callbacks."""
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
 
