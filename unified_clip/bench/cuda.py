@@ -19,7 +19,9 @@ class NoDeviceError(Exception):
 
 
 def pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of unified_clip, with and without its Triton kernels, and PyTorch's foreach functions."""
+    """Return the pairs to time. unified_clip, with and without its Triton kernels, runs against PyTorch's foreach
+    functions, and against Apex's function if Apex is installed. NoDeviceError: PyTorch finds no CUDA device.
+    """
     import torch
 
     import unified_clip.torch as uc

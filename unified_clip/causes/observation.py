@@ -224,7 +224,9 @@ class Observation:
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
-        """Return the coefficient of each gradient that a hypothesis predicts."""
+        """Return the coefficient that a hypothesis predicts for each gradient. If the hypothesis lists no coefficients,
+        that of a gradient that is not to be clipped is 1.
+        """
         if hypothesis.coefs:
             return hypothesis.coefs
         threshold = self.threshold if hypothesis.threshold is None else hypothesis.threshold

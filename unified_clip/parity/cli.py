@@ -211,7 +211,7 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     runs.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(
-            f"{path}: it has no norm above 0 to plot, as clips by value have no total norm. Remove --recorded.", "UC502"
+            f"{path}: it has no norm above 0 to plot. Clips by value have no total norm. Remove --recorded.", "UC502"
         )
     return recording.lines
 

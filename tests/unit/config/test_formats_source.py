@@ -168,6 +168,7 @@ def test_a_clip_of_optax_that_sees_the_gradients_first_is_read(text: str) -> Non
     "text",
     [
         "import paddle\nnn = paddle.nn\nclip = nn.ClipGradByGlobalNorm(1.0)",
+        "from paddle import nn\nlayers = nn\nclip = layers.ClipGradByGlobalNorm(1.0)",
         "import paddle as p\nq = p\nnn = q.nn\nclip = nn.ClipGradByGlobalNorm(1.0)",
     ],
 )

@@ -356,7 +356,10 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
             "unheard_of",
             r"grads\.py: It imports a package .* says: No module named 'unheard_of'. Install it there, or set python",
         ),
-        ("leaves", r"grads\.py: the process that runs the function returned nothing"),
+        (
+            "leaves",
+            r"grads\.py: the process .* ended without a result; .*\. Correct the function: it must return, not exit",
+        ),
         (
             "kills",
             (r"grads\.py: the process that runs the function ended with signal 9 \(SIGKILL\).*\. Correct the function"),

@@ -96,7 +96,7 @@ class Source:
             for name, values in self.bound.items():
                 for value in values:
                     full = self.dotted(value) if value else ""
-                    if full.partition(".")[0] in self.imports.values():
+                    if full.partition(".")[0] in {module.partition(".")[0] for module in self.imports.values()}:
                         self.imports.setdefault(name, full)
 
     def wrong(self, node: ast.AST, message: str, code: str = "") -> ConfigError:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if known_file and known_file.exists():
         known = entries.read(known_file)
     elif known_file and not accepting:
-        raise SuiteError(f"{known_file} does not exist. Write it with unified-clip parity --accept", "UC303")
+        command = f"unified-clip parity --suite {shlex.quote(str(directory))} --accept"
+        raise SuiteError(f"{known_file} does not exist. Write it with {command}", "UC303")
     named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     for name, place in named:

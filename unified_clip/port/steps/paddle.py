@@ -37,7 +37,12 @@ CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
 
-SELECTING_ARGUMENTS = ("need_clip", "group_name", "auto_skip_clip")
+SELECTING_ARGUMENTS = {
+    "need_clip": "selects parameters. Clip only their gradients, before optimizer.step().",
+    "group_name": "is used in static programs only. Remove it.",
+    "auto_skip_clip": "is used in static programs only. Remove it.",
+}
+"""Arguments of Paddle's clips that PyTorch's functions do not have, with the rest of their message."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +143,9 @@ class PaddleOptimizers:
         return binding.key, self._source_in(binding)
 
     def _check(self, clip: FoundClip) -> None:
-        for name in SELECTING_ARGUMENTS:
+        for name, remedy in SELECTING_ARGUMENTS.items():
             if name in clip.arguments.passed:
-                raise UnsureError(
-                    f"{name}= selects parameters or programs. Clip only the gradients that it selects, before "
-                    "optimizer.step()."
-                )
+                raise UnsureError(f"{name}= {remedy}")
         if self._static:
             raise UnsureError(
                 "The file builds static programs, which PyTorch does not have. Write a training step: backward(), "

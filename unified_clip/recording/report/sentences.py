@@ -152,7 +152,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
 
 
 def losses(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each logged number, such as the loss."""
+    """Return a sentence for each logged number, such as the loss: how the two runs compare in it."""
     sides = [logged(run) for run in (comparison.a, comparison.b)]
     sentences = []
     only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))

@@ -180,5 +180,6 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
             raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}", "UC703")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        raise UnreadableError(f"{reader} returned nothing. {again}; {end.last_lines}")
+        again = "Correct the function: it must return, not exit" if kind == "function" else "Save the file again"
+        raise UnreadableError(f"{reader} ended without a result; {end.last_lines}. {again}")
     return memmap.load(out)
