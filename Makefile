@@ -129,7 +129,7 @@ suite-jax-x64 device-jax-x64: $(VENV)/package
 # pip's cache would mix builds that run at once, and sanitizers hold on to released memory, which one test measures.
 sanitize: $(VENV)/requirements
 	$(MAKE) -j2 --output-sync=target --no-print-directory \
-		kernels-address,undefined kernels-thread kernels-baseline kernels-avx2
+		kernels-address,undefined kernels-thread kernels-baseline $(if $(NIGHTLY),kernels-avx2)
 
 kernels-%: FLAGS = -fsanitize=$* -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 kernels-baseline kernels-avx2: FLAGS =
@@ -149,7 +149,7 @@ kernels-%:
 		-C build-dir=build/$@/cmake -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS)" \
 		-C cmake.define.CLIP_VECTORS="$(VECTORS)" .
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
-		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
+		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys $(if $(NIGHTLY),,-m "not nightly") \
 		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
 		$(TESTS) tests/frameworks/test_torch_whole.py tests/frameworks/test_torch_operators.py --framework torch
 
