@@ -24,52 +24,69 @@ MARKERS = "oDs^"
 
 LINES: Any = {"ours_ms": "-", "native_ms": "--"}
 
+SIDES = ("unified_clip", "the framework's function")
+"""What each of LINES stands for."""
+
 STYLE: Any = {"svg.hashsalt": "unified_clip", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 Entry = Mapping[str, Any]
 
 
 def ratios(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the ratios of times to a file: a panel for each dtype, a group of rows for each list."""
+    """Plot the ratios of times to a file: a row of panels for each framework, a column for each dtype."""
     entries = [entry for entry in data["results"] if entry["what"] != "norm alone" and entry["ratio"]]
-    names, dtypes = _unique(entries, "list"), _unique(entries, "dtype")
-    series = list(dict.fromkeys((entry["framework"], entry["native"]) for entry in entries))
-    rows = len(names) * (len(series) + 1)
+    names, dtypes, frameworks = (_unique(entries, key) for key in ("list", "dtype", "framework"))
+    series = {name: _unique([each for each in entries if each["framework"] == name], "native") for name in frameworks}
+    heights = [len(names) * (len(natives) + 1) for natives in series.values()]
     with mpl.rc_context(STYLE):
-        figure = Figure((9, 2.0 + 0.13 * rows), layout="constrained")
-        panels = figure.subplots(1, max(1, len(dtypes)), sharex=True, sharey=True, squeeze=False)[0]
-        for dtype, axes in zip(dtypes, panels, strict=False):
-            _ratio_panel(axes, [entry for entry in entries if entry["dtype"] == dtype], names, series)
-            axes.set_title(dtype)
-        handles = [_key(native, COLOURS[name], _marker(series, index)) for index, (name, native) in enumerate(series)]
-        handles += [_key("clipped", "black", "o"), _key("not clipped", "black", "o", hollow=True)]
-        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+        figure = Figure((9, 1.5 + 1.1 * len(frameworks) + 0.1 * sum(heights)), layout="constrained")
+        grid = figure.subplots(
+            max(1, len(frameworks)), max(1, len(dtypes)),
+            sharex=True, sharey="row", squeeze=False, height_ratios=heights or [1],
+        )  # fmt: skip
+        for framework, panels in zip(frameworks, grid, strict=False):
+            own = [entry for entry in entries if entry["framework"] == framework]
+            for dtype, axes in zip(dtypes, panels, strict=False):
+                _ratio_panel(axes, [entry for entry in own if entry["dtype"] == dtype], names, series[framework])
+                axes.set_title(f"{framework}, {dtype}", loc="left", fontweight="bold")
+            keys = [_key(native, COLOURS[framework], MARKERS[index]) for index, native in enumerate(series[framework])]
+            below: Any = {
+                "loc": "upper left",
+                "bbox_to_anchor": (0, 0),
+            }  # the last panel has the numbers of the axis there
+            place = below if framework != frameworks[-1] else {"loc": "best"}
+            panels[0].legend(handles=keys, frameon=False, fontsize=7, **place)
+        for axes in grid[-1]:
+            axes.set_xlabel("times as fast as the framework's function\n(right of 1, unified_clip is faster)")
+        handles = [_key("clipped", "black", "o"), _key("not clipped", "black", "o", hollow=True)]
+        figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
         _save(figure, path)
 
 
-def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], series: Sequence[tuple[str, str]]) -> None:
-    step = len(series) + 1
+def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], natives: Sequence[str]) -> None:
+    step = len(natives) + 1
     for entry in entries:
-        index = series.index((entry["framework"], entry["native"]))
+        index = natives.index(entry["native"])
         clipped = entry["what"].startswith("clipped")
         row = names.index(entry["list"]) * step + index + (-0.15 if clipped else 0.15)
         low, median, high = entry["ratio"]
         colour = COLOURS[entry["framework"]]
         axes.errorbar(
             median, row, xerr=[[median - low], [high - median]], color=colour, elinewidth=1.2,
-            fmt=_marker(series, index), markersize=4.5, markerfacecolor=colour if clipped else "white",
+            fmt=MARKERS[index], markersize=4.5, markerfacecolor=colour if clipped else "white",
         )  # fmt: skip
+    if not entries:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color="#666666")
     axes.axvline(1, color="black", linewidth=0.8)
     for border in range(1, len(names)):
         axes.axhline(border * step - 1, color="#dddddd", linewidth=0.8)
-    axes.set_yticks([number * step + (len(series) - 1) / 2 for number in range(len(names))], names)
+    axes.set_yticks([number * step + (len(natives) - 1) / 2 for number in range(len(names))], names)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(names) * step - 1, -1)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color="#eeeeee")
     axes.set_axisbelow(True)
-    axes.set_xlabel("time of the framework's function / time of unified_clip")
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:
@@ -88,20 +105,18 @@ def growth(data: Mapping[str, Any], path: Path) -> None:
             axes.set(xscale="log", yscale="log", xlabel=title)
             axes.grid(color="#eeeeee")
             axes.set_axisbelow(True)
-        figure.axes[0].set_ylabel("milliseconds, clipped, float32")
+        figure.axes[0].set_ylabel("milliseconds, clipped, float32 (lower is better)")
         handles = [Line2D([], [], color=COLOURS[name], label=name) for name in frameworks]
-        handles += [Line2D([], [], color="black", ls=line, label=key[:-3]) for key, line in LINES.items()]
+        handles += [
+            Line2D([], [], color="black", ls=line, label=label)
+            for label, line in zip(SIDES, LINES.values(), strict=True)
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False)
         _save(figure, path)
 
 
 def _unique(entries: Sequence[Entry], key: str) -> list[str]:
     return list(dict.fromkeys(entry[key] for entry in entries))
-
-
-def _marker(series: Sequence[tuple[str, str]], index: int) -> str:
-    framework = series[index][0]
-    return MARKERS[[earlier for earlier, _ in series[:index]].count(framework)]
 
 
 def _key(label: str, colour: str, marker: str, hollow: bool = False) -> Line2D:
