@@ -117,7 +117,7 @@ def _must_match(
     described = [
         f"{each.kind} with norm_type {each.p}, bounds {each.bounds}"
         + "".join(f", {name} {value}" for name, value in each.convention.arguments.items())
-        + (f", {each.threshold.description}" if isinstance(each.threshold, AdaptiveThreshold) else "")
+        + (f", {each.threshold.describe()}" if isinstance(each.threshold, AdaptiveThreshold) else "")
         for each in rules
     ]
     fields = {"nonfinite": nonfinite, "details": details, "names": patterns, "step": step}

@@ -58,8 +58,8 @@ class AdaptiveThreshold(NamedTuple):
     limit: Scalar | StepThreshold = math.inf
     """The largest threshold."""
 
-    description: str = ""
-    """The settings and the state, which must be equal on all ranks."""
+    describe: Callable[[], str] = str
+    """Returns the settings and the state, which must be equal on all ranks."""
 
 
 class ClipRule(NamedTuple):

@@ -114,7 +114,7 @@ def _clip(
     inputs = [tensor for tensor in (state, limit) if not isinstance(tensor, float)] if traced else []
     clip_rule = ClipRule("global_norm", convention, threshold)
     if gradients.shards is not None:
-        fields = {"adaptive": f"{adaptive} with the state {states.digest(current)}", **convention.arguments}
+        fields = {"adaptive": states.description(adaptive, current), **convention.arguments}
         gradients.set_consensus_fields(fields)
     norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, inputs)
     rule.apply(gradients, clip_rule, norms)

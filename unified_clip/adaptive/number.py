@@ -108,10 +108,13 @@ def floor(number: Real) -> Real:
 
 def put(vector: Real, index: Real, value: Real) -> Real:
     """Return a copy of a vector with a number at an index."""
-    at = _at(vector, index)
-    if isinstance(vector, Number):
-        return Number(vector.xp, vector.xp.where(at, vector.xp.asarray(0.0) * vector.value + value.value, vector.value))
-    return np.where(at, value, vector)
+    if not isinstance(vector, Number):
+        changed = vector.copy()
+        changed[int(index)] = value
+        return changed
+    xp = vector.xp
+    values = xp.asarray(0.0) * vector.value + value.value
+    return Number(xp, xp.where(_at(vector, index), values, vector.value))
 
 
 def take(vector: Real, index: Real) -> Real:
@@ -124,10 +127,9 @@ def take(vector: Real, index: Real) -> Real:
 
 
 def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Return the first `count` numbers of a vector in ascending order. The other places have the largest float64."""
+    """Return a vector that begins with the first `count` numbers of a vector in ascending order."""
     if not isinstance(vector, Number):
-        first = int(count)
-        return np.append(np.sort(vector[:first]), np.full(length - first, LARGEST))
+        return np.sort(vector[: int(count)])
     xp = vector.xp
     rest = xp.asarray(0.0) * vector.value + xp.asarray(LARGEST)
     return Number(xp, xp.sort(xp.where(xp.indices(length) < count.value, vector.value, rest)))
@@ -136,9 +138,6 @@ def sort_first(vector: Real, count: Real, length: int) -> Real:
 LARGEST = float(np.finfo(np.float64).max)
 
 
-def _at(vector: Real, index: Real) -> Condition:
-    if isinstance(vector, Number):
-        indices, index = vector.xp.indices(vector.value.shape[0]), index.value
-    else:
-        indices = np.arange(len(vector), dtype=np.float64)
-    return (indices <= index) & (indices >= index)
+def _at(vector: Number, index: Number) -> Condition:
+    indices = vector.xp.indices(vector.value.shape[0])
+    return (indices <= index.value) & (indices >= index.value)

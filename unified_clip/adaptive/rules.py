@@ -105,7 +105,7 @@ def percentile(
     rank = last * (percent / 100)
     low = floor(rank)
     share = rank - low
-    if window is None and not len(ordered):
+    if isinstance(ordered, np.ndarray) and not ordered.size:
         return math.inf, {"norms": new}
     below, above = take(ordered, low), take(ordered, minimum(low + 1.0, last))
     gap = above - below

@@ -156,9 +156,9 @@ def read_packed(rule: Rule, values: Any) -> dict[str, Real]:
     return loaded(rule, data)
 
 
-def digest(state: State) -> object:
-    """Return a value that is equal on ranks with the same state on the host; None for a state on a device."""
-    return sorted(saved(state).items()) if isinstance(state, dict) else None
+def description(rule: Rule, state: State) -> str:
+    """Return the rule and its state on the host, which must be equal on all ranks. A state on a device is left out."""
+    return f"adaptive {rule} with the state {saved(state) if isinstance(state, dict) else 'on the device'}"
 
 
 assert sys.float_info.max > MOST * MOST

@@ -67,8 +67,9 @@ class AdaptiveStates:
     def threshold(self, name: str, current: state.State, limit: Any) -> AdaptiveThreshold:
         """Return the threshold of a group for its next norm, from its current state. limit: The largest threshold."""
         rule = self._rules[name]
-        description = f"adaptive {rule} with the state {state.digest(current)}"
-        return AdaptiveThreshold(lambda xp, n: state.advance(rule, xp, current, n), limit, description)
+        return AdaptiveThreshold(
+            lambda xp, n: state.advance(rule, xp, current, n), limit, lambda: state.description(rule, current)
+        )
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
         """Return states that an integration keeps as packed tensors. Those inside a graph stay packed."""

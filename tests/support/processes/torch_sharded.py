@@ -133,3 +133,18 @@ def clipped_here(layout: str) -> list[float]:
     uc.GradientClipByNorm(1.0, process_group=None).clip_([parameter])
     found: list[float] = gathered(parameter.grad).ravel().tolist()
     return found
+
+
+def adaptive_state(norms: list[float], loaded: list[Any]) -> Any:
+    """The state of an adaptive threshold after gradients of these norms, of which each rank has a half.
+
+    loaded: The state that each rank begins with; None for the first one.
+    """
+    from unified_clip import ClipConfig
+
+    clip = ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "warmup_steps": 3}).clipper()
+    if loaded[dist.get_rank()] is not None:
+        clip.load_state_dict(loaded[dist.get_rank()])
+    for norm in norms:
+        clip.clip_(parameters([np.array([[0.6 * norm], [0.8 * norm]], np.float32)], "FSDP"))
+    return clip.state_dict()

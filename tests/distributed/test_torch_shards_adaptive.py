@@ -1,0 +1,28 @@
+"""Adaptive thresholds of sharded gradients: every rank has the state of the total norm, or all raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from support.processes import torch_sharded
+from support.processes.worlds import World
+
+from unified_clip import ClipConfig
+
+NORMS = [1.0, 2.0, 1.5, 1.25, 40.0, 1.0]
+
+
+def test_every_rank_has_the_state_of_the_total_norm(torch_worlds: Callable[[int], World]) -> None:
+    clip = ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "warmup_steps": 3}).clipper()
+    for norm in NORMS:
+        clip([np.array([0.6 * norm, 0.8 * norm], np.float32)])
+    found = torch_worlds(2).run(torch_sharded.adaptive_state, NORMS, [None, None])
+    assert found == [clip.state_dict()] * 2
+
+
+def test_ranks_with_different_states_raise(torch_worlds: Callable[[int], World]) -> None:
+    (state, _) = torch_worlds(2).run(torch_sharded.adaptive_state, NORMS, [None, None])
+    other = {**state, "adaptive": {"": {"rule": "zclip", "state": {"steps": 6.0, "mean": 9.0, "var": 1.0}}}}
+    for failure in torch_worlds(2).attempt(torch_sharded.adaptive_state, [1.0], [state, other]):
+        assert "'mean': 9.0" in str(failure)
