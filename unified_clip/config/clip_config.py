@@ -31,6 +31,8 @@ class ClipConfig(OutcomeProperties, Settings):
             norm).
         threshold: The largest norm, or, for "value", the largest magnitude. A number of 0 or more, or a table with a
             schedule. inf only measures.
+        adaptive: For "global_norm": a table with a rule that computes the threshold from earlier norms, such as
+            {"rule": "zclip"}. `threshold` is then the largest threshold, or not set. docs/adaptive.md has the rules.
         min, max: Bounds for "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
         family: The framework whose rule applies: "pytorch" (the default; eps is 1e-6), "tensorflow" (a global norm

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ import pytest
 from support import adaptive
 
 from unified_clip import ClipConfig, ConfigError
-from unified_clip.adaptive import EmaRatio, Percentile, ZClip, minimum, sqrt, where
+from unified_clip._core.path import DevicePrimitives
+from unified_clip.adaptive import EmaRatio, Percentile, ZClip
+from unified_clip.config.explain.compare import compare, explain
 
 MODERATE = [norm if norm < 1e20 or not math.isfinite(norm) else 1e6 for norm in adaptive.NORMS]
 
@@ -87,18 +91,6 @@ def test_an_average_of_0_clips_nothing(scale: float) -> None:
             clip([np.zeros(2)])
         (result,) = clip([np.array([scale, 0.0])])
         assert result.tolist() == [scale, 0.0]
-
-
-class Doubling:
-    """A user's own rule: the threshold is the largest norm so far, and at most twice the root of the last one."""
-
-    def init(self) -> dict[str, Any]:
-        return {"largest": 1.0, "last": [1.0, 1.0]}
-
-    def threshold(self, state: Any, norm: Any, step: Any) -> Any:
-        limit = minimum(state["largest"], 2.0 * sqrt(state["last"][0]))
-        return where(step < 1.0, math.inf, limit), {"largest": where(norm > state["largest"], norm, state["largest"]),
-                                                    "last": state["last"] * 0.0 + norm}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -191,3 +183,22 @@ def test_configurations_with_other_rules_differ() -> None:
     assert zclip.meaning != zclip.model_copy(update={"threshold": 1.0}).meaning
     for kind in ("toml", "yaml", "json"):
         assert ClipConfig.loads(other.dumps(kind), kind) == other
+
+
+def test_explain_says_that_the_threshold_adapts() -> None:
+    adaptive_config = ClipConfig(rule="global_norm", adaptive={"rule": "ema_ratio"}, threshold=2.0)
+    rule, _, last = explain(adaptive_config, "clip.toml").sentences
+    assert "c = the threshold that EmaRatio(ratio=2.0, alpha=0.97, warmup_steps=25) computes from earlier" in rule
+    assert "norms, at most 2." in rule
+    assert last == "The threshold adapts to earlier norms. The examples are the first norms of a run."
+    same = compare(adaptive_config, ClipConfig(rule="global_norm", threshold=2.0), ["a", "b"])
+    assert not same.same
+    assert same.verdict == "The results are identical, but the configurations differ."
+
+
+@pytest.mark.parametrize("operation", ["vector", "indices", "floor", "sort", "total", "pack", "unpack"])
+def test_a_device_without_the_operations_is_named(operation: str) -> None:
+    method = getattr(DevicePrimitives, operation)
+    arguments = [None] * (len(inspect.signature(method).parameters) - 1)
+    with pytest.raises(TypeError, match="adaptive thresholds are not supported on devices of toy"):
+        method(SimpleNamespace(name="toy"), *arguments)

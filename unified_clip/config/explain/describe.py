@@ -18,6 +18,8 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
               for group in settings.groups]  # fmt: skip
     rest, last = rule(settings, threshold), nonfinite(settings)
     ends = [] if rest.endswith(last) else [last]  # for the rule `value`, both are about NaN
+    if settings.is_adaptive:
+        ends.append("The threshold adapts to earlier norms. The examples are the first norms of a run.")
     if settings.include != ["*"] or settings.exclude:
         named = f"Parameters named {listed(settings.include, settings.exclude)}: {rest}"
         return [*groups, named, "Other parameters are not clipped, and not part of the norm.", *ends]
