@@ -14,7 +14,11 @@ from support.kits import Kit
 
 from unified_clip import ClipConfig
 
-FITTING = [pytest.param(settings, id=adaptive.title(settings)) for settings in adaptive.SETTINGS]
+CHANGE_TIER = [adaptive.SETTINGS[index] for index in (2, 6, 8)]
+FITTING = [
+    pytest.param(settings, id=adaptive.title(settings), marks=() if settings in CHANGE_TIER else pytest.mark.nightly)
+    for settings in adaptive.SETTINGS
+]
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from support import adaptive
-from support.tiers import sampled
+from support.tiers import quick
 from support.trainers.adaptive_cases import (
     CONFIG,
     FITTING,
@@ -35,7 +35,7 @@ def jitted(rule: Any) -> Any:
     return clip
 
 
-@pytest.mark.parametrize("settings", sampled(FITTING, 3))
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2], FITTING[6]))
 def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
     from support.trainers.adaptive_cases import rule_of
 

@@ -22,12 +22,13 @@ def graph(rule: Any, xla: bool) -> Any:
 
 
 @pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2], FITTING[7]))
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2]))
 def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any], xla: bool) -> None:
     rule = rule_of(settings)
     check_graph(graph(rule, xla), tf.constant, rule, settings)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("xla", [False, True])
 def test_a_users_own_rule_has_the_bits_of_numpy(xla: bool) -> None:
     check_graph(graph(Doubling(), xla), tf.constant, Doubling())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiers import sampled
+from support.tiers import quick
 from support.trainers.adaptive_cases import FITTING, Doubling, check_graph, rule_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,7 +32,7 @@ def test_compiled_code_has_the_bits_of_the_recursion(settings: dict[str, Any]) -
     check_graph(compiled(rule, "inductor"), torch.from_numpy, rule, settings)
 
 
-@pytest.mark.parametrize("settings", sampled(FITTING, 3))
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2]))
 def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
     rule = rule_of(settings)
     check_graph(compiled(rule, "eager"), torch.from_numpy, rule, settings)
@@ -50,6 +50,7 @@ def test_one_function_is_compiled_for_several_rules() -> None:
         assert functions.read_state(rule, state)["steps"] == 1
 
 
+@pytest.mark.nightly
 def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
     check_graph(compiled(Doubling(), "eager"), torch.from_numpy, Doubling())
 

@@ -10,4 +10,4 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 from support.trainers.keras_adaptive import *  # noqa: F403
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Keras's own
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # Keras's own

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import adaptive
+from support.tiers import nightly
 from support.trainers.adaptive_cases import CONFIG, HALF, THRESHOLDS, gradient, state_of_another_framework
 
 from unified_clip import ClipConfig, ClipWarning
@@ -124,7 +125,7 @@ def test_lightning_checkpoints_have_the_state(tmp_path: Path) -> None:
     assert whole.state_dict()["clips"][0]["adaptive"][""]["state"] == adaptive.steps({"rule": "zclip"}, NORMS)[-1][1]
 
 
-@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("restore", [False, *nightly(True)])
 def test_transformers_checkpoints_have_the_state(tmp_path: Path, restore: bool) -> None:
     transformers = pytest.importorskip("transformers")
     from unified_clip.integrations.transformers_callback import ClipCallback

@@ -41,6 +41,7 @@ def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework() -> No
     assert second.state_dict()["adaptive"] == first.state_dict()["adaptive"]
 
 
+@pytest.mark.nightly
 def test_a_compiled_fit_has_the_state_of_the_recursion() -> None:
     norms = [norm for norm in adaptive.NORMS if norm < 1e20][:40]
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
