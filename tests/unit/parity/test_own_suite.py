@@ -188,6 +188,35 @@ def test_what_is_accepted_is_known_in_the_next_run(tmp_path: Path) -> None:
     assert update.write(path, run(sizes, [entry])) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("text", [None, "", "# ours\nknown = []\n", "known = []\n# ours\n"])
+def test_accepting_nothing_and_then_a_difference_writes_a_list_that_can_be_read(
+    tmp_path: Path, text: str | None
+) -> None:
+    path, sizes = tmp_path / "known.toml", {"one": 0.5}
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    assert update.write(path, run({}, [])) == (0, 0, 0)
+    assert entries.read(path) == []
+    assert update.write(path, run(sizes, [])) == (0, 0, 1)
+    assert run(sizes, entries.read(path)).exit_code == 0
+    assert update.write(path, run({}, entries.read(path))) == (0, 1, 0)
+    assert update.write(path, run(sizes, entries.read(path))) == (0, 0, 1)
+    assert path.read_text(encoding="utf-8").startswith("# ours\n" if text else "[[known]]")
+    assert run(sizes, entries.read(path)).exit_code == 0
+
+
+def test_accepting_keeps_inline_entries(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    inline = (
+        '{ framework = "torch", function = "torch.norm", kind = "value", size = 0.5, cases = ["one"], reason = "sums" }'
+    )
+    path.write_text(f"known = [{inline}]\n", encoding="utf-8")
+    sizes = {"one": 0.5, "two": 0.25}
+    assert update.write(path, run(sizes, entries.read(path))) == (1, 0, 1)
+    assert [(entry.cases, entry.reason) for entry in entries.read(path)] == [(["one"], "sums"), (["two"], "sums")]
+    assert run(sizes, entries.read(path)).exit_code == 0
+
+
 def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_comments(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
     update.write(path, run({"one": 0.5}, []))

@@ -29,7 +29,7 @@ def write(path: Path, report: ParityReport) -> Changes:
     and loses the patterns that match no case.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
-    entries: AoT = document.setdefault("known", tomlkit.aot())
+    entries = _entry_tables(document)
     differences = _differences(report)
     correct, stale_entries = list[KnownDifference](), list[KnownDifference]()
     for result in report.known:
@@ -61,10 +61,27 @@ def write(path: Path, report: ParityReport) -> Changes:
     kept = len(entries) - renewed
     for entry in added:
         entries.append(entry)
+    if not entries:
+        del document["known"]  # `known = []` would be in the way of later [[known]] tables
     partial = path.with_suffix(".partial")
     partial.write_text(tomlkit.dumps(document), encoding="utf-8")
     partial.replace(path)
     return Changes(kept, renewed + len(stale), renewed + len(added))
+
+
+def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
+    """Return the [[known]] tables of a document. Write an inline array, such as `known = []`, as such tables first."""
+    entries = document.get("known")
+    if isinstance(entries, AoT):
+        return entries
+    document.pop("known", None)
+    tables = tomlkit.aot()
+    for inline in entries or []:
+        table = tomlkit.table()
+        table.update(inline)
+        tables.append(table)
+    document["known"] = tables
+    return tables
 
 
 def _is_same_entry(entry: Any, known: KnownDifference) -> bool:
