@@ -141,6 +141,19 @@ def test_a_page_of_a_function_has_its_deviations_and_the_lines_that_replace_it(s
     assert text.count("uc.clip_by_norm(") == len(functions.TITLES)
     assert "| an embedding's repeated rows, which are not summed | 38 % |" in text
     assert "`paddle.nn.ClipGradByNorm`" in text
+    assert "`*`" not in text
+    assert "| `tf.clip_by_global_norm`, `tf.clip_by_norm`, " in text
+
+
+def test_closest_functions_differ_for_an_infinite_norm() -> None:
+    """Measured: tf.clip_by_global_norm makes [inf, 1], [2] NaN, and optax.clip_by_global_norm [NaN, 0], [0]."""
+    sentence = (
+        "With an infinite norm, `optax.clip_by_global_norm` makes finite gradients 0, and `tf.clip_by_global_norm` NaN."
+    )
+    pages = functions.pages()
+    assert sentence in pages["functions/tf.clip_by_global_norm.md"]
+    assert sentence in pages["functions/optax.clip_by_global_norm.md"]
+    assert "infinite" not in pages["functions/paddle.nn.ClipGradByNorm.md"].partition("## Measured")[0]
 
 
 def test_the_page_of_the_notebook_shows_code_and_output(site: Path) -> None:

@@ -68,17 +68,20 @@ def page(function: Mapping[str, Any], known: list[dict[str, Any]]) -> str:
     """Return the page of a function."""
     others = " and ".join(", ".join(elsewhere(function)).rsplit(", ", 1))
     parts = [f"# `{function['name']}` in {others}", function["computes"], *function.get("differs", ())]
+    parts += [NAN] if function.get("infinite_norm_gives_nan") else []
     parts += ["## With unified_clip", replacement(function)]
     parts += ["## Closest functions elsewhere", closest(function)]
     if rows := [deviation(entry) for entry in known if covers(entry, function)]:
         parts += ["## Measured differences from the exact result", MEASURED]
-        parts.append(_markdown.table(["input", "difference", "measured on", "reason"], rows))
+        parts.append(_markdown.table(["input", "largest difference in the suite", "functions", "reason"], rows))
     return "\n\n".join(parts) + "\n"
 
 
-MEASURED = """The parity suite measures these differences, and fails if one changes. A pattern stands for several
-functions, and not all of them differ. unified_clip returns the exact result, rounded once, for eager tensors in CPU
-memory."""
+MEASURED = """The parity suite measures these differences, and fails if one changes. Other gradients may differ more. A
+row with several functions is about at least one of them. unified_clip returns the exact result, rounded once, for eager
+tensors in CPU memory."""
+
+NAN = "If the norm is infinite, every gradient becomes NaN."
 
 
 def elsewhere(function: Mapping[str, Any]) -> list[str]:
@@ -89,7 +92,10 @@ def elsewhere(function: Mapping[str, Any]) -> list[str]:
 def replacement(function: Mapping[str, Any]) -> str:
     """Return tabs with the executed example of the docstring, for each framework."""
     use = function["use"]
+    alias = alias_of(function["framework"], use)
     link = f"`{use}` exists on every framework, with the same result ([reference](../api/{function['framework']}.md))."
+    if alias:
+        link = f"{link} It is an alias of `{alias}`."
     return "\n\n".join([link, *(tab(name, title, use) for name, title in TITLES.items())])
 
 
@@ -107,12 +113,19 @@ def example(framework: str, name: str) -> Iterator[str]:
 
 def docstring(framework: str, name: str) -> str:
     """Return the docstring of a public name; of an alias, that of the class that it stands for."""
+    name = alias_of(framework, name) or name
     for node in parsed(f"unified_clip.{framework}").body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return ast.get_docstring(node) or ""
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return docstring(framework, ast.unparse(node.value))
     raise ValueError(f"unified_clip.{framework} has no {name}")
+
+
+def alias_of(framework: str, name: str) -> str:
+    """Return the name that an alias stands for; '' if the name is no alias."""
+    for node in parsed(f"unified_clip.{framework}").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.unparse(node.value)
+    return ""
 
 
 def closest(function: Mapping[str, Any]) -> str:
@@ -124,7 +137,8 @@ def closest(function: Mapping[str, Any]) -> str:
         for each in same
     ]
     table = _markdown.table(["function", "framework", "difference of the rules"], rows)
-    none = f"{', '.join(without)}: no function of its own {'does' if len(without) == 1 else 'do'} the same."
+    names = " and ".join(", ".join(without).rsplit(", ", 1))
+    none = f"{names} {'has' if len(without) == 1 else 'have'} no such function."
     return "\n\n".join(part for part in (table, none if without else "") if part)
 
 
@@ -136,6 +150,9 @@ def difference(function: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         adding = other if eps else function
         clipped = f"With a threshold of 1, clipped gradients differ by at most {abs(own - eps):g}, relative."
         sentences = [f"`{adding['name']}` adds {max(own, eps):g} to the norm. {clipped}", *sentences]
+    if function.get("infinite_norm_gives_nan") != other.get("infinite_norm_gives_nan"):
+        zero, nan = sorted((function, other), key=lambda each: bool(each.get("infinite_norm_gives_nan")))
+        sentences.append(f"With an infinite norm, `{zero['name']}` makes finite gradients 0, and `{nan['name']}` NaN.")
     return " ".join(sentences) or "none"
 
 
@@ -148,10 +165,11 @@ def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
 
 def deviation(entry: Mapping[str, Any]) -> list[str]:
     """Return the row of a known difference."""
+    names = dict.fromkeys(each.get("known", each["name"]) for each in FUNCTIONS if covers(entry, each))
     size = WITHOUT_SIZE[entry["kind"]] if "size" not in entry else size_in_words(float(entry["size"]))
     return [
         entry.get("title") or ", ".join(case.strip("*: ") for case in entry["cases"]),
         size,
-        f"`{entry['function']}`",
+        ", ".join(f"`{name}`" for name in names),
         entry["reason"],
     ]
