@@ -17,6 +17,7 @@ from ..config.formats import Format, convert, placement
 from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
+from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..config.formats.trainers.torch.megatron import option_value, script_options
 from ..errors import ConfigError
 from .clip_use import ClipUse
@@ -44,6 +45,14 @@ LINE = re.compile(r", line (\d+)")
 NO_FORMAT = (
     "It is named like a clip setting, but no known trainer has such a file. Name the trainer's format in the table "
     "check.formats, or ignore the file with a reason in check.ignore."
+)
+TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
+"""The keys by which a file without a clip key may be one of TrainingArguments."""
+
+BY_DEFAULT = (
+    "It has output_dir and num_train_epochs, as TrainingArguments of Hugging Face and PaddleNLP, which clip at 1.0 by "
+    'default. Name the format in the table check.formats, as "**/{name}" = "hf", or ignore the file with a '
+    "reason in check.ignore."
 )
 ON_A_COMMAND_LINE = (
     "It is an option on a command line, and which trainer reads it is unknown. Move the value to a trainer's file, or "
@@ -157,15 +166,22 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return an unknown clip for the first key that is named like a clip key, in a file of an unknown format."""
+    """Return an unknown clip for the first key that is named like a clip key, in a file of an unknown format.
+
+    A file without such a key is unknown if it may be one of TrainingArguments, which clip by default.
+    """
     suffix = path.suffix.lower()
     if suffix not in KINDS:
         why = f"It names a clip, but files that end in {suffix!r} are not read."
         return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
-    if not _has_clip_word(path):
+    may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)
+    if not (_has_clip_word(path) or may_clip):
         return []
     document = convert.named(path, convert.UNIFIED_CLIP)[1]
     found = placement.clip_keys(document)
+    may_clip = may_clip and all(map(document.shows, TRAINING_ARGUMENTS)) and not any(map(document.shows, NO_TRAINER))
+    if may_clip and not found:
+        return [_unknown(path, "TrainingArguments", BY_DEFAULT.format(name=path.name))]
     keys = [(keys, value) for keys, value in found if not isinstance(value, dict | list) or has_number(value)]
     return [
         ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=NO_FORMAT)

@@ -11,6 +11,7 @@ from .._progress import Advance, unseen
 from ..causes.observation import Cause
 from .causes.find_causes import find_causes
 from .causes.join_causes import join
+from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .optimizers import number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, pair_calls
@@ -82,7 +83,9 @@ def compare(
         DivergencePoint(left, right, pairs, index, first) for first, index in _to_report(left, right, pairs, max_ulp)
     ]
     advance("compare", 1)
-    causes = {point.first: find_causes(point) for point in points}
+    found = [find_causes(point) for point in points]
+    points = [as_rule(point, causes) for point, causes in zip(points, found, strict=True)]
+    causes = dict(zip((point.first for point in points), found, strict=True))
     explained = join(points, causes, step_differences(left, right), pairs)
     advance("compare", 1)
     if not (explained or agreements):

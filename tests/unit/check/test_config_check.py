@@ -234,6 +234,7 @@ def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
         ("own.yaml", "train:\n  grad_clip: 5.0\n", "no known trainer has such a file"),
         ("list.yaml", "train:\n  grad_clip: [0, 5.0]\n", "no known trainer has such a file"),
         ("table.yaml", "train:\n  grad_clip: {by: norm, limit: 5.0}\n", "no known trainer has such a file"),
+        ("args.json", '{"output_dir": "o", "num_train_epochs": 3}', 'as "**/args.json" = "hf"'),
         ("ds.json", '{"zero_optimization": {"stage": 2}}', "Pass your version"),
         ("broken.yaml", "max_grad_norm: [1.0\n", "this is not YAML"),
         ("misplaced.yaml", "output_dir: o\neval_strategy: no\ntraining:\n  max_grad_norm: 1.0\n", "does not read this"),

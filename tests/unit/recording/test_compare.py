@@ -279,6 +279,20 @@ def test_per_tensor_for_global(compared: Any) -> None:
         assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == ["another rule"]
 
 
+def test_a_loop_of_clips_by_total_norm_is_another_rule(compared: Any) -> None:
+    """A loop calls `clip_grad_norm_(p, c)` for each parameter."""
+    loop = [line(step, {name: norm}) for step in (1, 2) for name, norm in NORMS.items()]
+    clips = [line(1), line(2)]
+    for runs_, rules in (((clips, loop), "total norm and per tensor"), ((loop, clips), "per tensor and total norm")):
+        printed = sentences.lines(found := compared(*runs_))
+        assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
+        assert printed[3].startswith("Per tensor for global: ")
+        assert any("GradientClipByNorm(c).clip_(model.parameters())" in sentence for sentence in printed[4:])
+        counts = [f"{run.name} has {len(run.lines)} calls" for run in (found.a, found.b)]
+        of = f"in the one call that was compared ({', '.join(counts)})."
+        assert f"Gradients' norms are equal {of}" in printed
+
+
 def test_clips_of_other_steps_are_not_the_tensors_of_one_clip(compared: Any) -> None:
     """Constant gradients: the norms of two steps may have the total norm of the other run's gradients."""
     steps = [{"step": n, "optimizer": "torch.optim.SGD", "settings": {}, "backward_calls": 1} for n in (1, 2, 3, 4)]
@@ -297,6 +311,7 @@ def test_per_group_for_global(compared: Any) -> None:
     found = compared([line(1)], groups)
     assert mistakes(found) == mistakes(compared(groups, [line(1)])) == ["per group for global"]
     assert "b.jsonl clips by 2 norms, in 2 calls" in found.findings[0].sentence
+    assert sentences.lines(found)[2] == "The runs first differ at step 1: rule is total norm and per group."
 
 
 def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
@@ -781,6 +796,7 @@ def test_the_command_prints_and_exits_by_what_it_found(tmp_path: Path, capsys: p
     assert "The runs first differ at step 2: threshold is 1.0 and 2.0." in printed
     assert "Another threshold: b.jsonl differs from a.jsonl as with a threshold of 2.0 instead of 1.0" in printed
     assert "Norms are equal in all 2 calls that were compared." in printed
+    assert "To have the same threshold, pass the same number." in printed
     assert "Coefficients differ from step 2 on, by at most" in printed
     assert cli.main(["compare", a, b, "--json"]) == 1
     (parted,) = json.loads(capsys.readouterr().out)["partings"]

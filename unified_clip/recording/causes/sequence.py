@@ -4,13 +4,14 @@ gradient.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ...causes.observation import Cause
+from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
-from ..divergence import DivergencePoint, call_at, numbers
+from ..divergence import Divergence, DivergencePoint, call_at, numbers
 from ..pairing import CallPair
 from ..rounding import PRODUCT, is_near
 from ..runs import RecordedCall, RecordedRun
@@ -19,6 +20,9 @@ DESCENT = 0.1
 """The relative difference up to which the multiples in `_is_descent` count as equal. They are inexact, because they are
 differences of squared float32 norms.
 """
+
+RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
+"""The rule of the run that does not clip by the total norm, by the cause."""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -150,6 +154,22 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
                 f"{combined:.9g}, and the total norm is {total:.9g}",
             )
     return None
+
+
+def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
+    """Return the point with a divergence of the rule, if a cause is that one run clips per tensor or per group.
+
+    In a loop over parameters each call clips by a total norm, so the recorded rules are the same. Without this, the
+    first divergence is in the parameters, the norm or the number of calls, which are consequences.
+    """
+    found = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
+    if found is None or point.first.stage == "rule":
+        return point
+    totals = [
+        max(line.norms(), default=0.0) if (line := call_at(run, point.index)) else 0.0 for run in (point.a, point.b)
+    ]
+    rules = ("global", found) if totals[0] >= totals[1] else (found, "global")
+    return dataclasses.replace(point, first=Divergence(point.first.step, "rule", *rules))
 
 
 def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[RecordedCall]:

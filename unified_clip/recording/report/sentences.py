@@ -30,7 +30,7 @@ RULED_OUT: dict[CauseKind, str] = {
 "a whole factor on all gradients".
 """
 
-RULES = {"global": "total norm", "each": "per tensor", "slices": "per slice"}
+RULES = {"global": "total norm", "each": "per tensor", "groups": "per group", "slices": "per slice"}
 """The words for the rules of recorded calls."""
 
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
@@ -60,6 +60,18 @@ COUNTS = {
 
 STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
 
+REMEDIES: dict[CauseKind, str] = {
+    "another eps": "To have the same eps on both sides, clip them by functions of one family. PyTorch: "
+    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(model.parameters())` adds nothing, and "
+    "`clip_grad_norm_` adds 1e-06.",
+    "another threshold": "To have the same threshold, pass the same number. If one side multiplies it by a loss scale "
+    "or a learning rate, do that on the other side too.",
+    "per tensor for global": "To have the same rule, clip both sides per tensor or both by the total norm. PyTorch: "
+    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor, and "
+    "`clip_grad_norm_(model.parameters(), c)` by the total norm.",
+}
+"""What to type, for causes whose sentence does not contain it."""
+
 UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
 
 
@@ -76,11 +88,12 @@ class Explanation(NamedTuple):
 
 
 def lines(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each run, followed by the sentences of `describe`."""
+    """Return a sentence about each run, followed by the sentences of `describe`, remedies and where to look."""
     causes = ruled_out(comparison)
     return [
         *map(about, (comparison.a, comparison.b)),
         *describe(comparison),
+        *(REMEDIES[each.kind] for each in comparison.findings if each.kind in REMEDIES),
         *losses(comparison),
         *where_to_look(comparison),
         *([f"Ruled out: {', '.join(causes)}."] if causes else []),
@@ -303,11 +316,21 @@ def _format_relative(relative: float) -> str:
 def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
     name = STAGE_NAMES[agreement.stage]
     if agreement.differs_at_step is None:
-        return f"{name} are equal in all {_calls(len(comparison.pairs))} that were compared{_allowed(comparison)}."
+        return f"{name} are equal in {_compared(comparison)}{_allowed(comparison)}."
     is_first = agreement.differs_at_step == comparison.pairs[0].a.step
     since = "the first step" if is_first else f"step {agreement.differs_at_step}"
     greatest = _format_distance(agreement.greatest_ulps, agreement.greatest_relative)
     return f"{name} differ from {since} on, by at most {greatest}."
+
+
+def _compared(comparison: RecordingComparison) -> str:
+    """Return the number of calls that were compared, and of all calls if these are more."""
+    count, totals = len(comparison.pairs), [len(run.lines) for run in (comparison.a, comparison.b)]
+    text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
+    if max(totals) == count:
+        return text
+    runs = zip((comparison.a.name, comparison.b.name), totals, strict=True)
+    return f"{text} ({', '.join(f'{name} has {_calls(total)}' for name, total in runs)})"
 
 
 def _calls(number: int) -> str:
