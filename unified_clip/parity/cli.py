@@ -228,4 +228,6 @@ def _accept(report: ParityReport, path: Path) -> int:
     changes = update.write(path, report)
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
     print(safe(f"{path}: {counts}. Read it before you commit it."))
+    if report.exit_code:
+        print("The list now matches this run. The next run passes if its results are the same.")
     return 0

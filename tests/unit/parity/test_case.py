@@ -137,7 +137,7 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
     with workers(half_as_large_again):
         assert cli.main(["parity", "--suite", str(where), "--case", NORM_OFF]) == status
     (native,) = re.findall(r"torch, framework's function: (.*)", capsys.readouterr().out)
-    verdict = "known: numbers differ" if status == 0 else "different: numbers differ, by 0.5"
+    verdict = "known: numbers differ" if status == 0 else "different: numbers differ, by 50 %"
     assert native.startswith(f"torch.get_total_norm: {verdict}")
     assert native.endswith(": it is half as large again")
 

@@ -245,7 +245,7 @@ def test_a_known_difference_is_known() -> None:
 def test_a_difference_that_nobody_knows_is_wrong() -> None:
     found, problems = judged_as([], SHOWING)
     assert found == {"long tensor": "different"}
-    assert problems == ["numbers differ, by 0.09; not listed as a known difference"]
+    assert problems == ["numbers differ, by 9 %; not listed as a known difference"]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_difference_that_nobody_knows_is_wrong() -> None:
 )
 def test_a_known_difference_of_something_else_does_not_count(other: dict[str, Any]) -> None:
     _, problems = judged_as([KNOWN.model_copy(update=other)], SHOWING)
-    assert problems == ["numbers differ, by 0.09; not listed as a known difference", "no case shows this difference"]
+    assert problems == ["numbers differ, by 9 %; not listed as a known difference", "no case shows this difference"]
 
 
 def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
@@ -274,10 +274,10 @@ def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
     larger = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.5)}
     assert judged_as([KNOWN], larger) == (
         {"long tensor": "different"},
-        ["numbers differ, by 0.5: more than the listed size of 0.1"],
+        ["numbers differ, by 50 %: more than the listed 10 %"],
     )
     smaller = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.02)}
-    assert judged_as([KNOWN], smaller)[1] == ["the difference has size 0.02, less than the listed 0.1"]
+    assert judged_as([KNOWN], smaller)[1] == ["the difference is 2 %, less than the listed 10 %"]
 
 
 @pytest.mark.parametrize("versions", ["torch>=2.13", "torch>=2.8,<3", "torch==2.13.*"])
@@ -290,7 +290,7 @@ def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
 def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
-    assert judged_as([entry], SHOWING)[1] == ["numbers differ, by 0.09; not listed as a known difference"]
+    assert judged_as([entry], SHOWING)[1] == ["numbers differ, by 9 %; not listed as a known difference"]
     assert judged_as([entry], {})[1] == []
 
 

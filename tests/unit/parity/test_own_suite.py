@@ -9,6 +9,7 @@ import pytest
 from support.parity.reports import clip_result, native, one_case
 
 from unified_clip import cli
+from unified_clip.parity import cli as parity_cli
 from unified_clip.parity.known import entries, match, update
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.report import build
@@ -98,6 +99,12 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
     both, one = suites.read(Path("after")), suites.read(Path("before"))
     assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz"}
     assert {case.gradients_name for case in one.cases} == {"a.npz"}
+    assert "the total norms are 3 and 4: the first threshold is below all, the second above all" in Path(
+        "after/suite.toml"
+    ).read_text(encoding="utf-8")
+    assert "the total norm is 3: the first threshold is below it, the second above it" in Path(
+        "before/suite.toml"
+    ).read_text(encoding="utf-8")
     assert not Path("parity").exists()
 
 
@@ -138,6 +145,7 @@ def test_init_writes_a_suite_for_gradients_without_a_norm_to_go_by(
     assert cli.main(["parity", "init", "a.npz"]) == 0
     assert cli.main(["parity", "init", "a.npz", "b.npz", "--suite", "both"]) == 0
     one, both = suites.read(Path("parity")), suites.read(Path("both"))
+    assert "threshold is below" not in Path("parity/suite.toml").read_text(encoding="utf-8")
     assert [case.arguments.get("max_norm") for case in one.cases[:2]] == [1.0, 100.0]
     assert [case.arguments.get("max_norm") for case in both.cases[:2]] == [1.5, 6]
 
@@ -358,5 +366,21 @@ def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: p
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 2
     assert "known.toml does not exist. Write it with unified-clip parity --suite" in capfd.readouterr().err
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
-    assert "0 kept, 0 dropped, 0 added" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "0 kept, 0 dropped, 0 added" in printed
+    assert "The list now matches" not in printed
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
+
+
+def test_after_a_failed_run_accept_says_that_the_next_run_passes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, failed = tmp_path / "known.toml", run({"one": 0.5}, [])
+    assert failed.exit_code == 1
+    assert parity_cli._accept(failed, path) == 0
+    advice = (
+        "Read it before you commit it.\nThe list now matches this run. The next run passes if its results are the same"
+    )
+    assert f"0 kept, 0 dropped, 1 added. {advice}" in capfd.readouterr().out
+    assert parity_cli._accept(run({"one": 0.5}, entries.read(path)), path) == 0
+    assert "The list now matches" not in capfd.readouterr().out

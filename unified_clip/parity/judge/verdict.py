@@ -38,7 +38,8 @@ NativeVerdict = Literal["equal", "close", "known", "different"]
 """The possible verdicts on a result of a framework's own function."""
 
 VERDICTS: Mapping[str, str] = {
-    "equal": "the same bits as exact arithmetic; for a framework's function the same numbers",
+    "equal": "the same bits as exact arithmetic; for a framework's function the same numbers, if the "
+    "norm needs no rounding",
     "close": "within the contract's bound; for a framework's function within rounding",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference of a framework's function that the suite lists",

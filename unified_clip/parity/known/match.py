@@ -4,11 +4,12 @@ entries are stale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult
-from .entries import KINDS, SIZED, KnownDifference, NativeDeviation
+from .entries import KINDS, SIZED, KnownDifference, NativeDeviation, size_in_words
 
 Place = tuple[str, str]
 """The key of a result of a framework's function: (framework, case name)."""
@@ -50,7 +51,9 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> 
     """Return why a deviation fails the run; '' if it does not. `entries`: the known differences that cover it."""
     if not deviation.kind:
         return ""
-    what = f"{KINDS[deviation.kind]}{f', by {deviation.size:.2g}' if deviation.size else ''}"
+    what = KINDS[deviation.kind]
+    if deviation.size:
+        what += f", {'by' if math.isfinite(deviation.size) else 'with'} {size_in_words(deviation.size)}"
     if deviation.detail:
         what += f" ({deviation.detail})"
     if not entries:
@@ -59,7 +62,7 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> 
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         return f"{what}: {len(entries)} known differences cover it ({reasons}). Remove all but one"
     if deviation.size > entries[0].within * entries[0].size:
-        return f"{what}: more than the listed size of {entries[0].size:.2g}"
+        return f"{what}: more than the listed {size_in_words(entries[0].size)}"
     return ""
 
 
@@ -76,7 +79,7 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     elif unmatched := entry.unmatched_patterns(cases):
         problem = f"no case that matches {', '.join(map(repr, unmatched))} shows this difference"
     elif entry.kind in SIZED and size < entry.size / entry.within:
-        problem = f"the difference has size {size:.2g}, less than the listed {entry.size:.2g}"
+        problem = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within"}),
         listed_size=entry.size if size else None,

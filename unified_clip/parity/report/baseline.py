@@ -184,7 +184,7 @@ def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
         what = f"known difference, {entry.function}, {entry.reason!r}"
         count[f"{entry.framework} {what}"] += 1
         number = count[f"{entry.framework} {what}"]
-        verdict = "not as listed" if entry.problem else "as listed"
+        verdict = "stale entry of known.toml" if entry.problem else "as listed"
         size = entry.size or 0.0
         text = verdict + (f": {entry.problem}" if entry.problem else f", {size:.2g}" if size else "")
         key = (entry.framework, what if number == 1 else f"{what} ({number})", "")

@@ -18,12 +18,13 @@ MOST = 1_000_000
 
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. Otherwise the verdict, and the largest distance in "
-    "units in the last place (ULP). If modes differ, the verdict of the first one comes first, then "
-    "the modes with another verdict."
+    "units in the last place (ULP). A distance without a verdict is within the contract (`close`). If modes differ, "
+    "the verdict of the first one comes first, then the modes with another verdict. `-`: nothing ran."
 )
 NATIVE_LEGEND = (
-    "The frameworks' functions: the verdict. If it is not `equal`: the relative distance of the norm from the "
-    "exact one / the largest difference of an element, relative to the largest element."
+    "The frameworks' functions: the verdict. If it is not `equal`: the relative distance of the norm from the exact "
+    "one, which is not rounded / the largest difference of an element, relative to the largest element. `close`: "
+    "within rounding. `-`: the framework has no such function, or it returns no such number."
 )
 KNOWN_LEGEND = "Every difference of the frameworks' functions that is larger than rounding. Sizes are relative."
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]

@@ -83,7 +83,6 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
         names = [path.as_posix() for path in chosen]
     usable = [norm for norm in norms if 0 < norm < math.inf]
     thresholds = f"[{min(usable) / 2:.3g}, {max(usable) * 2:.3g}]" if usable else "[1.0, 100.0]"
-    why = ": one clips, one does not" if usable else ""
     tables = [
         f"[[gradients]]\nname = {_string(name)}\nfile = {_string(os.path.relpath(path, directory))}\n"
         for name, path in zip(names, chosen, strict=False)
@@ -94,8 +93,18 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
         names=f"[{', '.join(map(_string, names))}]",
         rules=json.dumps(RULES),
         thresholds=thresholds,
-        why=f"the norm is {', '.join(f'{norm:.4g}' for norm in norms)}{why}",
+        why=_why(norms, usable),
     )
+
+
+def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
+    """Return the total norms of the lists of gradients, and where the thresholds are among them. `usable`: the norms
+    that the thresholds are computed from.
+    """
+    values = " and ".join(", ".join(f"{norm:.4g}" for norm in norms).rsplit(", ", 1))
+    text, them = ("the total norm is", "it") if len(norms) == 1 else ("the total norms are", "all")
+    places = f": the first threshold is below {them}, the second above {them}" if len(usable) == len(norms) else ""
+    return f"{text} {values}{places}"
 
 
 def _string(text: str) -> str:
