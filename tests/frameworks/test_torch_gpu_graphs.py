@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import unified_clip.torch as uc
 from unified_clip._backends.torch import gpu, operators
-from unified_clip._backends.torch.primitives import norm_by_operations, scale_by_operations
+from unified_clip._backends.torch.backend import norm_by_operations, scale_by_operations
 
 pytest.importorskip("triton")
 pytestmark = [
@@ -86,9 +86,12 @@ def test_several_gpus_and_complex_gradients_are_one_list() -> None:
     assert graph_of(clip, "cuda:0", "cuda:0", shape=(0, 3)) == [NORM, SCALE]
 
 
-def test_a_norm_per_complex_gradient_has_operators_for_each() -> None:
-    places = ["cuda:0", "cuda:0"]
-    assert graph_of(IN_PLACE["one norm per gradient"], *places, dtype=torch.complex64) == [NORM, NORM, SCALE, SCALE]
+def test_norms_per_complex_or_empty_gradient_are_one_list() -> None:
+    clip, places = IN_PLACE["one norm per gradient"], ["cuda:0"] * 5
+    assert graph_of(clip, *places, dtype=torch.complex64) == [NORM, SCALE]
+    assert graph_of(clip, *places, shape=(0, 3)) == [NORM, SCALE]
+    new_tensors = lambda held: uc.GradientClipByNorm(1.0)([(None, p.grad) for p in held])  # noqa: E731
+    assert graph_of(new_tensors, *places, dtype=torch.complex64) == [NORM]
 
 
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -117,8 +120,6 @@ def test_the_operators_compute(
     dtype: torch.dtype, layout: str, per_tensor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the kernels, and for memory that they do not support by operations: a graph does not know strides."""
-    if dtype.is_complex and per_tensor and layout == "transposed":
-        pytest.skip("a graph has a list of one tensor for each")
     from unified_clip._backends.torch.gpu import table
 
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
@@ -133,6 +134,9 @@ def test_the_operators_compute(
     for value, tensor, coef in zip(values, tensors, coefs.expand(2), strict=True):
         assert torch.equal(tensor, value * coef)
     assert bool(table._tables) == (layout == "contiguous")
+    lists = [torch.empty(0, dtype=torch.float64), *values], [*values[:1], torch.empty(2, 0), torch.ones(4).expand(4)]
+    assert operators.norm_on_gpu(norm_by_operations, lists[0], 2, True).tolist() == [0.0, 5.0, 12.0]
+    assert operators.norm_on_gpu(norm_by_operations, lists[1], 2, True).tolist() == [5.0, 0.0, 2.0]
     for p in (1, 3):
         expected = float(torch.stack(values).abs().norm(p))
         assert float(operators.norm_on_gpu(norm_by_operations, values, p, False)) == pytest.approx(expected)

@@ -407,6 +407,43 @@ def test_launches_do_not_grow_with_the_number_of_gradients(
         assert launches == Counter(kernels), number
 
 
+MIXED: dict[str, list[torch.Tensor]] = {
+    "one empty": [torch.empty(0)],
+    "one empty float64": [torch.empty(0, dtype=torch.float64)],
+    "complex": [torch.ones(3, dtype=torch.complex64)],
+    "both": [torch.ones(3, dtype=torch.complex64), torch.empty(0)],
+}
+"""Gradients that operations on lists do not support."""
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_launches_do_not_grow_where_each_gradient_has_a_norm(
+    name: str, table: ModuleType, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with empty and complex gradients. An empty float64 gradient is a list of its own, which has no chunks."""
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    for kernel in KERNELS:  # the interpreter takes long
+        monkeypatch.setattr(getattr(table.kernels, kernel), "kernel", NotLaunched())
+    kernels = Counter(KERNELS) + Counter(["round_sums", "decide"] if "float64" in name else [])
+    dtype = "complex64" if name == "complex" else "float32"
+    for clip in (CLIPS["one norm per gradient"][0], CLIPS["new tensors, one norm per gradient"][0]):
+        for number in (2, 9, 40):
+            launches.clear()
+            clip(parameters(random(((3,),) * number, dtype) + MIXED[name]))
+            assert launches == kernels, number
+
+
+def test_a_list_with_an_empty_gradient_of_another_dtype(
+    launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = [*random(((0,),), "float64"), *random(((70,), (3,)), "float32"), *random(((0,),), "bfloat16")]
+    for name in ("order 2", "one norm per gradient", "new tensors", "new tensors, one norm per gradient"):
+        launches.clear()
+        host, results = on_both_paths(gradients, CLIPS[name][0], monkeypatch)
+        assert results == host
+        assert launches["add"] == launches["change"] == 1, name
+
+
 def test_new_addresses_make_a_new_table(table: ModuleType) -> None:
     first = random(((3,),), "float32")
     made = table.table_of(first)
@@ -464,12 +501,15 @@ def test_too_many_chunks_for_the_error_bound(table: ModuleType, monkeypatch: pyt
 
 def test_the_error_bound_holds_for_the_longest_sums(kit: Kit) -> None:
     from unified_clip._backends.torch.gpu import table
+    from unified_clip._backends.torch.gpu.kernels.sums import NARROW_LEAST
 
     in_a_row = table.CHUNK // table.LANES + table.LANES + table.MAX_CHUNKS // table.SUM_LANES + table.SUM_LANES
     assert in_a_row * 2.0**-53 + 2.0**-50 < table.ERROR
     assert (in_a_row * 2.0**-53) ** 2 + 2.0**-100 < table.WIDE_ERROR / 2
     in_a_lane = table.CHUNK // table.LANES
-    assert (in_a_lane + 4) ** 2 * 2.0**-48 + table.LANES * 3 * 2.0**-48 + table.ERROR < table.NARROW_ERROR
+    in_float32 = (in_a_lane + 4) ** 2 * 2.0**-48 + table.LANES * 3 * 2.0**-48
+    lost_bits = table.MAX_CHUNKS * table.CHUNK * 2.0**-148 / NARROW_LEAST.value
+    assert in_float32 + table.ERROR + lost_bits < table.NARROW_ERROR
 
 
 # -- the setting

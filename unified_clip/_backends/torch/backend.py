@@ -13,17 +13,17 @@ from ..._core import entry
 from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, Path
-from ..._core.types import CoalescedSparse, Leaf, Tensor
+from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
 from . import arithmetic, block_sums, conditions, operators, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
 from .primitives import (
     LIST_PRIMITIVES,
+    PER_TENSOR_PRIMITIVES,
+    PRIMITIVES,
     SINGLE_PRIMITIVES,
     TorchPath,
     TorchPrimitives,
-    norm_by_operations,
-    scale_by_operations,
 )
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
@@ -317,6 +317,17 @@ def _collected(
 
 
 BACKEND = TorchBackend()
+
+
+def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
+    """Multiply all tensors by `coef`, in place; with `per_tensor`, each by its own coefficient."""
+    for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
+        write.make()
+
+
+def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
+    """Return the norm over all tensors with its derivatives, or a vector with one per tensor."""
+    return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 
 operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_by_operations, scale_by_operations)

@@ -171,6 +171,11 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
     """Return whether operations on lists support these tensors. They have no derivatives and no transformations."""
     if not tensors or needs_single_operations(tensors, extra_inputs, differentiable):
         return False
+    return fit_lists(tensors)
+
+
+def fit_lists(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all tensors are dense, real and not empty, as operations on lists need."""
     return all(is_real(tensor) and tensor.numel() for tensor in tensors)
 
 

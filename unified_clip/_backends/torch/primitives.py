@@ -240,7 +240,14 @@ class PerTensorPrimitives(ListPrimitives):
         return lists.max_abs(tensors)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        return lists.multiplied(tensors, coef)
+        if conditions.fit_lists(tensors):
+            return lists.multiplied(tensors, coef)
+        return [PRIMITIVES.scale([tensor], own)[0] for tensor, own in zip(tensors, coef.unbind(), strict=True)]
+
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        if conditions.fit_lists(tensors):
+            return lists.prepare_multiply(tensors, coef)
+        return self.prepare_write(tensors, self.scale(tensors, coef))
 
 
 class TorchPath(DevicePath):
@@ -254,20 +261,30 @@ class TorchPath(DevicePath):
         return TorchPath(self._backend, self._tensors[group.start : group.stop], self._differentiable)
 
     def per_tensor(self) -> Path | None:
-        is_forced = conditions.is_traced() or host.forced_path("pairs")
-        if self._backend is not LIST_PRIMITIVES or self._differentiable:
+        if self._differentiable:
             return None
+        path = TorchPath(PER_TENSOR_PRIMITIVES, self._tensors, differentiable=False)
+        if self._backend is SINGLE_PRIMITIVES:
+            return path if path._has_kernels_for_gpu else None
+        if self._backend is not LIST_PRIMITIVES:
+            return None
+        is_forced = conditions.is_traced() or host.forced_path("pairs")
         if not is_forced and any(tensor.device.type == "cpu" for tensor in self._tensors):
             return None  # CPU tensors may take the host path
-        return TorchPath(PER_TENSOR_PRIMITIVES, self._tensors, differentiable=False)
+        return path
+
+    @property
+    def _has_kernels_for_gpu(self) -> bool:
+        """Return whether the Triton kernels handle the list: also one with complex or empty tensors."""
+        return self._table is not None or (operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
     def _is_per_tensor(self) -> bool:
         return self._backend is PER_TENSOR_PRIMITIVES
 
     @property
-    def _in_lists(self) -> bool:
-        return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES)
+    def _may_launch(self) -> bool:
+        return self._backend in (LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, SINGLE_PRIMITIVES)
 
     @property
     def _table(self) -> Table | Tables | None:
@@ -275,9 +292,7 @@ class TorchPath(DevicePath):
 
     @functools.cached_property  # whose lock cannot be traced
     def _eager_table(self) -> Table | Tables | None:
-        if not (self._in_lists or self._backend is SINGLE_PRIMITIVES):
-            return None
-        return gpu.table_of(self._tensors, per_tensor=self._is_per_tensor)
+        return gpu.table_of(self._tensors, per_tensor=self._is_per_tensor) if self._may_launch else None
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if not self._fits(coef) or self._table is None:
@@ -287,8 +302,8 @@ class TorchPath(DevicePath):
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self._fits(coef) and self._table is not None:
             return self._launches(self._table.products(coef, per_tensor=self._is_per_tensor))
-        may_scale = self._fits(coef) and (self._in_lists or self._backend is SINGLE_PRIMITIVES)
-        if not (may_scale and operators.supports(self._tensors) and operators.may_write(self._tensors)):
+        is_supported = self._fits(coef) and self._may_launch and operators.supports(self._tensors)
+        if not (is_supported and operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
         return [Write(functools.partial(operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
@@ -322,7 +337,12 @@ class TorchPath(DevicePath):
         return self.norm_by_operations(p)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        if self._backend is not PER_TENSOR_PRIMITIVES or len({tensor.dtype for tensor in self._tensors}) == 1:
+        if self._backend is not PER_TENSOR_PRIMITIVES:
+            return super().norm(p)
+        if not conditions.fit_lists(self._tensors):
+            norms = [TorchPath(PRIMITIVES, [tensor], False).norm_by_operations(p) for tensor in self._tensors]
+            return torch.stack([norm.to(self._tensors[0].device) for norm in norms])
+        if len({tensor.dtype for tensor in self._tensors}) == 1:
             return super().norm(p)
         # Measure tensors of each dtype separately, since norms are rounded to a dtype.
         return lists.measured(self._tensors, lambda _, group: TorchPath(PER_TENSOR_PRIMITIVES, group, False).norm(p))
@@ -377,14 +397,3 @@ support them.
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()
-
-
-def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
-    """Multiply all tensors by `coef`, in place; with `per_tensor`, each by its own coefficient."""
-    for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
-        write.make()
-
-
-def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm over all tensors with its derivatives, or a vector with one per tensor."""
-    return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)

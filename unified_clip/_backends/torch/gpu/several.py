@@ -54,18 +54,20 @@ def table_of(
     """Return the table of a gradient list, or its tables if it needs several.
 
     `results`: the tensors that launches write; by default the same ones. None: `table.table_of` returns None for some
-        of the tensors, or there are too many chunks.
+        of the tensors, or there are no chunks, or too many.
     """
     groups: dict[tuple[torch.device, bool], list[int]] = {}
     for index, tensor in enumerate(tensors):
         is_wide = PARTS.get(tensor.dtype, tensor.dtype) == torch.float64
         groups.setdefault((tensor.device, per_tensor and is_wide), []).append(index)
     if len(groups) == 1:
-        return table.table_of(tensors, results)
+        single = table.table_of(tensors, results)
+        return single if single is not None and single.chunks else None
     tables = []
     for indices in groups.values():
         part = table.table_of([tensors[index] for index in indices], results and [results[index] for index in indices])
         if part is None:
             return None
         tables.append((indices, part))
-    return Tables(tables) if sum(part.chunks for _, part in tables) <= table.MAX_CHUNKS else None
+    # A group may have only empty tensors, whose norms are 0.
+    return Tables(tables) if 0 < sum(part.chunks for _, part in tables) <= table.MAX_CHUNKS else None

@@ -72,8 +72,10 @@ FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
 LEAST_MAJOR = 8
 """The major version of the least compute capability that Triton supports."""
 
-FAST_FLOAT64_AMD = ("gfx90", "gfx94", "gfx95")
-"""How the architectures of AMD's GPUs begin that compute float64 at half of their speed for float32, or faster."""
+FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
+"""How the architectures of AMD's GPUs begin that compute float64 at half of their speed for float32, or faster. Others
+use float32.
+"""
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
 """The maximum number of tables that are kept, and of 8-byte numbers in all of them."""
@@ -235,14 +237,15 @@ def _bits(number: float) -> int:
 
 
 def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
-    """Yield a `Part` for each dtype. `counts`: how many chunks each tensor has. `order`: their indices, sorted by
-    dtype.
+    """Yield a `Part` for each dtype that has chunks. `counts`: how many chunks each tensor has. `order`: their indices,
+    sorted by dtype.
     """
     end = 0
     for dtype, group in itertools.groupby(order, key=lambda index: addresses.dtypes[index]):
         same = list(group)
         first, end = end, end + sum(counts[index] for index in same)
-        yield Part(same[0], dtype, first, end)
+        if first < end:
+            yield Part(same[0], dtype, first, end)
 
 
 def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
@@ -288,8 +291,8 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
     """Return the table of tensors on one device. `results`: the tensors that launches write; by default the same ones.
 
-    None: Triton does not support the device, or there are no chunks, or too many for the error bound, or a tensor has
-    no memory.
+    None: Triton does not support the device, or there are too many chunks for the error bound, or a tensor has no
+    memory.
     """
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
@@ -297,7 +300,7 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
     lengths = tuple([tensor.numel() * (1 + (tensor.dtype in PARTS)) for tensor in tensors])
     dtypes = tuple([PARTS.get(tensor.dtype, tensor.dtype) for tensor in tensors])
     lack_memory = [length for source, length in zip(sources, lengths, strict=True) if length and not source]
-    if lack_memory or not 0 < sum([-(-length // CHUNK) for length in lengths]) <= MAX_CHUNKS:
+    if lack_memory or sum([-(-length // CHUNK) for length in lengths]) > MAX_CHUNKS:
         return None
     addresses = Addresses(tensors[0].device, sources, targets, lengths, dtypes)
     if not _is_supported(addresses.device):
