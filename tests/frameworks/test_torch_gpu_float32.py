@@ -73,6 +73,21 @@ def test_the_error_of_a_sum_is_within_the_bound(table: ModuleType, p: int) -> No
     assert worst_of_one > 2.0**-26 > table.NARROW_ERROR
 
 
+def test_the_error_of_a_full_chunk_is_within_the_bound(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In as many lanes as on a GPU. The interpreter adds their sums one by one, and tables have fewer lanes in it."""
+    if not kit.exact:
+        pytest.skip("about the kernels, which are compared with exact arithmetic")
+    from unified_clip._backends.torch.gpu import table
+
+    interpreter.patch_once(monkeypatch)
+    values, sums = torch.full((table.CHUNK,), 1 / 3), torch.empty(2)
+    made = table.table_of([values])
+    options = made._parts[0].options | {"width": table.LANES}
+    table.kernels.add[(1,)](made._memory, 1, 0, sums, order=2, wide=False, **options)
+    exact = len(values) * Fraction(float(values[0])) ** 2
+    assert 0 < abs(sum(map(Fraction, sums.tolist())) - exact) / exact < table.NARROW_ERROR
+
+
 LIMITS = [factor * limit for limit in (2.0**-36, 2.0**60) for factor in (0.5, 1.0 - 2.0**-20, 1.0, 1.0 + 2.0**-20, 2.0)]
 HARD = [*LIMITS, 0.0, 2.0**-149, 2.0**-75, 2.0**-64, 2.0**64, 3e38, math.nan, math.inf, -math.inf]
 
@@ -91,7 +106,8 @@ def test_norms_of_all_sizes_are_correctly_rounded(table: ModuleType, dtype: torc
 
 NVIDIA = {(8, 0): False, (8, 6): True, (8, 9): True, (9, 0): False, (10, 0): False,
           (10, 3): True, (12, 0): True}  # fmt: skip
-AMD = {"gfx90a:sramecc+:xnack-": False, "gfx942:sramecc+:xnack-": False, "gfx950": False, "gfx1100": True}
+AMD = {"gfx90a:sramecc+:xnack-": False, "gfx942:sramecc+:xnack-": False, "gfx950": False,
+       "gfx900": True, "gfx906:sramecc+:xnack-": True, "gfx908": True, "gfx90c": True, "gfx1100": True}  # fmt: skip
 
 
 @pytest.mark.parametrize(("device", "is_slow"), [*NVIDIA.items(), *AMD.items()], ids=str)

@@ -49,14 +49,14 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     table._tables.clear()
 
 
-def before(table: ModuleType, name: str, action: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call a function before each launch of a kernel."""
+def before(table: ModuleType, name: str, action: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call a function with the arguments of each launch of a kernel, before it."""
     kernel = getattr(table.kernels, name)
 
     class Launched:
         def __getitem__(self, grid: Any) -> Callable[..., None]:
             def launch(*args: Any, **kwargs: Any) -> None:
-                action()
+                action(*args)
                 kernel[grid](*args, **kwargs)
 
             return launch
@@ -64,11 +64,11 @@ def before(table: ModuleType, name: str, action: Callable[[], None], monkeypatch
     monkeypatch.setattr(table.kernels, name, Launched())
 
 
-def failing(times: int) -> Callable[[], None]:
+def failing(times: int) -> Callable[..., None]:
     """Return a function that fails so many times from now on, and then does nothing."""
     left = iter(range(times))
 
-    def fail() -> None:
+    def fail(*args: Any) -> None:
         if next(left, None) is not None:
             raise RuntimeError("no memory")
 
@@ -128,7 +128,7 @@ def test_calls_between_the_launches_of_another_change_nothing(
     """As those of another thread on the same list."""
     tensors, norms = [torch.tensor(TIE)], []
 
-    def measure_too() -> None:
+    def measure_too(*args: Any) -> None:
         if not norms:
             norms.append(None)
             norms.append(float(table.table_of(tensors).norms(2, per_tensor=False)))
@@ -160,8 +160,8 @@ def test_a_second_launch_that_fails_leaves_a_list_partly_clipped(
     table: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = parameters(torch.ones(3), torch.ones(3, dtype=torch.float16))
-    calls = iter([lambda: None, failing(1)])
-    before(table, "change", lambda: next(calls)(), monkeypatch)
+    calls = iter([failing(0), failing(1)])
+    before(table, "change", lambda *args: next(calls)(), monkeypatch)
     with pytest.raises(PartlyClippedError, match="no memory"):
         uc.clip_grad_norm_(held, 0.5)
 
@@ -274,13 +274,20 @@ def test_a_coefficient_of_1_writes_nothing(table: ModuleType) -> None:
 
 
 class Gpu:
-    """GPUs that are not there: tensors in CPU memory whose device is the second GPU, while the first is current."""
+    """GPUs that are not there: tensors in CPU memory whose device is the second GPU, while the first is current.
+
+    A copy that the host waits for fails, and so does a kernel that reads memory of another device.
+    """
 
     def __init__(self, table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        from unified_clip._backends.torch.gpu import several
+
         self.current, self.stream, self.capturing, self.sent, self.major = 0, 7, False, 0, 8
         self.launches: list[tuple[str, int]] = []
         self.device = torch.device("cuda", 1)
         self.places: dict[int, Any] = {}
+        self.pinned: set[int] = set()
+        self.sum_dtypes: set[torch.dtype] = set()
         self.alive: list[torch.Tensor] = []
         cuda = SimpleNamespace(
             device=self.use,
@@ -290,23 +297,34 @@ class Gpu:
         )
         table._has_slow_float64.cache_clear()
         table._is_supported.cache_clear()
-        fake = {"cuda": cuda, "empty": self.new(torch.empty), "arange": self.new(torch.arange), "cat": self.cat}
-        monkeypatch.setattr(
-            table, "torch", SimpleNamespace(**{name: getattr(torch, name) for name in dir(torch)} | fake)
-        )
-        monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+        fake = {"cuda": cuda, "empty": self.new(torch.empty), "arange": self.new(torch.arange)}
+        fake |= {name: self.joined(getattr(torch, name)) for name in ("cat", "stack")}
+        for module in (table, several):
+            names = {name: getattr(torch, name) for name in dir(torch)} | fake
+            monkeypatch.setattr(module, "torch", SimpleNamespace(**names))
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: self.pin(tensor))
         move = torch.Tensor.to
 
         def to(tensor: torch.Tensor, device: Any, **kwargs: Any) -> torch.Tensor:
             is_gpu = isinstance(device, torch.device) and device.type == "cuda"
-            return self.send(tensor, device) if is_gpu else move(tensor, device, **kwargs)
+            if not is_gpu or self.place(tensor) == device:
+                return tensor if is_gpu else move(tensor, device, **kwargs)
+            assert kwargs.get("non_blocking"), "the host waits for this copy"
+            assert self.place(tensor) or tensor.data_ptr() in self.pinned, "the host waits, since memory is not pinned"
+            self.sent += 1
+            return self.placed(tensor.clone(), device)
 
         monkeypatch.setattr(torch.Tensor, "to", to)
         for name in ("add", "round_sums", "add_exactly", "decide", "change"):
             before(table, name, functools.partial(self.launch, name), monkeypatch)
 
-    def launch(self, name: str) -> None:
+    def launch(self, name: str, *args: Any) -> None:
         self.launches.append((name, self.current))
+        for tensor in args:
+            if isinstance(tensor, torch.Tensor) and tensor.numel():
+                if name == "add" and tensor.is_floating_point():
+                    self.sum_dtypes.add(tensor.dtype)
+                assert self.place(tensor) == torch.device("cuda", self.current), f"{name} reads another device"
 
     @contextmanager
     def use(self, device: Any) -> Iterator[None]:
@@ -315,22 +333,29 @@ class Gpu:
         self.current = outside
 
     def placed(self, tensor: torch.Tensor, device: Any) -> torch.Tensor:
-        self.places[tensor.data_ptr()] = device
+        self.places[tensor.untyped_storage().data_ptr()] = device
         self.alive.append(tensor)  # no other tensor gets this address
         return tensor
 
     def new(self, make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return lambda *args, device, **kwargs: self.placed(make(*args, **kwargs), device)
 
-    def cat(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        (device,) = {self.places.get(tensor.data_ptr()) for tensor in tensors}
-        return self.placed(torch.cat(tensors), device)
+    def place(self, tensor: torch.Tensor) -> Any:
+        """Return the GPU of a tensor or a view; None if it is on the host."""
+        return self.places.get(tensor.untyped_storage().data_ptr())
 
-    def send(self, tensor: torch.Tensor, device: Any) -> torch.Tensor:
-        if self.places.get(tensor.data_ptr()) == device:
-            return tensor
-        self.sent += 1
-        return self.placed(tensor.clone(), device)
+    def joined(self, join: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def on_their_device(tensors: list[torch.Tensor], *args: Any) -> torch.Tensor:
+            (device,) = {self.place(tensor) for tensor in tensors}
+            return self.placed(join(tensors, *args), device) if device else join(tensors, *args)
+
+        return on_their_device
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        pinned = tensor.clone()
+        self.pinned.add(pinned.data_ptr())
+        self.alive.append(pinned)
+        return pinned
 
     def tensor(self, tensor: torch.Tensor, index: int = 1) -> Any:
         names = ("data_ptr", "numel", "dtype")
@@ -348,7 +373,8 @@ def test_kernels_are_launched_on_the_device_of_the_gradients(table: ModuleType, 
     memory = torch.tensor([3.0, 4.0])
     made = table.table_of([second_gpu.tensor(memory)])
     assert float(made.norms(2, per_tensor=False)) == 5.0
-    for launch in made.products(torch.tensor(0.5, dtype=torch.float64), per_tensor=False):
+    coef = second_gpu.placed(torch.tensor(0.5, dtype=torch.float64), torch.device("cuda", 1))
+    for launch in made.products(coef, per_tensor=False):
         launch()
     assert memory.tolist() == [1.5, 2.0]
     assert [device for _, device in second_gpu.launches] == [1] * 5
@@ -384,20 +410,23 @@ def test_a_list_on_several_devices(table: ModuleType, second_gpu: Gpu, name: str
             norm = tables.norms(p, per_tensor=False)
         assert torch.equal(norm, torch.tensor(reference.norm(arrays, p), dtype=torch.float64)) or norm.isnan()
         assert not {"_local_scalar_dense", "item", "equal", "nonzero"} & set(seen.names)
-        assert second_gpu.places[norm.data_ptr()] == tensors[0].device
+        assert second_gpu.place(norm) == tensors[0].device
         assert {device for kernel, device in second_gpu.launches if kernel == "add"} == {0, 1}
         assert {device for kernel, device in second_gpu.launches if kernel == "round_sums"} == {tensors[0].device.index}
+    has_float64 = any(dtype == torch.float64 for _, dtype, _ in LISTS[name])
+    assert second_gpu.sum_dtypes == {torch.float64 if has_float64 else torch.float32}
     per_tensor = several.table_of(tensors, per_tensor=True)
     norms = per_tensor.norms(2, per_tensor=True)
     torch.testing.assert_close(
         norms, torch.tensor([reference.norm([array]) for array in arrays], dtype=torch.float64), rtol=0, atol=0,
         equal_nan=True,
     )  # fmt: skip
-    coefs = torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64)[: len(memory)]
+    coefs = second_gpu.placed(torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64), tensors[0].device)[: len(memory)]
     second_gpu.launches.clear()
     for launch in per_tensor.products(coefs, per_tensor=True):
         launch()
-    for launch in tables.products(torch.tensor(0.5, dtype=torch.float64), per_tensor=False):
+    coef = second_gpu.placed(torch.tensor(0.5, dtype=torch.float64), tensors[0].device)
+    for launch in tables.products(coef, per_tensor=False):
         launch()
     for launch in tables.clamped([(-1e4, 1e4)] * len(memory)):
         launch()
