@@ -1,8 +1,8 @@
 """Make text from files safe to print: names of tensors and cases, paths, and messages of workers.
 
-A name may contain an escape sequence for the terminal, a line break that begins a log command of a CI system, a
-character that reverses the text around it, or an invisible character, with which two names look alike. Each output
-calls `safe` once, on everything that it is about to write.
+A name may contain an escape sequence for the terminal, or a line break that begins a log command of a CI system. A
+character may reverse the text around it. With an invisible one, two names look alike. Each output calls `safe` once, on
+everything that it is about to write.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Scratch:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove the directories of this user in `directory` whose lock nobody holds."""
+    """Remove the directories of this user in `directory` whose lock no process holds."""
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(directory) as entries:

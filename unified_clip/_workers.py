@@ -158,7 +158,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the calls in which a hung worker is, the innermost first; '' if it does not report them.
+        """Return the calls in which a hung worker is, the innermost first, or '' if it does not report them.
 
         The worker is asked by a signal, which ends a worker that did not call `prepare`.
         """

@@ -115,7 +115,7 @@ def _flush() -> None:
 
 
 def _end_unread() -> int:
-    """Return the exit status for output that nobody reads any more, as in `... | head`."""
+    """Return the exit status for output that is no longer read, as in `... | head`."""
     _discard_unread()
     return UNREAD
 

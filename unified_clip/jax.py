@@ -49,12 +49,12 @@ def clip_grad_norm_(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
             `jax.jit`.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards, or
-            None if each device has complete gradients. 'auto' reads it from the types of arrays, which `pmap` and
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
+            None: each device has complete gradients. 'auto' reads it from the types of arrays, which `pmap` and
             `check_vma=False` lack.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of some
-            processes: 'replicated' (every process has a copy), 'distinct' (every process has other arrays), a function
-            of an array, or a dict from patterns of names to these.
+            processes. 'replicated' (every process has a copy), 'distinct' (every process has other arrays). Or a
+            function of an array, or a dict from patterns of names to these.
         check_numel: In eager calls with several processes: raise ValueError unless this many elements are counted on
             all of them. True: as many as the gradients of this process have.
         check_replicas: In eager calls with several processes: compare the copies that devices have of a shard. Raise

@@ -50,7 +50,7 @@ class _ElsewhereCounted:
                 raise ValueError(
                     f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not among the "
                     "parameters of this call, so its copies would be counted twice. fully_shard replaces parameters: "
-                    "list them after it, or pass a rule, also_elsewhere=lambda parameter: parameter is "
+                    "list them after it. Or pass a rule: also_elsewhere=lambda parameter: parameter is "
                     "model.head.weight"
                 )
 
@@ -76,8 +76,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         root: The device mesh of all ranks that have the model. Its dimensions need names.
         distinct: Names of dimensions along which parameters differ, such as pipeline stages.
         also_elsewhere: Parameters of this rank that an earlier pipeline stage has too, such as a tied embedding. The
-            earlier stage counts them. Pass a list, made after `fully_shard`, which replaces parameters; or a function
-            of a parameter that returns True or False. Sum the gradients of the copies before you clip.
+            earlier stage counts them. Pass a function of a parameter that returns True or False, or a list. Make the
+            list after `fully_shard`, which replaces parameters. Sum the gradients of the copies before you clip.
 
     Raises:
         TypeError: `root` is no device mesh of PyTorch, or `also_elsewhere` is a tensor.

@@ -48,9 +48,9 @@ def clip_grad_norm_(
         foreach: Ignored, for compatibility with `torch.nn.utils`.
         process_group: The ranks that own the gradients together, all of which call: a group of `paddle.distributed`, a
             `ProcessMesh`, or None for this process alone. 'auto' reads it from `fleet` and from placements.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy),
-            'distinct' (every rank has other elements), a function of a parameter that returns whether this rank counts
-            it, or a dict from patterns of names to these.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (every rank has other elements). Or a function of a parameter that returns whether this rank
+            counts it, or a dict from patterns of names to these.
         check_numel: Raise ValueError unless this many elements are counted on all ranks. True: as many as the gradients
             of this rank have.
         check_replicas: Compare the copies that ranks have of a gradient. Raise ValueError with their names and ranks if

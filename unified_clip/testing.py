@@ -30,7 +30,7 @@ PASS_GRADIENTS = "Call backward before, and pass a list instead of a used genera
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
     """Fail unless two containers have the same gradients, bit for bit.
 
-    Each side has the tensors of one framework; the frameworks may differ. Source: the contract of the parity engine,
+    Each side has the tensors of one framework. The frameworks may differ. Source: the contract of the parity engine,
     which uses the same distance.
 
     Args:

@@ -1,15 +1,19 @@
-"""Prose of the pages: no long sentence, private word or heading that is a clause. support/prose.py has the rules."""
+"""Prose of pages, docstrings and messages: no long sentence, private word or heading that is a clause.
+
+support/prose.py has the rules, and support/source_prose.py finds the prose in source files.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from support import prose
+from support import prose, source_prose
 
 ROOT = Path(__file__).parents[2]
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "conformance/README.md", "examples/README.md")
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "conformance/README.md", "examples/README.md")),
+    *(ROOT / name for name in TOP),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -18,6 +22,13 @@ PAGES = [
 def test_a_page_reads_well(page: Path) -> None:
     found = prose.habits(page.read_text(encoding="utf-8"))
     assert [f"{each.text!r}: {each.remedy}" for each in found] == []
+
+
+def test_docstrings_messages_and_help_read_well() -> None:
+    texts = list(source_prose.texts(ROOT, ROOT / "unified_clip"))
+    assert {text.kind for text in texts} == {"docstring", "message"}
+    found = [(text.place, each) for text in texts for each in prose.habits(text.text, mentions_native=True)]
+    assert [f"{place}: {each.text!r}: {each.remedy}" for place, each in found] == []
 
 
 LONG = "One " + "word " * 35 + "more."
@@ -34,6 +45,7 @@ LONG = "One " + "word " * 35 + "more."
         ("## What is read", "name the thing or the task that people search for"),
         ("The natives differ.", "define native first, or write: the framework's function"),
         ("A; b; c; d.", "write sentences"),
+        ("The norm is infinite; the clip makes it 0.", "a semicolon joins sentences: write two"),
     ],
 )
 def test_a_habit_is_found(text: str, remedy: str) -> None:
@@ -50,7 +62,46 @@ def test_a_habit_is_found(text: str, remedy: str) -> None:
         "## What is a threshold?",
         "*Native* means a framework's own function. The natives differ.",
         "| a; b; c | d; e; f |",
+        "The norm is infinite (it is NaN; it has no value).",
     ],
 )
 def test_what_is_allowed(text: str) -> None:
     assert prose.habits(text) == []
+
+
+SOURCE = '''"""It reads it; it is short."""
+
+def check(value):
+    """Return the norm.
+
+    Args:
+        value: What a tensor tells.
+
+    Raises:
+        ValueError: {long}
+
+    Example:
+        >>> told = "ours is told here"
+    """
+    if value:
+        raise ValueError(f"The clip of {{value}} was refused by ours.")
+    told = ["ours", "a told b", r"(?:told|ours) \\d of what"]
+    parser.add_argument("--told", help="print what the run tells")
+'''
+
+
+def test_habits_of_source_files_are_found(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(SOURCE.format(long=LONG), encoding="utf-8")
+    found = [
+        (text.place, text.kind, habit.remedy)
+        for text in source_prose.texts(tmp_path, tmp_path)
+        for habit in prose.habits(text.text, mentions_native=True)
+    ]
+    assert found == [
+        ("module.py:1", "docstring", "a semicolon joins sentences: write two"),
+        ("module.py:4", "docstring", "37 words: write two sentences, or a list"),
+        ("module.py:4", "docstring", "return, print, report, or show"),
+        ("module.py:16", "message", "unified_clip"),
+        ("module.py:16", "message", "reject, or raise"),
+        ("module.py:18", "message", "return, print, report, or show"),
+    ]

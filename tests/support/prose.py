@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 MOST_WORDS = 35
@@ -26,6 +27,12 @@ PRIVATE = {
 NATIVE = re.compile(r"\bnatives?\b", re.IGNORECASE)
 DEFINED = re.compile(r"\*[Nn]ative\*|[Nn]atives? (?:is|are|means?)\b|`native\b|\bnative_")
 CLAUSE = re.compile(r"(?:What|Where|How|Who|Which|When|If|Why|Whether|That)\b\s(?!.*\?)")
+VERB = re.compile(
+    r"\b(?:is|are|was|were|has|have|had|does|do|did|can|cannot|could|may|must|will|would|needs?|contains?|becomes?"
+    r"|applies|calls|clips?|compares|counts?|decides|differs?|fails|follows|gives|ignores|keeps?|makes?|means|multiplies"
+    r"|opens|pass|raises|reads|records|remove|repeat|replaces|returns|runs?|sets|shows|starts?|stays?|takes|use|writes?)\b"
+)
+"""Verbs that make a sentence of the words on one side of a semicolon."""
 MARKS = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+", re.MULTILINE)
 
 
@@ -36,13 +43,14 @@ class Habit(NamedTuple):
     remedy: str
 
 
-def habits(page: str) -> list[Habit]:
-    """Return what to change in a page of Markdown."""
+def habits(page: str, *, mentions_native: bool = False) -> list[Habit]:
+    """Return what to change in a page of Markdown. `mentions_native`: the text may use native without a definition."""
     prose = list(blocks(page))
     return [
         *_headings(page),
         *(habit for block in prose for habit in _sentences(block)),
         *_words(prose),
+        *([] if mentions_native else _natives(prose)),
         *_semicolons(prose),
     ]
 
@@ -74,6 +82,9 @@ def _sentences(block: str) -> Iterator[Habit]:
         count = len(re.findall(r"[\w'.-]+", sentence))
         if count > MOST_WORDS:
             yield Habit(sentence, f"{count} words: write two sentences, or a list")
+        parts = re.sub(r"\([^()]*\)", "", sentence).split("; ")
+        if any(VERB.search(left) and VERB.search(right) for left, right in pairwise(parts)):
+            yield Habit(sentence, "a semicolon joins sentences: write two")
 
 
 def _headings(page: str) -> Iterator[Habit]:
@@ -88,6 +99,10 @@ def _words(prose: list[str]) -> Iterator[Habit]:
     for pattern, remedy in PRIVATE.items():
         for found in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
             yield Habit(_around(text, found), remedy)
+
+
+def _natives(prose: list[str]) -> Iterator[Habit]:
+    text = "\n".join(prose)
     if (found := NATIVE.search(text)) and not DEFINED.search(text):
         yield Habit(_around(text, found), "define native first, or write: the framework's function")
 

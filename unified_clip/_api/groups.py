@@ -151,7 +151,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition under which results are not replaced by zeros; None if it is known to be true."""
+    """Return the condition under which results are not replaced by zeros, or None if it is known to be true."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 

@@ -25,7 +25,7 @@ def reject(error: CodedError) -> int:
 
 def interrupted() -> int:
     """Print that the command was interrupted, and return the exit status for that."""
-    print("unified-clip: interrupted; the workers were ended and no report was written", file=sys.stderr)
+    print("unified-clip: interrupted. The workers were ended, and no report was written.", file=sys.stderr)
     return INTERRUPTED
 
 

@@ -18,7 +18,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells report it."""
 
 UNREAD = 141
-"""128 + SIGPIPE: the exit status that shells report for a program whose output nobody reads, as in `... | head`."""
+"""128 + SIGPIPE: the exit status that shells report for a program whose output is no longer read, as in `| head`."""
 
 GENERAL = {
     SUCCESS: "success: nothing differs, and nothing is left to do",
@@ -37,9 +37,9 @@ INVALID = "the command or a file is invalid"
 
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
-        SUCCESS: "everything is as the suite expects; with --baseline: nothing got worse",
+        SUCCESS: "everything is as the suite expects, or with --baseline nothing got worse",
         DIFFERENT: "unified_clip differs between frameworks or from exact arithmetic, or the list of known differences "
-        "does not match; with --baseline: a difference is new or larger",
+        "does not match, or with --baseline a difference is new or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, or nothing was compared",
     },
@@ -74,8 +74,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or the configuration is invalid, or no file has a clip",
     },
     "port": {
-        SUCCESS: "every clip was rewritten, or would be with --write; with --check: no clip is left to port",
-        DIFFERENT: "clips were flagged, or files could not be read; with --check: a clip is left to port",
+        SUCCESS: "every clip was rewritten, or would be with --write, or with --check no clip is left to port",
+        DIFFERENT: "clips were flagged, or files could not be read, or with --check a clip is left to port",
         REJECTED: "the command is invalid or cannot be carried out",
     },
     "verify": {

@@ -215,7 +215,7 @@ def slice_norms(
 ) -> npt.NDArray[np.float64]:
     """Return the correctly rounded 2-norm of each slice. In the result, `axes` have the length 1.
 
-    A fast sum decides most roundings; for the other slices, the sum is exact.
+    A fast sum decides most roundings. For the other slices, the sum is exact.
     norm_name: The dtype of the norms. arrays: The list with the view, if there is one already.
     """
     kept = [axis not in axes for axis in range(view.ndim)]

@@ -16,7 +16,7 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """The interface of one framework. Methods without a body are required; the others have a default.
+    """The interface of one framework. Methods without a body are required. The others have a default.
 
     A backend with a capability, such as sparse gradients, also inherits the class of the capability below.
     """
@@ -219,7 +219,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass, and return the path over them; None if a gradient is not
+        """Collect the gradients of parameters in one pass, and return the path over them, or None if a gradient is not
         plain.
         """
 

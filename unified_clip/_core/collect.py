@@ -256,7 +256,7 @@ def _send_rejection(
     measures: Measures,
     error: Exception,
 ) -> None:
-    """Send an error to the ranks that have parts of the gradients in `leaves`; do nothing if none is distributed."""
+    """Send an error to the ranks that have parts of the gradients in `leaves`. Do nothing if none is distributed."""
     parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None]
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]

@@ -80,7 +80,7 @@ class Path(Protocol):
         """Return the p-norm over all tensors, rounded to `norm_dtype`, as float64."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the p-norm of each tensor, from one pass over all; None if each tensor needs a path of its own."""
+        """Return the p-norm of each tensor, from one pass over all, or None if each tensor needs a path of its own."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the only tensor. In the result, `axes` have the length 1.
@@ -134,7 +134,7 @@ class Path(Protocol):
         """Start to read eager scalars, and return them as `Deferred`. This does not wait for a device."""
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return how the graph that is being traced calls a function; None if it cannot."""
+        """Return how the graph that is being traced calls a function, or None if it cannot."""
 
     def per_tensor(self) -> Path | None:
         """Return this path with one 2-norm and one coefficient for each tensor: its scalars are vectors.
@@ -304,7 +304,7 @@ class DevicePrimitives(Protocol):
         return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return how the graph that is being traced calls a function; None if it cannot."""
+        """Return how the graph that is being traced calls a function, or None if it cannot."""
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:

@@ -164,14 +164,14 @@ class DistributedGradients(LocalShards):
         """Return the process groups over which a gradient is sharded, in the order of all-reduces; None if unknown."""
 
     def inferred_group(self) -> ProcessGroup | None:
-        """Return the process group that the framework has set up; None if there is none.
+        """Return the process group that the framework has set up, or None if there is none.
 
         Only called if neither the caller nor a mesh determines the process group.
         """
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether the framework's attributes make this rank count a plain tensor; None if they do not decide."""
+        """Return whether the framework's attributes make this rank count a plain tensor. None: they do not decide."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:

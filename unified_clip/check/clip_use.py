@@ -22,7 +22,7 @@ class ClipUse:
     """The clip configuration that clips in the same way. None if the effect of the clip is unknown."""
 
     why_unknown: str = ""
-    """Why it is unknown what the clip does; '' if it is known."""
+    """Why it is unknown what the clip does, or '' if it is known."""
 
     read: Path | None = None
     """For a trainer's configuration: the file that was read, which may inherit the clip from `path`."""

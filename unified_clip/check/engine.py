@@ -149,7 +149,7 @@ def _leave_out_bases(found: Found) -> None:
 
 
 def _unreadable(path: Path) -> str:
-    """Return why a file is not read; '' if it is read."""
+    """Return why a file is not read, or '' if it is read."""
     try:
         size = path.stat().st_size
         with path.open("rb"):

@@ -49,7 +49,7 @@ class Judge:
         self._comparisons: dict[str, compare.Comparison] = {}
 
     def finding(self, use: ClipUse) -> Finding | None:
-        """Return what is wrong with a clip; None if it clips as the configuration does."""
+        """Return what is wrong with a clip, or None if it clips as the configuration does."""
         if use.config is None:
             return self._finding(use, "unknown", use.why_unknown, self._remedy(use))
         family = family_difference(use.config, self.wanted)

@@ -51,16 +51,16 @@ class Finding(ReportModel):
     """What the configuration does, in sentences."""
 
     differences: list[Difference]
-    """The settings that differ; empty if they are unknown."""
+    """The settings that differ, or empty if they are unknown."""
 
     effect: str
-    """By how much results differ, on the example gradients where they differ most; empty if this is unknown."""
+    """By how much results differ, on the example gradients where they differ most, or empty if this is unknown."""
 
     edit: str
     """What to write instead."""
 
     ignored: str | None = None
-    """The reason of the ignore rule that applies; null if none does."""
+    """The reason of the ignore rule that applies, or null if none does."""
 
     @property
     def place(self) -> str:

@@ -61,7 +61,7 @@ ON_A_COMMAND_LINE = (
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets; [] if it is no trainer's file, and has no clip key.
+    """Return the clips that a configuration file sets, or [] if it is no trainer's file, and has no clip key.
 
     format_: The format as "name" or "name@version". '': infer it.
     """
@@ -227,5 +227,5 @@ def _text(path: Path) -> str:
 
 
 def line(path: Path, keys: Sequence[Key]) -> int:
-    """Return the line of a key in a clip configuration; 1 if it is not found."""
+    """Return the line of a key in a clip configuration, or 1 if it is not found."""
     return convert.named(path, convert.UNIFIED_CLIP)[1].line(keys) or 1

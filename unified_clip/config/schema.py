@@ -43,8 +43,8 @@ class Clipping(ConfigModel):
     """A clip rule with its threshold or bounds, norm and eps."""
 
     rule: Rule = Field(
-        description="none: only measure; value: each element; norm: each tensor by its own norm; global_norm: all by "
-        "one norm"
+        description="the rule: none only measures, value clips each element, norm each tensor by its own norm, and "
+        "global_norm all tensors by one norm"
     )
     threshold: Threshold | Schedule | None = Field(
         default=None,
@@ -160,8 +160,8 @@ class Settings(Clipping):
     version: Literal[1] = Field(default=1, description="the version of this schema")
     nonfinite: Nonfinite = Field(
         default="family",
-        description="when the total norm is NaN or infinite: as the family does; raise an error; skip the step; make "
-        "all gradients zero",
+        description="if the total norm is NaN or infinite: do as the family does, raise an error, skip the step, or "
+        "make all gradients zero",
     )
     include: Patterns = Field(default=["*"], description="patterns of the names of parameters that are clipped")
     exclude: list[Name] = Field(

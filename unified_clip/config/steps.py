@@ -54,7 +54,7 @@ def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     A tensor inside a compiled graph has no value yet, and stays a tensor.
     """
     entry.break_graph(
-        "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
+        "a clip configuration counts its steps. Clip outside the graph, or by a function of unified_clip.torch"
     )
     if step is None:
         return Step(counted, True)

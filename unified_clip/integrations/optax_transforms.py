@@ -33,7 +33,7 @@ class ClipState(NamedTuple):
     replaces the oldest one."""
 
     inner: Any
-    """The state of the optimizer that was passed to `as_optax`; empty if there was none."""
+    """The state of the optimizer that was passed to `as_optax`, or empty if there was none."""
 
     adaptive: Any = ()
     """The state of each adaptive rule: int32 words, two for each float64, which JAX without x64 can keep."""

@@ -48,7 +48,7 @@ class OutcomeArrays(NamedTuple):
 
     norm: Array
     norm_clipped: Array
-    """The total norm after the clip; -1 if it was not measured."""
+    """The total norm after the clip, or -1 if it was not measured."""
 
     coef: Array
     clipped: Array

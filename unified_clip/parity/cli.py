@@ -39,7 +39,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--case": {
         "action": "append",
         "metavar": "NAME",
-        "help": "run this case only, print its results and write no report; repeat it for several cases",
+        "help": "run this case only, print its results and write no report. Repeat it for several cases",
     },
     "--out": {"type": Path, "metavar": "DIR", "help": f"directory for the report (default: {OUT})"},
     "--frameworks": {"metavar": "NAMES", "help": "frameworks to run, separated by commas (default: all of the suite)"},

@@ -61,7 +61,7 @@ class CallOutcome(ClipTensors):
     """The result of a call on a framework, as dense tensors, with its exception and warning."""
 
     name: str = ""
-    """The name of the framework's function that was called; '' for a call of unified_clip, or if there is no
+    """The name of the framework's function that was called, or '' for a call of unified_clip, or if there is no
     function."""
 
     structure: str = ""

@@ -297,7 +297,7 @@ class ParityReport(ReportModel):
     """The result in a sentence."""
 
     exit_code: Literal[0, 1, 3]
-    """0: pass. 1: a difference; with a baseline, one that is new or larger. 3: a result is missing."""
+    """0: pass. 1: a difference, which with a baseline is new or larger. 3: a result is missing."""
 
     suite: str
     """The path of the suite, as the user typed it."""

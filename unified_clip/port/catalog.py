@@ -197,7 +197,7 @@ def settings() -> tuple[Setting, ...]:
 
 @functools.cache
 def setting_of(full_name: str) -> Setting | None:
-    """Return the clipping argument that a class or function with this full name takes; None if it takes none."""
+    """Return the clipping argument that a class or function with this full name takes, or None if it takes none."""
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 
 

@@ -45,7 +45,7 @@ class Arguments:
                     self.unknown.append(f"{name}=")
 
     def value(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression that is passed as an argument; None if it is not passed."""
+        """Return the expression that is passed as an argument, or None."""
         return self.passed[name].value if name in self.passed else None
 
 
@@ -75,7 +75,7 @@ class FoundClip:
 
     @property
     def kind(self) -> str:
-        """The kind of the clip function; '' if the clip is not a function or class of the catalog."""
+        """The kind of the clip function, or '' if the clip is not a function or class of the catalog."""
         return self.function.kind
 
     @property
@@ -89,7 +89,7 @@ class FoundClip:
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression of the argument that unified_clip's function calls `name`; None if it is not passed."""
+        """Return the expression of the argument that unified_clip's function calls `name`, or None."""
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value

@@ -43,7 +43,7 @@ class ClipSite:
     """What the clip does. None if no clip configuration does the same."""
 
     becomes: str = ""
-    """The full name that replaces it; '' if nothing does."""
+    """The full name that replaces it, or '' if nothing does."""
 
     becomes_meaning: Meaning | None = None
     """What the replacement does."""

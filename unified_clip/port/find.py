@@ -141,7 +141,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return why this use of a clip function or class, such as a subclass, cannot be ported; '' if it can."""
+    """Return why this use of a clip function or class, such as a subclass, cannot be ported, or '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:

@@ -97,7 +97,7 @@ def port_all(
 
 
 def _without_clip(path: Path) -> Result | None:
-    """Return the result for a file that cannot contain a clip; None if the file may contain one."""
+    """Return the result for a file that cannot contain a clip, or None if the file may contain one."""
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(path.read_bytes()) else PortedFile(path, b"", b"")
     return None

@@ -26,7 +26,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return the lines of code to write instead of a flagged clip; [] if there is no suggestion."""
+    """Return the lines of code to write instead of a flagged clip, or [] if there is no suggestion."""
     try:
         meaning(module, clip)
     except UnsureError:
@@ -72,7 +72,7 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines for a limit that code puts into a dict, or sets on an optimizer of Keras; [] for other clips."""
+    """Return the lines for a limit that code puts into a dict, or sets on an optimizer of Keras. [] for other clips."""
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
@@ -127,7 +127,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the call that takes a clip as grad_clip=; None if there is none in the file."""
+    """Return the call that takes a clip as grad_clip=, or None if there is none in the file."""
     value: cst.CSTNode | None = clip.call
     if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
         value = module.parents[cast(cst.CSTNode, value)]
@@ -146,7 +146,7 @@ def _is_by_group(module: Module, clip: FoundClip, optimizer: cst.Call | None) ->
 
 
 def _variable(module: Module, call: cst.Call | None) -> str:
-    """Return the code of the variable to which an optimizer is assigned; "optimizer" if there is none."""
+    """Return the code of the variable to which an optimizer is assigned, or "optimizer" if there is none."""
     match module.parents.get(call) if call is not None else None:
         case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AnnAssign(target=target):
             return module.code(target)
@@ -236,7 +236,7 @@ def _selected(module: Module, clip: FoundClip) -> str:
 
 
 def _setting_call(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the call of set_gradient_clip that takes a clip; None if there is none."""
+    """Return the call of set_gradient_clip that takes a clip, or None if there is none."""
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None

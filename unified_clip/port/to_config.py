@@ -76,7 +76,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return the configuration that does what a clip does; None if there is none.
+    """Return the configuration that does what a clip does, or None if there is none.
 
     UnsureError: the threshold is invalid.
     """

@@ -90,7 +90,7 @@ def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
 
 
 def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
-    """Return the rule of a trainer's clip; '' if an argument that is not in the file may choose another."""
+    """Return the rule of a trainer's clip, or '' if an argument that is not in the file may choose another."""
     if not setting.rule_keyword:
         return setting.rule
     chosen = chosen_rules(module, clip, setting)
@@ -124,7 +124,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting with this keyword of a trainer that the file may use; None if there is none."""
+    """Return the setting with this keyword of a trainer that the file may use, or None if there is none."""
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]

@@ -279,7 +279,7 @@ class ClipEvent:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Return whether all measured norms are finite; None if none was measured."""
+        """Return whether all measured norms are finite, or None if none was measured."""
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)

@@ -33,7 +33,7 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """The name of the parameter in the first run; its position if no names were recorded."""
+    """The name of the parameter in the first run, or its position if no names were recorded."""
 
     ulps: float | None = None
     relative: float | None = None
@@ -84,14 +84,14 @@ class DivergencePoint:
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
         """Return a cause, with the sentence "RUN differs from OTHER: ...".
 
-        sentence: The text after the names of the runs. run: The run that the sentence is about; None: the second run.
+        sentence: The text after the names of the runs. run: The run that the sentence is about. None: the second run.
         """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
 
 
 def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
-    """Return the call at an index of a run; None if the run has no such call."""
+    """Return the call at an index of a run, or None if the run has no such call."""
     return run.lines[index] if 0 <= index < len(run.lines) else None
 
 

@@ -133,7 +133,7 @@ def _left_out(a: RecordedRun, b: RecordedRun, step: int, clips: Sequence[set[int
     has_clip = [step in steps for steps in clips]
     if has_clip[0] != has_clip[1]:
         run, other = (b, a) if has_clip[0] else (a, b)
-        sentence = f"the optimizer of {run.name} makes step {step} without a clip call; {other.name} clips there"
+        sentence = f"the optimizer of {run.name} makes step {step} without a clip call, and {other.name} clips there"
         if changed := next((each.changed for each in run.optimizer_steps if each.step == step), None):
             sentence += (
                 f". Other code changed {changed} gradients of {run.name} before this step, as a clip by hand does"

@@ -148,7 +148,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
     """Return the calls of each run at one step, with the calls of a loop merged into one call.
 
-    rest: For each run, its calls at this step. A loop clips one gradient per call; the other run clips all in one call.
+    rest: For each run, its calls at this step. A loop clips one gradient per call, the other run all in one call.
     """
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
@@ -174,7 +174,7 @@ def _tensor_count(line: RecordedCall) -> int:
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of gradients that a call clips per tensor; 0 if it clips by total norm.
+    """Return the number of gradients that a call clips per tensor, or 0 if it clips by total norm.
 
     If `other`, a call of the other run, clips by value, gradients that are clipped by total norm count, too.
     """

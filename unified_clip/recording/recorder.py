@@ -98,7 +98,7 @@ class Recording:
         self._waits: set[Callable[[], object]] = set()
         self._warned: set[str] = set()
         self.loss_scale: Callable[[], float | None] | None = None
-        """Returns the loss scale that gradients contain; None if they contain none, or it is unknown."""
+        """Returns the loss scale that gradients contain, or None if they contain none, or it is unknown."""
         self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:

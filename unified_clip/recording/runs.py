@@ -56,12 +56,12 @@ class RecordedCall(Table):
     call: str
     framework: str | None = None
     rule: str | None = None
-    """The clip rule. "global": one norm over all gradients; "each": a norm for each gradient; "slices": a norm for each
-    slice; "value": no norm.
+    """The clip rule. "global" has one norm over all gradients, "each" one per gradient, "slices" one per slice, and
+    "value" none.
     """
 
     threshold: Real | tuple[Real, Real] | None = None
-    """Threshold of the norm, or the two bounds of a clip by value; None if it is not a single number."""
+    """Threshold of the norm, or the two bounds of a clip by value, or None if it is not a single number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -80,7 +80,7 @@ class RecordedCall(Table):
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """`nan` and `inf` are the numbers of NaN and of infinite elements; None if they are unknown."""
+    """`nan` and `inf` are the numbers of NaN and of infinite elements, or None if they are unknown."""
 
     seconds: Real | None = None
     """Duration of the call on the host, without recording; None inside a graph."""
@@ -99,7 +99,7 @@ class RecordedCall(Table):
     """The number of gradients with each layout of shards over ranks."""
 
     loss_scale: Real | None = None
-    """The loss scale that the gradients contain; None if they contain none, or it is unknown."""
+    """The loss scale that the gradients contain, or None if they contain none, or it is unknown."""
 
     repeated: int = 0
     """How many parameters the call got more than once."""
@@ -171,10 +171,10 @@ class OptimizerStep(Table):
     """The number of backward passes since the previous step."""
 
     cleared: bool | None = None
-    """Whether all gradients were None or zero at the first of these backward passes; None if that is unknown."""
+    """Whether all gradients were None or zero at the first of these backward passes, or None if that is unknown."""
 
     changed: Annotated[int, Field(ge=0)] | None = None
-    """How many gradients changed after the last backward pass without a recorded clip; None if that is unknown."""
+    """How many gradients changed after the last backward pass without a recorded clip, or None if that is unknown."""
 
     clips: Annotated[int, Field(ge=0)] | None = None
     """The number of clip calls since the previous step, if a graph reports calls in any order."""

@@ -22,7 +22,7 @@ MOST_TENSORS = 5
 
 
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp`; '' if no gradient does.
+    """Return a text about the gradients that differ by more than `max_ulp`, or '' if no gradient does.
 
     Sparse gradients are compared as dense ones.
 

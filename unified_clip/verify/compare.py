@@ -63,7 +63,7 @@ class StepComparison:
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
-        """Return the stages that differ by more than `max_ulp`; "clip" if the clip calls differ."""
+        """Return the stages that differ by more than `max_ulp`, and "clip" if the clip calls differ."""
         distances = self.distances().items()
         stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
@@ -200,7 +200,7 @@ def reject_unpaired(
 
     VerifyError: a parameter has no counterpart of the same shape in the other training step; or neither training step
     yields a tensor of --weights.
-    axes: The order of axes in which the new parameter has the old shape, by old name; None if there is no such
+    axes: The order of axes in which the new parameter has the old shape, by old name, or None if there is no such
     order.
     """
     for name, other_name in names.items():

@@ -95,7 +95,7 @@ class NameMatcher:
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
-    """Return the norm of each gradient after the clip, by its name in the recording; {} if the norms are unknown.
+    """Return the norm of each gradient after the clip, by its name in the recording, or {} if the norms are unknown.
 
     directory: The directory of the recording, which may have the gradients.
     """

@@ -72,7 +72,7 @@ def sentences(result: Verification) -> list[str]:
         for run in result.unclipped
     ]
     lines += [
-        f"{run.script} calls {call} {count} times on tensors that are not gradients; these calls were not compared."
+        f"{run.script} calls {call} {count} times on tensors that are not gradients. These calls were not compared."
         for run, call, count in result.not_gradients
     ]
     if result.resynced:
@@ -86,7 +86,7 @@ def sentences(result: Verification) -> list[str]:
 
 
 def _without_clip(result: Verification) -> list[str]:
-    """Return a list with one sentence about the steps without a clip call; [] if there are none."""
+    """Return a list with one sentence about the steps without a clip call, or [] if there are none."""
     steps = result.without_clip
     if not steps:
         return []
@@ -98,7 +98,7 @@ def _without_clip(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a phrase that names the stages which no step could compare; '' if there are none."""
+    """Return a phrase that names the stages which no step could compare, or '' if there are none."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if all(getattr(row, stage) is None for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
@@ -118,7 +118,7 @@ def _stages(result: Verification) -> list[str]:
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:
-    """Return the first step at which a stage differs; infinity if it never differs."""
+    """Return the first step at which a stage differs, or infinity if it never differs."""
     return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
 
 

@@ -172,7 +172,7 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
         )
     count = min(lengths.values())
     if steps is not None and not 1 <= steps <= count:
-        raise VerifyError(f"--steps is {steps}; {path} has batches for {count} steps. Pass 1 to {count}.", "UC203")
+        raise VerifyError(f"--steps is {steps}, and {path} has batches for {count} steps. Pass 1 to {count}.", "UC203")
     return {name: array[:steps] for name, array in batches.items()}
 
 

@@ -3,9 +3,9 @@
 The directory JOB has `weights.npz` and `batches.npz`, and `names.json` with --resync. The worker writes to the
 directory OUT:
 
-- `recording.jsonl`, with the gradients beside it;
-- `N.safetensors`, the Nth output of the function;
-- `N.resynced.safetensors`, its parameters after the weights of the old step were copied into them, with --resync;
+- `recording.jsonl`, with the gradients beside it.
+- `N.safetensors`, the Nth output of the function.
+- `N.resynced.safetensors`, its parameters after the weights of the old step were copied into them, with --resync.
 - `ended.json` at the end: the number of outputs and whether the function yields, or why it is rejected.
 
 An exception of the function ends the process with its traceback.
@@ -180,7 +180,7 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
-    """Return (output without its loss, loss). The loss is a number at the end of the output; None if there is none."""
+    """Return (output without its loss, loss). The loss is a number at the end of the output, or None."""
     if not isinstance(output, tuple | list) or len(output) < 2:
         return output, None
     *tensors, last = output

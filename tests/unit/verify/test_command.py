@@ -290,9 +290,9 @@ def test_what_a_function_does_wrong_is_refused(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--steps", "9"], "--steps is 9; "),
-        (["--steps", "0"], "--steps is 0; "),
-        (["--steps", "-1"], "--steps is -1; "),
+        (["--steps", "9"], "--steps is 9, and "),
+        (["--steps", "0"], "--steps is 0, and "),
+        (["--steps", "-1"], "--steps is -1, and "),
         (["--batches", "one.npy"], "--batches one.npy is one array without a name. Save arrays by name"),
         (["--max-ulp", "-1"], "--max-ulp is -1.0. Pass 0 or more"),
         (["--timeout", "0"], "--timeout is 0.0. Pass seconds above 0"),

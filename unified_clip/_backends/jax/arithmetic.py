@@ -42,7 +42,7 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Return what `jnp.where` returns; tracing this is faster. The condition is 0-d, or has axes of length 1."""
+    """Return what `jnp.where` returns. Tracing this is faster. The condition is 0-d, or has axes of length 1."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 

@@ -1,7 +1,7 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
 A float64 sum with a bound on its error decides nearly every norm. A float32 result is in doubt only if the middle
-between two numbers is within that bound. Then a loop compares the exact sum with the middle; else it has no iteration.
+between two numbers is within that bound. Then a loop compares the exact sum with the middle. Else it has no iteration.
 Devices of `shard_map` exchange integers, as float64.
 """
 

@@ -92,7 +92,7 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter, given by itself or by name, in the default main program; None if it has none."""
+    """Return the clip of a parameter, given by itself or by name, in the default main program, or None."""
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
     if isinstance(parameter, paddle.pir.Value):

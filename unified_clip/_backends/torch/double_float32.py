@@ -12,7 +12,7 @@ sums and products with their exact rounding errors:
 
 They need every addition, subtraction and multiplication of float32 rounded separately to nearest. Eager operations are:
 each is a kernel of its own, and PyTorch compiles its Metal kernels without fast math (unless PYTORCH_MPS_FAST_MATH is
-set). `torch.compile` for the CPU keeps this too; for MPS it is unknown. Quotients and roots may have an error of two
+set). `torch.compile` for the CPU keeps this too. For MPS it is unknown. Quotients and roots may have an error of two
 ULP, and subnormal numbers may be flushed to zero. None of this has run on such a device: UNIFIED_CLIP_PATH=pairs forces
 it on CPUs, for tests.
 
@@ -48,7 +48,7 @@ EXPONENT = 0x7F800000
 
 @dataclass(frozen=True)
 class DoubleFloat32:
-    """A number hi + lo. hi is the float32 nearest to it; lo is 0 where hi is not finite."""
+    """A number hi + lo. hi is the float32 nearest to it. lo is 0 where hi is not finite."""
 
     hi: Tensor
     lo: Tensor

@@ -1,7 +1,7 @@
 """The kernels as operators of PyTorch, for the graphs of `torch.compile`: those for the CPU, and Triton's for a GPU.
 
 `unified_clip::norm` and `unified_clip::scale_` do what the host path does. The rule between them is part of the graph.
-`norm` has derivatives and rules for `torch.func.vmap`. Where nobody asks for these, PyTorch's compiler replaces it by
+`norm` has derivatives and rules for `torch.func.vmap`. If a graph needs neither, PyTorch's compiler replaces it by
 `kernel_norm`, which on the CPU is in `_native/torch.hpp` like `scale_`.
 """
 

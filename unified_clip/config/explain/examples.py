@@ -153,7 +153,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at the start, inside and at the end of schedules that differ; [] if no schedules differ."""
+    """Return steps at the start, inside and at the end of schedules that differ, or [] if no schedules differ."""
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
         return []

@@ -268,7 +268,7 @@ class Format(ABC):
 
     @property
     def _in_python(self) -> str:
-        """A sentence about the same clip in Python code; '' if there is none."""
+        """A sentence about the same clip in Python code, or '' if there is none."""
         return f" Or clip in Python: `clip = ClipConfig.load(FILE)`, then {self.instead}." if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:

@@ -65,7 +65,7 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
 
 
 def _other_files(document: Document) -> list[str]:
-    """Return a note about the other files that were read; [] if there are none."""
+    """Return a note about the other files that were read, or [] if there are none."""
     names = dict.fromkeys(layer.document.name for layer in document.layers)
     others = [name for name in names if name != document.name]
     return [f"These files were read too: {', '.join(others)}."] if others else []
@@ -246,7 +246,7 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences on a base file that cannot be read, and may show the format; '' if there is none.
+    """Return sentences on a base file that cannot be read, and may show the format, or '' if there is none.
 
     ConfigError: a configuration in Python cannot be merged with its base files.
     """

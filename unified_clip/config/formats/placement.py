@@ -48,8 +48,8 @@ def check(document: Document, trainer: Format) -> list[Path]:
         The path of each clip key that the trainer ignores, unless a key that it reads has the same value.
 
     Raises:
-        ConfigError: A clip key occurs twice with different values; the trainer reads none of the file's clip keys; or
-            the file has none of the trainer's keys, so that the trainer's default cannot be assumed.
+        ConfigError: A clip key occurs twice with different values. The trainer reads none of the file's clip keys. The
+            file has none of the trainer's keys, so the trainer's default cannot be assumed.
     """
     if not isinstance(document.data, dict | list):
         return []
@@ -114,7 +114,7 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
 
 
 def first_read(document: Document, trainer: Format) -> Path:
-    """Return the path of the first clip key that the trainer reads in a file; () if the file has none."""
+    """Return the path of the first clip key that the trainer reads in a file, or () if there is none."""
     places = trainer.places(document)
     return next((path for path, _ in _entries(document.data, places) if _is_at(path, places)), ())
 

@@ -141,7 +141,7 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the only (name, call) of `clips`, the clips of this file; None if there is none. ConfigError: there
+        """Return the only (name, call) of `clips`, the clips of this file, or None if there is none. ConfigError: there
         are several.
         """
         if len(clips) > 1:

@@ -217,7 +217,7 @@ class Invocation:
     """The gradients as tensors of the framework. Some may be None."""
 
     native: str = ""
-    """The name of the framework's function that the adapter calls; '' if it calls none."""
+    """The name of the framework's function that the adapter calls, or '' if it calls none."""
 
     cache: dict[str, Any] = field(default_factory=dict)
     """The cached values of the properties. `cached_property` would need a lock, which cannot be traced into a graph."""

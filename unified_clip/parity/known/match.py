@@ -48,7 +48,7 @@ def match_deviations(
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
-    """Return why a deviation fails the run; '' if it does not. `entries`: the known differences that cover it."""
+    """Return why a deviation fails the run, or '' if it does not. `entries`: the known differences that cover it."""
     if not deviation.kind:
         return ""
     what = KINDS[deviation.kind]

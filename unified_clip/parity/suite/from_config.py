@@ -59,7 +59,7 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return why no single public call clips like this configuration, and a remedy; '' if one does."""
+    """Return why no single public call clips like this configuration, and a remedy, or '' if one does."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         return "suites do not support include, exclude and groups. Remove them, and choose tensors with `only`"

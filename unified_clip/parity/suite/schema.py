@@ -129,7 +129,7 @@ class CaseOptions(Table):
     """The frameworks and modes that run the case. An empty list means all of the suite."""
 
     raises: str = ""
-    """The class of the exception that the call must raise, or one of its bases; '' if it must not raise."""
+    """The class of the exception that the call must raise, or one of its bases, or '' if it must not raise."""
 
     warns: bool = False
     """Whether the call must emit a ClipWarning."""

@@ -1,4 +1,4 @@
-"""Run the modes that need several ranks. All ranks run the same cases in the same order; rank 0 writes the results."""
+"""Run the modes that need several ranks. All run the same cases in the same order, and rank 0 writes the results."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 versions to `worker.json` in the directory OUT. For work item N, it writes the files `N.tensors` and then `N.json`. So
 results remain if an item crashes the process: the first item without a result is the one that crashed it.
 
-If a mode has several ranks, this process is rank 0. It starts the others with `--mode` and `--rank`; they write
+If a mode has several ranks, this process is rank 0. It starts the others with `--mode` and `--rank`. They write
 nothing.
 """
 

@@ -27,10 +27,10 @@ class WorkedExample(ReportModel):
     """The total norm before the clip. Gradients that the clip excludes do not count."""
 
     coef: Real | None
-    """The clip coefficient; null if the step is skipped or an error is raised."""
+    """The clip coefficient, or null if the step is skipped or an error is raised."""
 
     norm_clipped: Real | None
-    """The total norm after the clip; null if the step is skipped or an error is raised."""
+    """The total norm after the clip, or null if the step is skipped or an error is raised."""
 
     results: dict[str, list[Real]] | None
     """The first elements of the first clipped gradients, by name; null if the step is skipped or an error is raised."""
@@ -140,13 +140,13 @@ class ReportedClip(ReportModel):
     """The full name of the replacement; empty if there is none."""
 
     meaning: int | None
-    """The number of the entry in `meanings` for the clip; null if no clip configuration does the same."""
+    """The number of the entry in `meanings` for the clip, or null if no clip configuration does the same."""
 
     becomes_meaning: int | None
     """The number of the entry in `meanings` for the replacement; null if there is none."""
 
     same: bool | None
-    """Whether `meaning` and `becomes_meaning` are equal; null if one of them is missing."""
+    """Whether `meaning` and `becomes_meaning` are equal, or null if one of them is missing."""
 
     difference: str
     """The difference between `meaning` and `becomes_meaning` in words; empty if one of them is missing."""

@@ -297,7 +297,7 @@ class Module(SyntaxTree):
     # -- numbers
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return the value of a number, or of a name that is bound to a number once; None if it is unknown."""
+        """Return the value of a number, or of a name that is bound to a number once, or None if it is unknown."""
         try:
             value = self._value(node, 0)
             return float(value) if is_number(value) else None

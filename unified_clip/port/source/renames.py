@@ -113,7 +113,7 @@ class Renames:
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import statement.
 
-        changed: The import that replaces each removed name; '' if none does.
+        changed: The import that replaces each removed name, or '' if none does.
         """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))

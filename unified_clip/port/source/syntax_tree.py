@@ -83,15 +83,15 @@ class SyntaxTree:
             node = parent
 
     def enclosing(self, node: cst.CSTNode, *kinds: type[Node]) -> Node | None:
-        """Return the nearest node of these types that contains a node; None if there is none."""
+        """Return the nearest node of these types that contains a node, or None if there is none."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, kinds)), None)
 
     def enclosing_function(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
-        """Return the nearest function or lambda that contains a node; None if there is none."""
+        """Return the nearest function or lambda that contains a node, or None if there is none."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, cst.FunctionDef | cst.Lambda)), None)
 
     def call_of(self, node: cst.CSTNode | None) -> cst.Call | None:
-        """Return the call whose function is this node; None if the node is not called."""
+        """Return the call whose function is this node, or None if the node is not called."""
         call = self.parents.get(node) if node is not None else None
         return call if isinstance(call, cst.Call) and call.func is node else None
 
@@ -171,7 +171,7 @@ def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
 
 
 def method_of(call: cst.Call) -> str:
-    """Return the name of the method that is called; '' if no attribute is called."""
+    """Return the name of the method that is called, or '' if no attribute is called."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 

@@ -304,7 +304,7 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the optimizer's step at a place that reads the optimizer's variable; None if no step is made there.
+        """Return the optimizer's step at a place that reads the optimizer's variable, or None if no step is made there.
 
         UnsureError: the code may make a step. For example, it passes the optimizer to another function.
         """

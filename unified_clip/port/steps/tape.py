@@ -48,7 +48,7 @@ class StepRange:
     last: int
     step: TapeStep | None
     reason: str = ""
-    """Why the step cannot be ported; '' if it can."""
+    """Why the step cannot be ported, or '' if it can."""
 
 
 class TapeSteps:
@@ -62,7 +62,7 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the step whose lines contain a node, such as a clip; None if no step does."""
+        """Return the step whose lines contain a node, such as a clip, or None if no step does."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 

@@ -110,8 +110,10 @@ def _orders(pair: CallPair) -> dict[str, str]:
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that follows from recorded weights: the loss or the data if the weights agree and the gradients
-    differ; the optimizer if the gradients agree and the next weights differ. None: recorded weights show neither.
+    """Return the cause that follows from recorded weights. None: they show none.
+
+    If the weights agree and the gradients differ, it is the loss or the data. If the gradients agree and the next
+    weights differ, it is the optimizer.
     """
     if point.index >= len(point.pairs):
         return None

@@ -91,7 +91,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
         names = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
         counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
         where = f", in {', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)}" if names else ""
-        sentence = f"the gradients of {run.name} are not finite{counts}{where}; those of the other run are"
+        sentence = f"the gradients of {run.name} are not finite{counts}{where}. Those of the other run are"
         return Cause("not finite in one run", sentence)
     return None
 
@@ -164,7 +164,7 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> 
 
 
 def _nearest(ordered: Sequence[float], norm: float) -> float:
-    """Return the number in a sorted list that differs from this norm by rounding only; the norm itself if there is
+    """Return the number in a sorted list that differs from this norm by rounding only, or the norm itself if there is
     none.
     """
     index = bisect.bisect(ordered, norm)
@@ -254,7 +254,7 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause that explains the coefficients of one run; None if no known cause does.
+    """Return the known cause that explains the coefficients of one run, or None if no known cause does.
 
     The coefficients of the other run must follow from its norms and settings.
     """

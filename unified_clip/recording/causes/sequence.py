@@ -50,7 +50,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its optimizer step; None if the weights do not prove it for exactly one run."""
+    """Return the run that clips after its optimizer step. None: weights do not prove it for exactly one run."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
     # which
     # run it is. With other optimizers, all weights must have moved in the same direction.
@@ -149,9 +149,9 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
             in_groups = any(each.rule == "global" and len(each.parameters) > 1 for each in rest[:calls])
             return Cause(
                 "per group for global" if in_groups else "per tensor for global",
-                f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}; "
-                f"{run.name} clips all gradients by their total norm. The gradients are the same: the norms combine to "
-                f"{combined:.9g}, and the total norm is {total:.9g}",
+                f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}, "
+                f"and {run.name} clips all gradients by their total norm. The gradients are the same: the norms "
+                f"combine to {combined:.9g}, and the total norm is {total:.9g}",
             )
     return None
 

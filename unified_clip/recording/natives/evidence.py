@@ -60,7 +60,7 @@ class ObservedTensors:
     """The name of each gradient in the framework. If it is empty, the positions are the names."""
 
     is_gradient: bool | None = True
-    """False if the function got a tensor that is not a gradient, as `tf.clip_by_value` may; None if that is unknown."""
+    """False if the function got a tensor that is not a gradient, as `tf.clip_by_value` may. None: that is unknown."""
 
     sources: Sequence[Any] = ()
     """The framework's variable of each gradient, if it is known."""

@@ -74,7 +74,7 @@ class StepWatcher:
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
         self.changed: int | None = None
-        """How many gradients unrecorded code changed since the last backward pass; None if that is unknown."""
+        """How many gradients unrecorded code changed since the last backward pass, or None if that is unknown."""
 
     def before_backward(self) -> None:
         """Count a backward pass. At the first backward pass after a step, find out whether the gradients were cleared

@@ -125,7 +125,7 @@ def _is_marked(tensor: Any) -> bool:
 
 
 def from_tape(tensor: Any) -> bool | None:
-    """Return whether a tensor was computed from a gradient; None if it may come from an argument of its graph."""
+    """Return whether a tensor was computed from a gradient, or None if it may come from an argument of its graph."""
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
         return _is_marked(tensor)
@@ -209,7 +209,7 @@ def report_call(
     describe: A function that returns the call's settings for the values of `thresholds`.
     before, after: The gradients before and after the clip. names, weights: The names and values of their variables;
         without names, both are inferred if every gradient's variable is known.
-    is_gradient: Returns whether the tensors are gradients; None if that is unknown.
+    is_gradient: Returns whether the tensors are gradients, or None if that is unknown.
     norm: The norm that the function returned.
     """
     needs = OBSERVER.needs()

@@ -23,7 +23,7 @@ class Point(ReportModel):
 
     low: Real | None
     high: Real | None
-    """`low` and `high` are the smallest and the largest finite number; null if no number is finite."""
+    """`low` and `high` are the smallest and the largest finite number, or null if no number is finite."""
 
     not_finite: int
     """How many numbers are NaN or infinite."""

@@ -214,7 +214,7 @@ def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str
 
 
 def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
-    """Return the first divergence that no clip explains; None if it may follow from the steps of the optimizers."""
+    """Return the first divergence that no clip explains, or None if it may follow from the steps of the optimizers."""
     unexplained = [
         each for each, causes in comparison.divergences.items() if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP
     ]

@@ -48,8 +48,8 @@ since no number is negative.
 """
 
 WIDE_ERROR = 2.0**-77
-"""The same bound if a sum is two float64 numbers. The second is the sum of at most 2**13 rounding errors of the first,
-so it is at most 2**-40 of the sum, and its own relative error is at most about 2**-40.
+"""The same bound if a sum is two float64 numbers. The second is the sum of at most 2**13 rounding errors of the first.
+So it is at most 2**-40 of the sum. Its own relative error is at most about 2**-40.
 """
 
 NARROW_ERROR = 2.0**-35

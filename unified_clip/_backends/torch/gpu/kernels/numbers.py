@@ -36,7 +36,7 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return how many elements can be accessed in vectors of 16 bytes: a multiple of `width`; 0 if an address is no
+    """Return how many elements can be accessed in vectors of 16 bytes: a multiple of `width`, or 0 if an address is no
     multiple of 16.
 
     `addresses`: the addresses, combined by |.
@@ -46,7 +46,7 @@ def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> 
 
 @triton.jit
 def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Return a pointer to an address that is a multiple of 16, in a form that tells Triton so."""
+    """Return a pointer to an address that is a multiple of 16, in a form from which Triton infers this."""
     return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
 
 

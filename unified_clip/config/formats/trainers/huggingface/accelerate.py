@@ -22,7 +22,7 @@ NO_CLIP = (
 
 
 class Accelerate(Format):
-    """Accelerate's YAML. It sets a clip for DeepSpeed and Megatron-LM only; otherwise the script clips."""
+    """Accelerate's YAML. It sets a clip for DeepSpeed and Megatron-LM only, otherwise the script clips."""
 
     name, title = "accelerate", "Accelerate"
     kinds = ("yaml", "json")
@@ -43,7 +43,7 @@ class Accelerate(Format):
         imported_key(".".join(FILE), "DeepSpeed's file, which sets gradient_clipping; auto: as above"),
         rejected_key(f"{'.'.join(FILE)}, without gradient_clipping", "DeepSpeed's default applies"),
         imported_key(".".join(MEGATRON), "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
-        rejected_key("distributed_type: others", "the script clips; no key sets it"),
+        rejected_key("distributed_type: others", "no key sets it: the script clips"),
     )
 
     def recognises(self, document: Document) -> bool:

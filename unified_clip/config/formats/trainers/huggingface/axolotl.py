@@ -28,7 +28,7 @@ class Axolotl(HuggingFace):
     keys = (
         FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
         imported_key("max_grad_norm: null", "is not passed on: HF's default applies", "1.0"),
-        imported_key("deepspeed", "DeepSpeed's file; gradient_clipping: auto is max_grad_norm; others are rejected"),
+        imported_key("deepspeed", "DeepSpeed's file; gradient_clipping: auto is max_grad_norm, else an error"),
         rejected_key("optimizer: lomo, ..._layerwise", "steps in backward; Trainer clips later, without effect"),
     )
 

@@ -25,7 +25,7 @@ ARGUMENTS = {
     "GradientClipByValue": ("max", "min"),
     "GradClipByValue": ("max_value", "min_value"),
 }
-"""The arguments of each class. Paddle 2 and 3 have ClipGradBy*; Paddle 1 has GradientClipBy*, and for dygraph
+"""The arguments of each class. Paddle 2 and 3 have ClipGradBy*. Paddle 1 has GradientClipBy*, and for dygraph
 GradClipBy*."""
 
 REJECTED = {
@@ -42,7 +42,7 @@ PER_GROUP = "Paddle clips each group of parameters on its own. A global norm is 
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return what a threshold of 0 does: training fails with `ClipGradByNorm`; other classes make all gradients 0."""
+    """Return what a threshold of 0 does: `ClipGradByNorm` fails in training, and other classes make all gradients 0."""
     return "error" if rule == "norm" else "zeros"
 
 

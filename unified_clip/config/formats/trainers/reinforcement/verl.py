@@ -72,7 +72,7 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
 
 
 def _skips(document: Document, version: Version | None) -> list[str]:
-    """Return a note on steps whose norm is not finite; [] if they are not skipped."""
+    """Return a note on steps whose norm is not finite, or [] if they are not skipped."""
     if _is_megatron(document, ACTOR):
         return []
     if version is None:

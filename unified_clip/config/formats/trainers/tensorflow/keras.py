@@ -34,8 +34,8 @@ class Keras(Format):
     rules = tuple(KEYS)
     family = "tensorflow"
     needs_version = (
-        "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm; in tf.keras and Keras 3 "
-        "it is per tensor. Before 2.11, 0 makes gradients 0; since then it clips nothing. For tf.keras of TensorFlow "
+        "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm. In tf.keras and Keras 3 "
+        "it is per tensor. Before 2.11, 0 makes gradients 0. Since then it clips nothing. For tf.keras of TensorFlow "
         "2.0 to 2.3, pass keras@2.4"
     )
     keys = (
