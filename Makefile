@@ -187,8 +187,8 @@ oldest-%:
 	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
 	$(ENV)/bin/unified-clip parity --frameworks $* --out $(ENV)/report
 
-# The site, in build/site. A warning, such as of a broken link, is an error. The browser runs the notebook on a wheel
-# without kernels.
+# The site, in build/site. A warning, such as of a broken link, is an error. So is a public name without a signature,
+# parameters, errors or an example. The browser runs the notebook on a wheel without kernels.
 docs:
 	$(MAKE) --no-print-directory VENV=.venv-docs REQUIREMENTS=requirements/docs.txt site
 
@@ -200,6 +200,7 @@ site: $(VENV)/requirements
 	cd build && $(abspath $(BIN))/jupyter lite build --apps lab --no-unused-shared-packages --no-sourcemaps \
 		--contents ../docs/notebook.ipynb --piplite-wheels $(CURDIR)/build/wheel/*.whl --output-dir docs/lite
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m tools.site.rendered
 
 # Nineteen minutes on two cores, in which nothing else should run.
 bench: $(VENV)/package

@@ -33,6 +33,9 @@ def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
         measured norms. `clip_coef`: the smallest coefficient. `clip_rate`: the share of the last 100 clips that changed
         a gradient. This waits for the device.
 
+    Raises:
+        NothingClippedError: Nothing has been clipped yet.
+
     Source: unified_clip; `grad_norm` is the norm before clipping in HF Transformers and torchtitan too.
 
     Example:
@@ -88,7 +91,31 @@ class Monitor:
 
 
 def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` that calls `add_scalar` of a `SummaryWriter` (torch.utils.tensorboard or tensorboardX)."""
+    """Return a `Monitor` that calls `add_scalar` of a `SummaryWriter` (torch.utils.tensorboard or tensorboardX).
+
+    Args:
+        clip: A `ClipConfig`, a clipper, or the handle of an integration.
+        writer: The `SummaryWriter`.
+        every: The number of calls per log.
+        prefix: The prefix of each name.
+
+    Raises:
+        ValueError: every is below 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from types import SimpleNamespace
+        >>> from unified_clip import ClipConfig, monitor
+        >>> clip = ClipConfig(rule="global_norm", threshold=1.0)
+        >>> writer = SimpleNamespace(add_scalar=print)  # in your script: SummaryWriter()
+        >>> watch = monitor.tensorboard(clip, writer)
+        >>> _ = clip([np.array([3.0, 4.0], np.float32)])
+        >>> watch(0)
+        train/grad_norm 5.0 0
+        train/grad_norm_clipped 0.99999980000004 0
+        train/clip_coef 0.199999960000008 0
+        train/clip_rate 1.0 0
+    """
 
     def log(numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -98,10 +125,52 @@ def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "tr
 
 
 def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` for MLflow. Pass the module `mlflow`: it calls `log_metrics` in the active run."""
+    """Return a `Monitor` that calls `log_metrics` of MLflow in the active run.
+
+    Args:
+        clip: A `ClipConfig`, a clipper, or the handle of an integration.
+        module: The module `mlflow`.
+        every: The number of calls per log.
+        prefix: The prefix of each name.
+
+    Raises:
+        ValueError: every is below 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from types import SimpleNamespace
+        >>> from unified_clip import ClipConfig, monitor
+        >>> clip = ClipConfig(rule="global_norm", threshold=1.0)
+        >>> mlflow = SimpleNamespace(log_metrics=lambda numbers, step: print(step, sorted(numbers)))
+        >>> watch = monitor.mlflow(clip, mlflow, prefix="")
+        >>> _ = clip([np.array([3.0, 4.0], np.float32)])
+        >>> watch(0)
+        0 ['clip_coef', 'clip_rate', 'grad_norm', 'grad_norm_clipped']
+    """
     return Monitor(clip, lambda numbers, step: module.log_metrics(numbers, step=step), every=every, prefix=prefix)
 
 
 def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` for Weights & Biases. Pass the run from `wandb.init()`: it calls its `log`."""
+    """Return a `Monitor` that calls `log` of a run of Weights & Biases.
+
+    Args:
+        clip: A `ClipConfig`, a clipper, or the handle of an integration.
+        run: The run from `wandb.init()`.
+        every: The number of calls per log.
+        prefix: The prefix of each name.
+
+    Raises:
+        ValueError: every is below 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from types import SimpleNamespace
+        >>> from unified_clip import ClipConfig, monitor
+        >>> clip = ClipConfig(rule="global_norm", threshold=1.0)
+        >>> run = SimpleNamespace(log=lambda numbers, step: print(step, sorted(numbers)))
+        >>> watch = monitor.wandb(clip, run, prefix="")
+        >>> _ = clip([np.array([3.0, 4.0], np.float32)])
+        >>> watch(0)
+        0 ['clip_coef', 'clip_rate', 'grad_norm', 'grad_norm_clipped']
+    """
     return Monitor(clip, lambda numbers, step: run.log(numbers, step=step), every=every, prefix=prefix)

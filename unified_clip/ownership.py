@@ -188,6 +188,9 @@ def megatron_ownership(
             copies. None: it has not, or the distributed optimizer shards gradients over them.
         expert_data_rank: This rank in its expert-data-parallel group. With `data_rank`, experts need it.
 
+    Raises:
+        ValueError: When it clips: a parameter is an expert's, and only one of the data ranks was passed.
+
     Example:
         >>> from types import SimpleNamespace
         >>> counts = megatron_ownership(tensor_rank=1)

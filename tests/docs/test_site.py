@@ -34,7 +34,9 @@ def tool(name: str) -> ModuleType:
     return importlib.import_module(f"site_tools.{name}")
 
 
-build, links, tabs, api, functions, llms = map(tool, ("build", "links", "tabs", "api", "functions", "llms"))
+build, links, tabs, api, functions, llms, rendered = map(
+    tool, ("build", "links", "tabs", "api", "functions", "llms", "rendered")
+)
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +179,44 @@ def test_a_known_difference_without_a_page_is_an_error(tmp_path: Path, monkeypat
     monkeypatch.setattr(functions, "KNOWN", known)
     with pytest.raises(ValueError, match=r"functions\.toml lacks a function: torch\.nn\.other"):
         functions.pages()
+
+
+FUNCTION = """<div class="doc doc-object doc-function">
+<h2 id="unified_clip.numpy.clip" class="doc doc-heading"></h2>
+<div class="doc-signature highlight"><pre>clip(<span>t</span>, *, p: float = 2, **rest) -&gt; Any</pre></div>
+<span class="doc-section-title">Parameters:</span>
+<li class="doc-section-item field-body"><b><code>t</code></b></li>
+<li class="doc-section-item field-body"><b><code>p</code></b></li>
+<span class="doc-section-title">Raises:</span>
+<span class="doc-section-title">Examples:</span><code>clip(t)</code></div>
+<a href="https://pytorch.org/docs">PyTorch</a> <a href="#unified_clip.numpy.clip">clip</a>
+<a href="other/#one">one</a>"""
+
+
+def checked(folder: Path, page: str) -> list[str]:
+    """Return the problems of a site with this page and another one."""
+    (folder / "other").mkdir()
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    (folder / "other/index.html").write_text('<h1 id="one">One</h1>', encoding="utf-8")
+    return list(rendered.problems(rendered.read(folder), folder))
+
+
+def test_a_complete_page_has_no_problem(tmp_path: Path) -> None:
+    assert checked(tmp_path, FUNCTION) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "instead", "problem"),
+    [
+        ('<div class="doc-signature highlight">', "<div>", "unified_clip.numpy.clip has no signature"),
+        ("<code>p</code>", "p", "unified_clip.numpy.clip has parameters without a description: p"),
+        ("Raises:", "Returns:", "unified_clip.numpy.clip has no section of errors"),
+        ("<code>clip(t)", "clip(t)", "unified_clip.numpy.clip has no example"),
+        ("https:", "http:", "index.html: the link http://pytorch.org/docs is no address that begins with https://"),
+        ("#one", "#two", "index.html: the link other/#two leads to no heading"),
+        ("other/#", "another/#", "index.html: the link another/#one leads to no file"),
+    ],
+)
+def test_what_a_rendered_page_lacks_is_reported(tmp_path: Path, part: str, instead: str, problem: str) -> None:
+    assert FUNCTION.count(part) == 1
+    assert checked(tmp_path, FUNCTION.replace(part, instead)) == [problem]

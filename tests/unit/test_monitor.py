@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import unified_clip.config.clip_config
-import unified_clip.suggest
 from unified_clip import ClipConfig, monitor
 
 NAMES = ["train/grad_norm", "train/grad_norm_clipped", "train/clip_coef", "train/clip_rate"]
@@ -71,10 +68,3 @@ def test_nothing_is_logged_before_the_first_clip() -> None:
 def test_how_often_is_a_whole_number(every: Any) -> None:
     with pytest.raises(ValueError, match="every is"):
         monitor.Monitor(ClipConfig(rule="none"), print, every=every)
-
-
-@pytest.mark.parametrize("module", [monitor, unified_clip.suggest, unified_clip.config.clip_config])
-def test_examples_run(module: Any) -> None:
-    result = doctest.testmod(module)
-    assert result.attempted >= 3
-    assert result.failed == 0

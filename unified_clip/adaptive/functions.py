@@ -30,6 +30,13 @@ def initial_state(adaptive: Rule, like: Any, data: Data | None = None) -> Tensor
     Raises:
         ValueError: data is the state of another rule.
         TypeError: The state grows, as that of `Percentile` without a window.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> grads = [np.array([3.0, 4.0], np.float32)]
+        >>> adaptive.initial_state(adaptive.EmaRatio(), grads)
+        array([0., 0.])
     """
     backend, like = resolve(like)
     states.check_fixed_size(adaptive)
@@ -41,7 +48,22 @@ def initial_state(adaptive: Rule, like: Any, data: Data | None = None) -> Tensor
 
 
 def read_state(adaptive: Rule, state: Tensor) -> Data:
-    """Return a state as data for a JSON file: numbers, and lists of numbers, by name. This waits for a device."""
+    """Return a state as data for a JSON file: numbers, and lists of numbers, by name. This waits for a device.
+
+    Args:
+        adaptive: The rule.
+        state: The state, from `initial_state` or the last call.
+
+    Raises:
+        TypeError: A state of JAX is inside a compiled graph, where it has no values.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> rule = adaptive.EmaRatio()
+        >>> adaptive.read_state(rule, adaptive.initial_state(rule, [np.zeros(2, np.float32)]))
+        {'steps': 0.0, 'mean': 0.0}
+    """
     backend = backend_of(state)
     return states.saved(states.read_packed(adaptive, backend.to_numpy(state)))
 
@@ -57,6 +79,21 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 
     Returns:
         (the total norm before clipping, the new state).
+
+    Raises:
+        TypeError: As for `unified_clip.clip_grad_norm_`.
+        ValueError: As for `unified_clip.clip_grad_norm_`.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> rule, grads = adaptive.EmaRatio(ratio=1.0, warmup_steps=1), [np.array([3.0, 4.0], np.float32)]
+        >>> state = adaptive.initial_state(rule, grads)
+        >>> for _ in range(2):
+        ...     grads = [2 * grads[0]]
+        ...     norm, state = adaptive.clip_grad_norm_(grads, rule, state)
+        >>> float(norm), grads[0].round(3)
+        (20.0, array([6., 8.], dtype=float32))
     """
     return entry.run(_clip_grad_norm_, parameters, adaptive, state, max_norm)
 
@@ -74,6 +111,20 @@ def clip_by_global_norm(
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
+
+    Raises:
+        TypeError: As for `unified_clip.clip_by_global_norm`.
+        ValueError: As for `unified_clip.clip_by_global_norm`.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> rule, grads = adaptive.EmaRatio(ratio=1.0, warmup_steps=1), [np.array([3.0, 4.0], np.float32)]
+        >>> state = adaptive.initial_state(rule, grads)
+        >>> _, norm, state = adaptive.clip_by_global_norm(grads, rule, state)
+        >>> clipped, norm, state = adaptive.clip_by_global_norm([2 * grads[0]], rule, state)
+        >>> float(norm), clipped[0]
+        (10.0, array([3., 4.], dtype=float32))
     """
     return entry.run(_clip_by_global_norm, t_list, adaptive, state, clip_norm)
 

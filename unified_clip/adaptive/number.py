@@ -77,7 +77,18 @@ class Number:
 
 
 def where(condition: Condition, yes: Real, no: Real) -> Real:
-    """Return `yes` where a condition is true, else `no`. Both are always computed."""
+    """Return `yes` where a condition is true, else `no`. Both are always computed. It raises no error.
+
+    Args:
+        condition: A comparison of numbers.
+        yes: The number if the condition is true.
+        no: The number if it is false.
+
+    Example:
+        >>> from unified_clip import adaptive
+        >>> adaptive.where(2.0 > 1.0, 3.0, 4.0)
+        3.0
+    """
     number = next((value for value in (yes, no, condition) if isinstance(value, Number)), None)
     if number is not None:
         xp = number.xp
@@ -89,17 +100,52 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 
 
 def minimum(left: Real, right: Real) -> Real:
-    """Return the smaller number."""
+    """Return the smaller number. It raises no error.
+
+    Args:
+        left: A number.
+        right: Another number.
+
+    Example:
+        >>> from unified_clip import adaptive
+        >>> adaptive.minimum(1.0, 2.0)
+        1.0
+    """
     return where(left - right <= 0.0, left, right)
 
 
 def sqrt(number: Real) -> Real:
-    """Return the square root of a number of 0 or more."""
+    """Return the square root.
+
+    Args:
+        number: A number of 0 or more.
+
+    Raises:
+        ValueError: A number of eager calls is below 0. In a compiled graph, the result is NaN.
+
+    Example:
+        >>> from unified_clip import adaptive
+        >>> adaptive.sqrt(4.0)
+        2.0
+    """
     return Number(number.xp, number.xp.sqrt(number.value)) if isinstance(number, Number) else math.sqrt(number)
 
 
 def floor(number: Real) -> Real:
-    """Return the largest whole number that is not above a number."""
+    """Return the largest whole number that is not above a number.
+
+    Args:
+        number: A finite number.
+
+    Raises:
+        ValueError: A number of eager calls is NaN.
+        OverflowError: A number of eager calls is infinite.
+
+    Example:
+        >>> from unified_clip import adaptive
+        >>> adaptive.floor(2.5)
+        2.0
+    """
     return Number(number.xp, number.xp.floor(number.value)) if isinstance(number, Number) else float(math.floor(number))
 
 

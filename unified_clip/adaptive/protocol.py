@@ -26,10 +26,12 @@ class Rule(Protocol):
         """Return the state before the first norm: numbers by name."""
 
     def threshold(self, state: Mapping[str, Real], norm: Real, step: Real) -> tuple[Real, Mapping[str, Real]]:
-        """Return (the threshold for this norm, the state after it).
+        """Return (the threshold for this norm, the state after it). It raises no error.
 
-        state: Numbers by name, as `init` returned them. norm: The total norm, which is finite.
-        step: The number of norms before this one, from 0. A norm that is not finite is not counted.
+        Args:
+            state: Numbers by name, as `init` returned them.
+            norm: The total norm, which is finite.
+            step: The number of norms before this one, from 0. A norm that is not finite is not counted.
         """
 
 
@@ -41,6 +43,17 @@ class EmaRatio:
         ratio: The threshold, relative to the average. 1 or more.
         alpha: The weight of the old average, from 0 to 1.
         warmup_steps: The number of first norms that are averaged equally, and not clipped. 1 or more.
+
+    Raises:
+        TypeError: A setting is no number.
+        ValueError: A setting is out of its range.
+
+    Example:
+        >>> from unified_clip import ClipConfig, adaptive
+        >>> adaptive.EmaRatio(ratio=1.5).init()
+        {'mean': 0.0}
+        >>> ClipConfig(rule="global_norm", adaptive={"rule": "ema_ratio", "ratio": 1.5}).is_adaptive
+        True
     """
 
     ratio: float = 2.0
@@ -71,6 +84,17 @@ class ZClip:
         clip_factor: A factor of the threshold of "adaptive_scaling". Above 0.
         skip_update_on_spike: Whether a clipped norm leaves the mean and variance unchanged.
         eps: Added to the standard deviation. Above 0.
+
+    Raises:
+        TypeError: A setting is no number.
+        ValueError: A setting is out of its range, or does not apply to the others.
+
+    Example:
+        >>> from unified_clip import ClipConfig, adaptive
+        >>> adaptive.ZClip(z_thresh=3.0).init()
+        {'mean': 0.0, 'var': 0.0}
+        >>> ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "z_thresh": 3.0}).is_adaptive
+        True
     """
 
     alpha: float = 0.97
@@ -108,6 +132,17 @@ class Percentile:
             and on CPUs only, because the state grows.
         include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
             clipped.
+
+    Raises:
+        TypeError: A setting is no number.
+        ValueError: A setting is out of its range.
+
+    Example:
+        >>> from unified_clip import ClipConfig, adaptive
+        >>> adaptive.Percentile(window=3).init()
+        {'norms': [0.0, 0.0, 0.0]}
+        >>> ClipConfig(rule="global_norm", adaptive={"rule": "percentile", "window": 3}).is_adaptive
+        True
     """
 
     percent: float = 10.0

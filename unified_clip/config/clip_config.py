@@ -89,12 +89,23 @@ class ClipConfig(OutcomeProperties, Settings):
     __copy__ = __deepcopy__
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with these changes, validated like any other configuration."""
+        """Return a copy with these changes, validated like any other configuration.
+
+        Args:
+            update: The new values by key.
+            deep: Ignored: copies share nothing.
+
+        Raises:
+            ConfigError: A value is not valid.
+        """
         return type(self)(**{**self.data(), **(update or {})})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the configuration in a TOML, YAML or JSON file.
+
+        Args:
+            path: The file.
 
         Raises:
             ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. For
@@ -104,7 +115,20 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
-        """Return the configuration in a text. `kind`: toml, yaml or json."""
+        """Return the configuration in a text.
+
+        Args:
+            text: The text of a configuration.
+            kind: "toml", "yaml" or "json".
+
+        Raises:
+            ConfigError: The text is not of this kind, or a key is wrong. The message has the line and the key.
+
+        Example:
+            >>> from unified_clip import ClipConfig
+            >>> ClipConfig.loads('rule = "global_norm"\\nthreshold = 1.0')
+            ClipConfig(rule='global_norm', threshold=1.0)
+        """
         return cls(**settings_data(documents.parse(text, kind, "the text")))
 
     @classmethod
@@ -125,11 +149,43 @@ class ClipConfig(OutcomeProperties, Settings):
         return cls(**from_optimizer.data(optimizer))
 
     def dumps(self, kind: str = "toml") -> str:
-        """Return the configuration as text that `loads` reads. `kind`: toml, yaml or json."""
+        """Return the configuration as text that `loads` reads.
+
+        Args:
+            kind: "toml", "yaml" or "json".
+
+        Raises:
+            ConfigError: There is no such kind.
+
+        Example:
+            >>> from unified_clip import ClipConfig
+            >>> print(ClipConfig(rule="norm", threshold=0.5).dumps("yaml"), end="")
+            version: 1
+            rule: norm
+            threshold: 0.5
+        """
         return documents.dump({"version": self.version, **self.data()}, kind)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the configuration to a TOML, YAML or JSON file."""
+        """Write the configuration to a file.
+
+        Args:
+            path: The file. Its suffix, such as .toml, .yaml or .json, sets the format.
+
+        Raises:
+            ConfigError: The suffix is unknown.
+            OSError: The file cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> from unified_clip import ClipConfig
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     path = Path(directory, "clip.toml")
+            ...     ClipConfig(rule="global_norm", threshold=1.0).save(path)
+            ...     ClipConfig.load(path).threshold
+            1.0
+        """
         path = Path(path)
         path.write_text(self.dumps(documents.kind_of(path)), encoding="utf-8")
 
@@ -160,6 +216,13 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             NotRepresentableError: The format does not support a setting. The message names it, and the remedy.
             ConfigError: There is no such format.
+
+        Example:
+            >>> from unified_clip import ClipConfig
+            >>> print(ClipConfig(rule="global_norm", threshold=1.0, family="pytorch").export_to("deepspeed"), end="")
+            {
+              "gradient_clipping": 1.0
+            }
         """
         text, notes = convert.write(self, name, version, nearest=nearest)
         for note in notes:
@@ -185,6 +248,18 @@ class ClipConfig(OutcomeProperties, Settings):
             details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
             process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, as for
                 `clip_grad_norm_`.
+
+        Raises:
+            TypeError: names is neither.
+            ValueError: When it clips: the configuration selects parameters by name, and they have none.
+
+        Example:
+            >>> import numpy as np
+            >>> from unified_clip import ClipConfig
+            >>> clip = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"])
+            >>> clipper = clip.clipper(["a.weight", "a.bias"])
+            >>> clipper([np.array([3.0, 4.0], np.float32), np.array([7.0], np.float32)])[1]
+            array([7.], dtype=float32)
         """
         return Clipper(
             self, names, details=details, spec=DistributedSpec(process_group, ownership, check_numel, check_replicas)
@@ -202,11 +277,31 @@ class ClipConfig(OutcomeProperties, Settings):
         return self._clipper(grads, step=step)
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip in place, as `clip_grad_norm_` does. Return the total norm before clipping."""
+        """Clip in place, as `clip_grad_norm_` does. Return the total norm before clipping.
+
+        Args:
+            parameters: As for `clip_grad_norm_`.
+            step: The step for a schedule, as when you call the configuration.
+
+        Raises:
+            TypeError: As for `clip_grad_norm_`.
+            ValueError: As for `clip_grad_norm_`. Or the configuration selects parameters by name, and they have none.
+            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
+        """
         return self._clipper.clip_(parameters, step=step)
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list."""
+        """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list.
+
+        Args:
+            params_grads: The tuples. A gradient may be None.
+            step: The step for a schedule, as when you call the configuration.
+
+        Raises:
+            TypeError: An entry is no tuple of a parameter and a gradient.
+            ValueError: The configuration selects parameters by name, and they have none.
+            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
+        """
         return self._clipper.pairs(params_grads, step=step)
 
     @property

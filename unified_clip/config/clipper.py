@@ -120,7 +120,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned, here or on another framework.
+        """Continue from `state`, which `state_dict` returned, here or on another framework.
 
         Raises:
             ValueError: It is no such state, or that of a configuration with other adaptive rules.
@@ -383,7 +383,7 @@ class OutcomeProperties:
         return self._clipper.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned, here or on another framework.
+        """Continue from `state`, which `state_dict` returned, here or on another framework.
 
         Raises:
             ValueError: It is no such state, or that of a configuration with other adaptive rules.

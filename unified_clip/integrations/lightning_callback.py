@@ -49,7 +49,12 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
     Source: unified_clip, at `Callback.on_before_optimizer_step`.
 
-    Example: docs/integrations/lightning.md.
+    Example:
+        A trainer that clips by this callback::
+
+            Trainer(callbacks=[ClipCallback(ClipConfig(rule="global_norm", threshold=1.0))])
+
+        docs/integrations/lightning.md has a complete one.
     """
 
     def __init__(
@@ -87,7 +92,14 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         return {"clips": [self._by_index[index].state_dict() for index in sorted(self._by_index)]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from the state in a checkpoint. ValueError: it is that of other adaptive rules."""
+        """Continue from the state in a checkpoint.
+
+        Args:
+            state_dict: The result of `state_dict`.
+
+        Raises:
+            ValueError: At the first step: it is the state of other adaptive rules.
+        """
         self._loaded = list(state_dict.get("clips", [])) or None
 
     def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:

@@ -18,6 +18,8 @@ from ..config.schema import Settings
 from . import steps
 from .steps import UNKNOWN, LastStep, OutcomeArrays
 
+__all__ = ["ClipState", "last", "load_state_dict", "rate", "state_dict"]
+
 
 class ClipState(NamedTuple):
     """The state of a transformation that clips: arrays, for `jit`, `scan` and checkpoints."""
@@ -114,7 +116,22 @@ def last(state: Any) -> LastStep:
 def rate(state: Any) -> float | None:
     """Return the share of the last 100 steps that changed a gradient. None if that is known for none of them.
 
-    state: The state of an optimizer, as for `last`.
+    Args:
+        state: The state of an optimizer, as for `last`.
+
+    Raises:
+        ValueError: As for `last`.
+        TypeError: As for `last`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from unified_clip import ClipConfig
+        >>> from unified_clip.integrations.optax_transforms import rate
+        >>> optimizer = ClipConfig(rule="global_norm", threshold=1.0).as_optax(optax.sgd(1.0))
+        >>> params = {"w": jnp.zeros(2, "float32")}
+        >>> _, state = optimizer.update({"w": jnp.array([3.0, 4.0], "float32")}, optimizer.init(params))
+        >>> rate(state)
+        1.0
     """
     return steps.rate_of(_clip_state(state).recent)
 
@@ -127,6 +144,19 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, as for `last`.
+
+    Raises:
+        ValueError: As for `last`.
+        TypeError: As for `last`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from unified_clip import ClipConfig
+        >>> from unified_clip.integrations.optax_transforms import state_dict
+        >>> clip = ClipConfig(rule="global_norm", threshold=1.0)
+        >>> state = clip.as_optax(optax.sgd(1.0)).init({"w": jnp.zeros(2, "float32")})
+        >>> state_dict(clip, state)["step"]
+        0
     """
     clip_state = _clip_state(state)
     return steps.clipper(settings, BACKEND).data(int(clip_state.step), clip_state.adaptive)
@@ -142,6 +172,19 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
 
     Raises:
         ValueError: data is the state of another configuration.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from unified_clip import ClipConfig
+        >>> from unified_clip.integrations.optax_transforms import load_state_dict, state_dict
+        >>> clip = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"})
+        >>> optimizer = clip.as_optax(optax.sgd(1.0))
+        >>> params = {"w": jnp.zeros(2, "float32")}
+        >>> _, state = optimizer.update({"w": jnp.array([3.0, 4.0], "float32")}, optimizer.init(params))
+        >>> data = state_dict(clip, state)
+        >>> again = load_state_dict(clip, optimizer.init(params), data)
+        >>> state_dict(clip, again) == data
+        True
     """
     _clip_state(state)
     clipper = steps.clipper(settings, BACKEND)

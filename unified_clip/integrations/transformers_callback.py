@@ -43,7 +43,13 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.
 
-    Example: docs/integrations/transformers.md.
+    Example:
+        A trainer that clips by this callback::
+
+            clip = ClipCallback(ClipConfig(rule="global_norm", threshold=1.0))
+            Trainer(model, TrainingArguments("out", max_grad_norm=0), train_dataset=data, callbacks=[clip])
+
+        docs/integrations/transformers.md has a complete one.
     """
 
     def __init__(

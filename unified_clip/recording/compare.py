@@ -18,24 +18,31 @@ from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
 
+__all__ = ["RecordingComparison", "compare"]
+
 PHASES = len(NUMBERS) + 2
 """The number of parts that the progress bar counts: each stage, the differences to report, and their causes."""
 
 
 @dataclass(frozen=True)
 class RecordingComparison:
-    """The result of comparing two recorded runs."""
+    """The result of comparing two recorded runs, which `compare` returns."""
 
     a: RecordedRun
     b: RecordedRun
     max_ulp: float
+    """Numbers that differ by up to this many units in the last place are the same."""
+
     pairs: Sequence[CallPair]
+    """The calls of both runs that were compared."""
+
     divergences: Mapping[Divergence, Sequence[Cause]]
     """The divergences to report, in the order in which they happen, each with its causes: those of clip calls and of
     optimizers' steps. Empty if the runs are the same.
     """
 
     agreements: Sequence[StageAgreement]
+    """How closely the runs agree in each number, such as the norm."""
 
     @property
     def first(self) -> Divergence | None:
@@ -63,12 +70,32 @@ def compare(
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
-    names: The name of a parameter in the other run, by its name in one run. Both directions are allowed.
-    max_ulp: Numbers that differ by up to this many units in the last place are the same.
-    labels: The name of each run in sentences. None: the name of the run's file.
-    advance: Moves the bars "read", by chunks of the files, and "compare", by PHASES in all.
+    Args:
+        a: The file of a recording.
+        b: The file of the other recording.
+        names: The name of a parameter in the other run, by its name in one run. Both directions are allowed.
+        max_ulp: Numbers that differ by up to this many units in the last place are the same.
+        labels: The name of each run in sentences. None: the name of the run's file.
+        advance: Moves the progress bars "read" and "compare".
 
-    RunError: A file is no recording or has no clip calls, or the runs have no numbers to compare.
+    Raises:
+        RunError: A file is no recording or has no clip calls, or the runs have no numbers to compare.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import unified_clip
+        >>> from unified_clip.recording.compare import compare
+        >>> grads = [np.array([3.0, 4.0], np.float32)]
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     paths = [Path(directory, name) for name in ("old.jsonl", "new.jsonl")]
+        ...     for path, threshold in zip(paths, (1.0, 0.5)):
+        ...         with unified_clip.record(path):
+        ...             _ = unified_clip.clip_by_global_norm(grads, threshold)
+        ...     result = compare(*paths)
+        >>> result.first.stage, result.first.a, result.first.b
+        ('threshold', 1.0, 0.5)
     """
     left, right = (read(path, label, partial(advance, "read")) for path, label in zip((a, b), labels, strict=True))
     for run in (left, right):

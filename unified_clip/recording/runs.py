@@ -13,6 +13,11 @@ from .._coded_error import CodedError
 from .._report_model import Real
 from .lines import NO_CALLS, READABLE
 
+__all__ = [
+    "Header", "LoggedNumbers", "OptimizerStep", "Parameter", "RecordedCall", "RecordedProcess", "RecordedRun",
+    "RunError", "read",
+]  # fmt: skip
+
 
 class RunError(CodedError, code="UC501"):
     """The error for an invalid recording, or for two that cannot be compared. The message has the reason and the
@@ -250,10 +255,29 @@ CHUNK = 1 << 20
 def read(
     path: str | Path, name: str | None = None, advance: Callable[[int], None] = lambda chunks: None
 ) -> RecordedRun:
-    """Read a recording. RunError: the file is no valid recording.
+    """Read a recording.
 
-    name: The run's name in sentences. None: the name of the file.
-    advance: Called with 1 after each CHUNK.
+    Args:
+        path: The file from `unified_clip.record` or `unified-clip record`.
+        name: The run's name in sentences. None: the name of the file.
+        advance: Called with 1 after each part of the file, for a progress bar.
+
+    Raises:
+        RunError: The file cannot be read, or is no valid recording.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import unified_clip
+        >>> from unified_clip.recording import runs
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = Path(directory, "run.jsonl")
+        ...     with unified_clip.record(path):
+        ...         _ = unified_clip.clip_by_norm(np.array([3.0, 4.0], np.float32), 1.0)
+        ...     recorded = runs.read(path)
+        >>> [(line.call, line.threshold) for line in recorded.lines]
+        [('clip_by_norm', 1.0)]
     """
     path = Path(path)
     try:
