@@ -1,5 +1,7 @@
-"""Run the same cases on every framework. Compare the results with exact arithmetic and with the frameworks' functions.
+"""Run the same clip calls on every framework. Compare the results with exact arithmetic and with the frameworks'
+functions.
 
 `suite/` reads the cases. `workers/` runs them, one process per framework. `judge/` compares each result with the exact
-one, and finds causes. `known/` lists the accepted differences of native functions. `report/` writes the report.
+result, and finds the causes of differences. `known/` lists the accepted differences of the frameworks' functions.
+`report/` writes the report.
 """

@@ -79,8 +79,7 @@ WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     """Add `parity` and `parity init` to the command line. Most of their modules are imported only when a command runs.
 
-    read_ported: A function that reads a report of `unified-clip port`. It raises CodedError if the file is not such a
-    report.
+    read_ported: A function that reads a report of `unified-clip port`. It raises CodedError for any other file.
     """
     parity = commands.add_parser(
         "parity",
@@ -111,7 +110,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Write a small suite for `unified-clip parity init`. Return the exit status."""
+    """Write a small suite for `unified-clip parity init`. Return the exit status of the command."""
     from .suite import scaffold
 
     names = [option.removeprefix("--") for option in RUN_OPTIONS]
@@ -124,7 +123,7 @@ def run_init(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run a suite or some of its cases for `unified-clip parity`. Return the exit status."""
+    """Run `unified-clip parity`: a whole suite, or the cases of `--case`. Return the exit status of the command."""
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
     try:
@@ -136,7 +135,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 
 def _run_cases(suite: Suite) -> int:
-    """Run the cases of the option `--case`, and print every result. Return the exit status."""
+    """Run the cases of the option `--case`, and print every result. Return the exit status of the command."""
     from .report import terminal_case
 
     report = _run(suite)
@@ -153,7 +152,7 @@ def _run(suite: Suite) -> ParityReport:
 
 
 def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run a suite, write its report, and print a summary. Return the exit status."""
+    """Run a suite, write its report, and print a summary. Return the exit status of the command."""
     from .report import baseline, build, terminal, write
 
     out = OUT if options.out is None else options.out
@@ -178,9 +177,10 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    """Read the suite, and reduce it to the frameworks, modes and cases of the options.
+    """Read the suite, and keep only the frameworks, modes and cases that the options name.
 
-    SuiteError: the suite, or the value of an option, is invalid. UsageError: --accept and --without are both given.
+    SuiteError: the suite, or the value of an option, is invalid.
+    UsageError: the user passed both --accept and --without.
     """
     from .suite import load
     from .suite.schema import SuiteError
@@ -201,8 +201,9 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Read the calls of a recording, for `--recorded`. RunError: the recording has no calls, or no norm above 0 to
-    plot.
+    """Return the clip calls in a recording, for `--recorded`.
+
+    RunError: the recording has no calls, or no norm above 0 to plot.
     """
     from ..recording import runs
     from ..recording.report import curves, run_plots
@@ -211,13 +212,17 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     runs.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(
-            f"{path}: it has no norm above 0 to plot. Clips by value have no total norm. Remove --recorded.", "UC502"
+            f"{path}: no call has a norm above 0 to plot. Clips by value have no total norm. Remove --recorded.",
+            "UC502",
         )
     return recording.lines
 
 
 def _accept(report: ParityReport, path: Path) -> int:
-    """Update the list of known differences, unless the run has other failures. Return the exit status."""
+    """Update the list of known differences. If the run has other failures, change nothing and print why.
+
+    Return the exit status of the command.
+    """
     from .known import update
 
     if report.ours_differ or report.is_incomplete:

@@ -1,4 +1,4 @@
-"""Run every case of a suite on every framework and in every mode, and compare the results."""
+"""Run every case of a suite on every framework in every mode, and compare the results."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ LAST = ((STATIC,),)
 
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
-"""Each tuple has the modes that one worker runs. Every mode is in exactly one tuple: by default in OTHERS."""
+"""Each tuple has the modes that one worker runs. Every mode is in exactly one tuple, in OTHERS by default."""
 
 Progress = Callable[[str, int], Any]
-"""A function that is called with a framework and the number of its new results."""
+"""A function that takes a framework's name and the number of its new results."""
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
-    """Run a suite on its frameworks, in parallel processes, and return the report."""
+    """Run a suite on its frameworks, in parallel processes, and return the report.
+
+    progress: A function that gets a framework's name and the number of its new results, to show progress.
+    """
     expected = ExpectedResults()
 
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
@@ -94,7 +97,10 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:
-    """Return what a framework's workers run: each mode of the framework with the cases that it can run, in order."""
+    """Return the (mode, case) items that a framework's workers run, in order.
+
+    An item is left out if the framework or the mode cannot run the case, or the suite leaves the case out.
+    """
     cases = [case for case in suite.cases if case.is_for_framework(framework)]
     table = suite.frameworks[framework]
     return [
@@ -110,11 +116,13 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
     """Return (framework, work items) for each worker, in the order in which the workers start.
 
-    RuntimeError: TOGETHER does not have each mode exactly once. The cases of such a mode would not run, or run twice.
+    RuntimeError: a mode is not in exactly one tuple of TOGETHER. Its cases would not run, or would run twice.
     """
     for mode in sorted({mode for framework in suite.frameworks.values() for mode in framework.modes}):
         if (count := sum(mode in group for group in TOGETHER)) != 1:
-            raise RuntimeError(f"{count} groups of TOGETHER in parity/engine.py have the mode {mode!r}. Put it in one")
+            raise RuntimeError(
+                f"{mode!r} is in {count} tuples of TOGETHER in parity/engine.py. Put it into exactly one"
+            )
     items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
     jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
     return [(name, job) for name, job in jobs if job]
@@ -125,8 +133,8 @@ def _judge_natives(
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
-    Return what `match_deviations` returns. Entries of a framework with a failed result, such as a crash, are left out:
-    without that result, they could look stale.
+    Return (judgements, known differences), as `match_deviations` does. The second part excludes the entries of each
+    framework that has a failed result, such as a crash. Without that result, an entry could look stale.
     """
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)

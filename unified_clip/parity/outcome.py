@@ -23,13 +23,13 @@ class Failure:
 
 @dataclass(eq=False)
 class ClipTensors:
-    """The tensors of a result: norm, clipped gradients, and updated parameters.
+    """The tensors of a result: the norm, the clipped gradients, and the updated parameters.
 
-    Both exact results and the results of frameworks have these tensors.
+    This is the base class of exact results and of results from frameworks.
     """
 
     norm: Dense | None = None
-    """The norm that the call returns. None if it returns none."""
+    """The norm that the call returns, or None if the call returns no norm."""
 
     gradients: Sequence[Dense | None] | None = None
     """The clipped gradients. None for a call that only measures, or raises."""
@@ -38,9 +38,9 @@ class ClipTensors:
     """Parameters of value 1 after an SGD step with these gradients. None unless the case has `update = true`."""
 
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
-        """Return the tensors to compare at a stage; None if there are none.
+        """Return the tensors to compare at a stage of the call. Return None if the stage has no tensors.
 
-        The stage "coefficient" has the clipped gradients: the coefficient is measured on them.
+        The stage "coefficient" has the clipped gradients, from which the coefficient is measured.
         """
         if stage == "norm":
             return None if self.norm is None else [self.norm]

@@ -117,7 +117,7 @@ class Result(ReportModel):
 
     @property
     def is_failure(self) -> bool:
-        """Return whether the run gave no result, such as a crash or a timeout."""
+        """Return whether there is no result to compare, for example because the worker crashed or timed out."""
         return self.verdict not in (*AGREEING, "different", "known")
 
 
@@ -160,12 +160,15 @@ class NativeResult(Result):
 
     @property
     def size(self) -> float:
-        """The larger one of `norm` and `gradients`. 0 if neither was compared."""
+        """The larger of `norm` and `gradients`. 0 if neither was compared."""
         return max(self.norm or 0.0, self.gradients or 0.0)
 
 
 def _with_modes(base: type[ReportModel], field: Any) -> Any:
-    """Return a subclass of a model that has one more field for each mode of unified_clip. `field`: (type, default)."""
+    """Return a subclass of a model with one more field for each mode of unified_clip.
+
+    field: (type, default) of these fields.
+    """
     return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
 
 
@@ -186,7 +189,7 @@ class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))
 
 
 class CaseResult(ReportModel):
-    """One case: the exact result, and the results of every framework."""
+    """The exact result of one case, and the results of every framework."""
 
     name: str
     call: str
@@ -214,7 +217,10 @@ class CaseResult(ReportModel):
 
 
 def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
-    """Return the stages at which unified_clip's host path gives different bits on different frameworks."""
+    """Return the stages of a call at which unified_clip's results on the host path differ in a bit between frameworks.
+
+    frameworks: The results of one case, by framework.
+    """
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
     return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
 
@@ -341,20 +347,20 @@ class ParityReport(ReportModel):
 
     @property
     def absent(self) -> list[str]:
-        """Return the frameworks that may be missing and have no result."""
+        """Return the frameworks that have no result but may be missing, as the suite allows."""
         results = [*self.results(), *self.natives()]
         present = {name for name, result in results if result.verdict != "missing"}
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
 
     def is_wrong(self, framework: str, result: Result) -> bool:
-        """Return whether a result fails the run even if the list of known differences is ignored."""
+        """Return whether a result fails the run for a reason other than the list of known differences."""
         if result.verdict == "missing":
             return framework not in self.may_be_missing
         return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
 
     @property
     def ours_differ(self) -> bool:
-        """Return whether unified_clip differs from exact arithmetic, or between frameworks."""
+        """Return whether unified_clip's results differ from exact arithmetic, or between frameworks."""
         return any(result.verdict == "different" for _, result in self.results()) or any(
             case.stages_apart for case in self.cases
         )

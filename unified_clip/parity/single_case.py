@@ -26,7 +26,9 @@ GIVEN = "gradients"
 
 
 def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
-    """Return a case that clips the gradients in a container by this call.
+    """Return a case that clips the gradients of a container with this call.
+
+    call: The name of a public function of unified_clip, such as "clip_by_global_norm".
 
     ValueError: the call or an argument is invalid.
     """
@@ -38,9 +40,10 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
 
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
-    """Run a case on the host path of each framework, and return the outcome of each.
+    """Run a case on the host path of each framework. Return the result or the failure of each framework, by framework.
 
-    interpreters: The Python interpreter of each framework.
+    interpreters: The path of the Python interpreter for each framework.
+    timeout: Seconds that a framework may take.
     """
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
@@ -53,7 +56,10 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 
 
 def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
-    """Return (an error for each missing framework, a description of each wrong result)."""
+    """Return (an error for each missing framework, a description of each wrong result).
+
+    outcomes: The result or the failure of each framework, by framework.
+    """
     right = oracle.expect(case)
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
@@ -70,9 +76,9 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
 
 
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Describe where the bits of correct results differ between frameworks.
+    """Return a description of the bits that differ between frameworks whose results are correct.
 
-    The contract allows that for a norm_type other than 1, 2 and inf.
+    The contract allows such differences for a norm_type other than 1, 2 and inf.
     """
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
@@ -81,7 +87,7 @@ def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -
 
 
 def _named(case: Case, result: ClipTensors) -> dict[str, Gradient]:
-    """Return the norm and the clipped gradients by name."""
+    """Return the norm and the clipped gradients, by name."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}
     return named | dict(zip(case.names, clipped, strict=False))

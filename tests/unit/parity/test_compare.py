@@ -302,7 +302,7 @@ def test_an_entry_about_versions_counts_before_they_are_released() -> None:
 def test_an_entry_about_versions_of_what_the_worker_does_not_report_is_wrong() -> None:
     entry = KNOWN.model_copy(update={"versions": "pytorch<2.13"})
     (problem,) = judged_as([entry], SHOWING)[1]
-    assert problem == "`versions` has pytorch, whose version the worker of torch does not report. Name torch"
+    assert problem == "`versions` names pytorch, but the worker of torch does not report its version. Name torch"
 
 
 def test_what_two_entries_say_is_wrong() -> None:

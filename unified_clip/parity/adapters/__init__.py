@@ -1,1 +1,1 @@
-"""Adapters: one module per framework, with which a parity worker makes tensors and calls the framework's functions."""
+"""Adapters: one module per framework. A parity worker uses it to make tensors and to call the framework's functions."""

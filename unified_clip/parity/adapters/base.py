@@ -1,5 +1,5 @@
-"""The base classes of the adapters: `Adapter` has a framework's operations, and `Invocation` the arguments of
-a call.
+"""The base classes of the adapters: `Adapter` has the operations of a framework, and `Invocation` has the arguments of
+one call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..suite.public_calls import Call
 
 
 class Returned(NamedTuple):
-    """What a framework's function returned: the norm and the tensors. None if it returns no norm, or no tensors."""
+    """The result of a framework's function: the norm, or None, and the tensors, or None."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -27,8 +27,8 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    Each module of this package has a subclass `Framework`. The subclass must define `sgd`. It overrides the other
-    methods where the default does not fit its framework.
+    Each module of this package has a subclass `Framework`. The subclass must define `sgd`. It overrides another method
+    only if the default does not fit its framework.
     """
 
     packages: Sequence[str] = ()
@@ -49,67 +49,76 @@ class Adapter(TensorConverter, Protocol):
     """Whether the framework's parameters have the attribute `need_clip`, which `parameters` then sets."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Return, for each gradient, parameters of value 1 after one SGD step with LEARNING_RATE. None stays None."""
+        """Take one SGD step with LEARNING_RATE from parameters whose elements are all 1. Return the new parameters.
+
+        The result has one tensor for each gradient, and None for each gradient that is None.
+        """
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
-        """Return what to pass to an in-place function for each gradient: by default the gradient itself."""
+        """Return the arguments of an in-place function, one for each gradient. The default is the gradient itself."""
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients after an in-place call, from the arguments that `in_place_arguments` returned.
+        """Return the gradients after an in-place call. `arguments`: the arguments of that call, from
+        `in_place_arguments`.
 
-        Only called if `writes` is True.
+        The worker calls this method only if `writes` is True.
         """
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         """Return a parameter for each gradient.
 
-        need_clip: The value of the attribute `need_clip` of each parameter. Only used if `marks_parameters` is True.
+        need_clip: The value of the attribute `need_clip` of each parameter. Ignored if `marks_parameters` is False.
         """
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return an equal tensor that is the transpose of a contiguous tensor. If the framework has no strides, return
-        the tensor itself.
+        """Return an equal tensor with another memory layout: the transpose of a contiguous tensor.
+
+        If the framework has no strides, return the tensor itself.
         """
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of this shape whose elements share one place in memory. If the framework has no strides,
-        return the tensor itself.
+        """Return a tensor of the same shape whose elements all have one memory address (stride 0).
+
+        If the framework has no strides, return the tensor itself.
         """
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Return the 1-d tensors as overlapping views of one memory. If the framework has no views, return the tensors
-        themselves.
+        """Copy the 1-d tensors into one memory, and return them as overlapping views of it.
+
+        If the framework has no views, return the tensors themselves.
         """
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether a write into one tensor changes the other. Only called if `writes` is True."""
+        """Return whether a write into one tensor changes the other. The worker calls this method only if `writes` is
+        True.
+        """
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Return the context manager for cases with these dtypes, such as JAX's 64-bit mode for float64."""
+        """Return a context manager for calls on tensors of these dtypes, such as JAX's 64-bit mode for float64."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Return a tensor of the framework for each gradient of a call."""
+        """Convert the gradients of a call to tensors of the framework. Return one tensor for each gradient."""
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Send `text` to every rank, and return the texts of all ranks in order. By default there is one rank.
+        """Send `text` to every rank. Return the texts of all ranks in order. The default is one rank.
 
-        Exit if another rank has ended.
+        Exit the process if another rank has ended.
         """
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Compile a function into a graph of this mode, run it on the tensors, and return its nested lists of tensors.
+        """Compile a function into a graph, run it on the tensors, and return its nested lists of tensors.
 
-        `tensors` may contain None.
+        mode: The kind of graph, such as "compiled". `tensors` may contain None.
         """
 
     # -- The framework's own functions. Each method first sets `invocation.native` to the name of the function that it
@@ -119,14 +128,17 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Clip by the total norm of order `p`. `norm`: use this norm instead of measuring it. Return None if the
-        framework has no such function.
+        """Call the framework's function that clips by the total norm of order `p`. Return None if it has no such
+        function.
+
+        norm: The total norm to use. If it is None, the function measures the norm.
         """
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
-        """Clip each tensor by its norm, or each slice along `axes`. Return None if the framework has no such
-        function.
+        """Call the framework's function that clips each tensor by its norm. Return None if it has no such function.
+
+        axes: If given, clip each slice along these axes by its own norm.
         """
         return None
 
@@ -134,19 +146,23 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Clip each group of parameters by the clip of this group, which Paddle's `set_gradient_clip` sets. None: the
-        framework has no such function.
+        """Call Paddle's function that clips each group of parameters by its own clip, as `set_gradient_clip` has set
+        it.
+
+        Return None if the framework has no such function.
         """
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework may have a function that corresponds to the public function of this call."""
+        """Return whether the framework may have a function with the clip rule of this call's public function."""
         if invocation.call.style == "measure":
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function that corresponds to the public function of this call. None if there is none."""
+        """Call the framework's function with the clip rule of this call's public function. Return None if there is
+        none.
+        """
         call, arguments = invocation.call, invocation.arguments
         p = arguments.get("norm_type", 2)
         if call.style == "measure":
@@ -162,7 +178,7 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """The adapter of a framework whose in-place functions get parameters, and overwrite their `.grad`."""
+    """The adapter of a framework whose in-place functions take parameters, and overwrite their `.grad`."""
 
     writes = True
     marks_parameters = True
@@ -207,7 +223,7 @@ class OnParameters(Adapter):
 
 @dataclass(eq=False)
 class Invocation:
-    """One call: its function, arguments and gradients, and the container in which they are passed."""
+    """One call of a clip function: the function, its arguments, its gradients, and the container of the gradients."""
 
     adapter: Adapter
     call: Call
@@ -230,24 +246,26 @@ class Invocation:
 
     @property
     def parameters(self) -> Any:
-        """A parameter for each gradient. In PyTorch and Paddle, its `.grad` is the gradient."""
+        """A parameter for each gradient. In PyTorch and Paddle, the parameter's `.grad` is the gradient."""
         needed = self.call_form.need_clip or [True] * len(self.gradients)
         return self.once("parameters", lambda: self.adapter.parameters(self.gradients, needed))
 
     @property
     def in_place_arguments(self) -> Any:
-        """What to pass to an in-place function for each gradient: its parameter, or the gradient itself."""
+        """The arguments of an in-place function, one for each gradient: its parameter, or the gradient itself."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property
     def in_place_container(self) -> Any:
-        """What to pass to an in-place function: `in_place_arguments` in the container of the case."""
+        """The argument of an in-place function: the list `in_place_arguments`, in the container that the case names."""
         items = self.gradients if self.call_form.gradients_for_parameters else self.in_place_arguments
         return self.once("in_place_container", lambda: self.call_form.contain(items))
 
     @property
     def container(self) -> Any:
-        """What to pass to a function that returns gradients: the gradients in the container of the case."""
+        """The argument of a function that returns clipped gradients: the gradients, in the container that the case
+        names.
+        """
         return self.once("container", lambda: self.call_form.contain(self.gradients))
 
     @property
@@ -256,12 +274,12 @@ class Invocation:
 
     @property
     def is_strict(self) -> bool:
-        """Whether the call has `error_if_nonfinite=True`: then a norm of NaN or inf is an error."""
+        """Whether the call has `error_if_nonfinite=True`, with which a norm of NaN or inf is an error."""
         return bool(self.arguments.get("error_if_nonfinite"))
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """A function that returns whether to clip a parameter.
+        """A function that takes a parameter and returns whether to clip it.
 
         None if parameters have the attribute `need_clip` themselves.
         """
@@ -275,8 +293,9 @@ class Invocation:
         return lambda parameter: bool(needed.get(id(parameter), True))
 
     def read_gradients(self) -> Sequence[Any]:
-        """Return the gradients after an in-place call. They are in its arguments, or in the container in which the call
-        replaced them.
+        """Return the gradients after an in-place call.
+
+        Read them from the call's arguments, or from the container in which the call replaced them.
         """
         if self.adapter.writes:
             return self.adapter.read_in_place(self.in_place_arguments)

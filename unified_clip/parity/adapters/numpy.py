@@ -1,6 +1,4 @@
-"""The parity worker's adapter for NumPy, which has no sparse tensors, and no clip functions of its own to
-compare with.
-"""
+"""The parity worker's adapter for NumPy, which has no sparse tensors and no clip functions of its own."""
 
 from __future__ import annotations
 

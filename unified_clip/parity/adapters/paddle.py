@@ -36,20 +36,22 @@ class Framework(Converter, base.OnParameters):
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Return whether both tensors have the same data pointer.
 
-        The test `a is b` would fail, because `.grad` returns a new object each time.
+        Identity (`a is b`) cannot show this, because `.grad` returns a new object each time.
         """
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework's function can be called. With sparse gradients, only clip classes can."""
+        """Return whether Paddle's function can take these gradients. Only its clip classes take sparse gradients."""
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Trace the function into a static program, run it by an Executor, and return its nested lists of tensors."""
+        """Trace the function into a static program, run the program with an Executor, and return its nested lists of
+        tensors.
+        """
         fed = {f"gradient {index}": tensor for index, tensor in enumerate(tensors) if tensor is not None}
         paddle.enable_static()
         try:
@@ -96,7 +98,10 @@ class Framework(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """Return the arrays as tensors, in lists that are nested like `template`. None in the template stays None."""
+    """Return the arrays as tensors, in lists that are nested like `template`.
+
+    The result has None where the template has None.
+    """
     if isinstance(template, list):
         return [_like(each, results) for each in template]
     return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

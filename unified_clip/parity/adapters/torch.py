@@ -49,8 +49,8 @@ class Framework(Converter, base.OnParameters):
         return bool(first.numel() and same)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Run the function by `torch.compile`, with inductor in the mode `compiled`, and aot_eager in the mode
-        `graph`.
+        """Run the function with `torch.compile`: the mode `compiled` uses inductor, and the mode `graph` uses
+        aot_eager.
         """
         torch._dynamo.reset()  # or torch.compile stops compiling the same lines after a few times
         backend = "inductor" if mode == COMPILED else "aot_eager"

@@ -23,7 +23,7 @@ PLAIN_EVERY = 4
 
 
 class Sharded(Framework):
-    """The adapter for PyTorch on `size` ranks, which distributes tensors over them."""
+    """The adapter for PyTorch on `size` ranks. It distributes gradients over the ranks as DTensors."""
 
     def __init__(self, size: int) -> None:
         row = init_device_mesh("cpu", (size,))
@@ -44,8 +44,8 @@ class Sharded(Framework):
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """Return the gradients as DTensors in several layouts.
 
-        Sparse gradients, and every fourth gradient, stay plain tensors. The layouts alternate. The total number of
-        elements decides which layout is first.
+        Sparse gradients, and every fourth gradient, stay plain tensors. The other gradients take the layouts in turn.
+        The total number of elements decides the first layout.
         """
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
         tensors = super().make_all(gradients)
@@ -77,9 +77,9 @@ class Sharded(Framework):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
-    """Join a process group of `size` ranks, and yield the adapter that makes DTensors over it.
+    """Join a process group of `size` ranks, and yield the adapter that distributes DTensors over it.
 
-    meeting: The file through which the ranks find each other.
+    meeting: A file that all ranks use to find each other.
     """
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)

@@ -1,1 +1,1 @@
-"""Compare a result with the exact one, and find the cause of a difference."""
+"""Compare the result of a call with the exact result, and find the cause of a difference."""

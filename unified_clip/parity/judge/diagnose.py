@@ -1,4 +1,4 @@
-"""Find the cause of a difference between a result and the exact one."""
+"""Find the cause of a difference between the result of a call and the exact result."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .oracle import Expected
 
 
 def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
-    """Return why the outcome of a call differs from the exact result, such as another eps or norm.
+    """Return the cause of the difference between a call's result and the exact result, such as another eps or norm.
 
-    None: nothing differs, the call raises an error, or no known cause explains the numbers.
+    Return None if nothing differs, the call raises an error, or no known cause explains the numbers.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
     raises = outcome.raised or case.options.raises

@@ -1,5 +1,5 @@
-"""Compare each result with the exact one as soon as a worker returns it. Long tensors are then dropped: the tensors of
-a whole run may not fit into memory.
+"""Compare each result with the exact result as soon as a worker returns it. Then drop long tensors: the tensors of a
+whole run may not fit into memory.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .verdict import NativeVerdict, Verdict, compare_with_exact
 
 @dataclass(frozen=True)
 class JudgedResult:
-    """What the report needs of one result: the verdict, digests, and the element that differs most."""
+    """The comparison of one result with the exact result: the verdict, digests, and the element that differs most."""
 
     verdict: Verdict | None = None
     """The verdict on unified_clip. A framework's function has one only if its run failed, such as by a crash."""
 
     deviation: NativeDeviation | None = None
-    """How far a framework's function is from the exact result. None for unified_clip."""
+    """The difference between a framework's function and the exact result. None for unified_clip."""
 
     digests: Mapping[Stage, str] | None = None
     """The SHA-256 of the tensors at each stage."""
@@ -50,9 +50,9 @@ class JudgedResult:
 
 
 class ExpectedResults:
-    """Return the exact result of a case. The first call for a case computes it; later calls return the same object.
+    """A cache of the exact results. Call it with a case to get the exact result of that case.
 
-    Several threads may call it.
+    The first call for a case computes the result. Later calls return the same object. Several threads may call it.
     """
 
     def __init__(self) -> None:
@@ -74,9 +74,10 @@ def judge_result(
     framework: Framework,
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
-    """Compare one result with the exact one, and find the cause of a difference.
+    """Compare one result with the exact result, and find the cause of a difference.
 
-    known: The known differences of this framework. A difference that a known difference covers needs no cause.
+    outcome: The result of the framework, or the failure of its worker.
+    known: The known differences of this framework. The cause of a known difference is not searched for.
     """
     mode, case = item
     if isinstance(outcome, Failure):
@@ -103,7 +104,7 @@ def judge_result(
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
-    """Return, for each mode that differs, the element that is furthest from the exact result.
+    """Return the element that is furthest from the exact result, by mode. Modes without a difference are left out.
 
     judged: The results of the case on one framework, by mode.
     """
@@ -120,11 +121,11 @@ def report_result(
     command: str,
     judgement: tuple[NativeVerdict, str] | None,
 ) -> UnifiedClipResult | NativeResult | None:
-    """Return a judged result as a model of the report. None if the framework has no function for this case.
+    """Convert a compared result to a model of the report. Return None if the framework has no function for this case.
 
     details: The element that is furthest from the exact result.
     command: The shell command that runs the case again.
-    judgement: For a framework's function: its verdict, and why it fails the run ('' if it does not).
+    judgement: For a framework's function: (verdict, the reason why it fails the run, or '' if it does not).
     """
     verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")
     kind = verdict.kind if verdict else judgement and judgement[0]

@@ -1,5 +1,6 @@
-"""Compute the exact result of a case as the contract defines it, in exact arithmetic. Results of the workers are
-compared with it, so this module imports nothing of unified_clip's own rule or kernels.
+"""Compute the exact result of a case in exact arithmetic, as the contract defines it.
+
+The results of the workers are compared with it, so this module imports none of unified_clip's clip code or kernels.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class Expected(ClipTensors):
     """The exact norm, clipped gradients and updated parameters of a case."""
 
     wide_norm: float | None = None
-    """The total norm in float64, to compare the frameworks' functions with."""
+    """The total norm in float64, to compare with the norms of the frameworks' functions."""
 
 
 def expect(case: Case) -> Expected:
-    """Compute the exact result of a case. All fields are None if the call should raise."""
+    """Compute the exact result of a case. If the call should raise an error, all fields of the result are None."""
     if case.options.raises:
         return Expected()
     gradients = [densify(gradient) for gradient in case.gradients]
@@ -54,8 +55,9 @@ def expect(case: Case) -> Expected:
 
 
 def _counted(case: Case) -> list[Dense]:
-    """Return the gradients that the total norm includes, as dense tensors. It excludes None, and gradients whose
-    `need_clip` is false.
+    """Return the gradients that the total norm includes, as dense tensors.
+
+    The total norm excludes None, and gradients whose `need_clip` is false.
     """
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
@@ -63,9 +65,9 @@ def _counted(case: Case) -> list[Dense]:
 
 
 def counted_norm(case: Case, extreme: int = 0) -> float:
-    """Return the total norm of a case. NaN if the call clips per tensor or by value.
+    """Return the total norm of a case. Return NaN if the call clips per tensor or by value.
 
-    extreme: 0 for the exact norm; -1 or 1 for the smallest or largest norm that the contract allows.
+    extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows, 1 for the largest.
     """
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
@@ -73,7 +75,10 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return parameters of value 1 after one SGD step with this gradient. None if the gradient is None."""
+    """Return the parameters after one SGD step with this gradient, if all of them were 1 before.
+
+    Return None if the gradient is None.
+    """
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -85,8 +90,8 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
     """Return the clipped gradients of a case.
 
-    n: The total norm. Calls that clip per group, tensor or slice ignore it, and measure these norms here.
-    extreme: 0 to measure them exactly; -1 or 1 for the smallest or largest norms that the contract allows.
+    n: The total norm. Calls that clip per group, tensor or slice ignore it, and compute their norms here.
+    extreme: 0 for the exact norms, -1 for the smallest norms that the contract allows, 1 for the largest.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -109,15 +114,18 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
 
 def is_long(case: Case) -> bool:
-    """Return whether the gradients of a case have KEPT elements or more. Such results are not kept in memory."""
+    """Return whether the gradients of a case have KEPT elements or more. The results of such a case are not kept in
+    memory.
+    """
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
     return sum(each.array.size for each in tensors if each is not None) >= KEPT
 
 
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
-    """Return the exact norm, rounded once.
+    """Return the norm of all gradients together, computed exactly and rounded once.
 
-    extreme: 0 for the exact norm; -1 or 1 for the smallest or largest norm that the contract allows on the device path.
+    extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows on the device path, 1 for the
+        largest.
     """
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
@@ -164,7 +172,7 @@ def coefficient(call: Call, n: float, threshold: float) -> float:
 
 
 def scaled(gradient: Dense, coef: float) -> Dense:
-    """Multiply every element by the coefficient, rounded as in section 2 of the contract."""
+    """Return the gradient with every element multiplied by the coefficient, rounded as in section 2 of the contract."""
     if coef == 1:
         return gradient
     values = gradient.values()

@@ -1,4 +1,4 @@
-"""Decide whether the result of a call agrees with the exact one.
+"""Decide whether the result of a call agrees with the exact result.
 
 A result is `equal` if it has the same bits as the exact result, else `different`. Two exceptions:
 
@@ -63,14 +63,14 @@ clipped tensors, and the parameters after an SGD step with the clipped tensors."
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a result of unified_clip compares with the exact one."""
+    """The comparison of a result of unified_clip with the exact result."""
 
     kind: VerdictKind
     ulps: float = 0.0
     """The largest distance of a number from the exact number, in ULP. inf if there are no numbers to compare."""
 
     detail: str = ""
-    """What differs, or why there is no result, in words."""
+    """The difference in words, or the reason why there is no result."""
 
     stages: Mapping[Stage, float] = field(default_factory=dict)
     """The largest distance at each stage of the call, in ULP. For the stage "coefficient": the relative distance."""
@@ -85,17 +85,18 @@ class Verdict:
 
     @property
     def is_failure(self) -> bool:
-        """Return whether the run gave no result, such as a crash or a timeout."""
+        """Return whether there is no result to compare, for example because the worker crashed or timed out."""
         return not self.agrees and self.kind != "different"
 
 
 def compare_with_exact(
     case: Case, expected: Expected, outcome: CallOutcome | Failure, path: str, *, flushes: bool = False
 ) -> Verdict:
-    """Compare a result of unified_clip with the exact one.
+    """Compare a result of unified_clip with the exact result. Return the verdict.
 
+    outcome: The result of the call, or the failure of its worker.
     path: The mode in which the call ran, such as "host" or "device".
-    flushes: The framework's own arithmetic replaces subnormal numbers by 0, which the contract allows on the device
+    flushes: Whether the framework's arithmetic replaces subnormal numbers by 0. The contract allows this on the device
         path.
     """
     if isinstance(outcome, Failure):
@@ -127,7 +128,7 @@ def compare_with_exact(
 
 
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
-    """Return the largest distance from the exact result at each stage of the call: see `Verdict.stages`.
+    """Return the largest distance from the exact result, by stage of the call, in the units of `Verdict.stages`.
 
     Both results must have the same shapes and dtypes.
     """
@@ -147,10 +148,10 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
-    """Return the clip coefficient of each gradient.
+    """Return the clip coefficient of each gradient of a case, measured on the clipped gradients.
 
-    To measure it, find the largest finite element before the clip, and divide its value after the clip by its value
-    before the clip. If all elements are 0 or not finite, the coefficient is 1.
+    The coefficient is the value of the largest finite element after the clip, divided by its value before the clip. If
+    all elements are 0 or not finite, the coefficient is 1.
     """
     pairs = zip(map(densify, case.gradients), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -168,7 +169,9 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if a clip class returned a copy of a gradient whose coefficient is 1, else ''."""
+    """Return an error if a clip class copied a gradient whose coefficient is 1, instead of returning it. Return '' if
+    not.
+    """
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
@@ -179,7 +182,9 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error about a missing or unexpected exception or warning, or a wrong type of container, else ''."""
+    """Return an error about a missing or unexpected exception or warning, or a wrong container type. Return '' if there
+    is none.
+    """
     expected = case.options.raises
     if expected and not outcome.raised:
         return f"raised nothing, but should raise {expected}"
@@ -195,15 +200,19 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm, then each clipped gradient. Drop each tensor before you take the next: all may not fit into
-    memory.
+    """Yield the norm, then each clipped gradient.
+
+    All tensors together may not fit into memory, so the caller drops each tensor before it takes the next.
     """
     yield result.norm
     yield from result.gradients or ()
 
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error for a wrong number, dtype or shape of tensors; else ''."""
+    """Return an error if the number, dtype or shape of the tensors is not that of the exact result.
+
+    Return '' if all agree.
+    """
     if outcome.digests == expected.digests:
         return ""
     if form(expected.norm) != form(outcome.norm):
@@ -224,10 +233,10 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether every clipped gradient follows exactly from some norm that the contract allows on the device path.
+    """Return whether all clipped gradients follow exactly from one norm that the contract allows on the device path.
 
-    If the call returned a norm, they must follow from this norm. Only sums of a sparse gradient's rows may be rounded
-    differently.
+    If the call returned a norm, the gradients must follow from this norm. Two roundings may differ: the sum of a sparse
+    gradient's rows, and its product with the coefficient.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True
@@ -245,7 +254,10 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether a result is correct but for subnormal numbers that became 0, in the gradients or in the result."""
+    """Return whether a result is correct except for subnormal numbers, which the framework replaced by 0.
+
+    The framework may have replaced them in the gradients or in the result.
+    """
     inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))
     triples = zip(_tensors(outcome), _tensors(expected), _tensors(from_flushed), strict=True)
@@ -263,9 +275,10 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether every element of `result` equals the element at the same place in one of the `candidates`.
+    """Return whether each element of `result` equals the same element of one of the `candidates`.
 
-    `candidates`: correctly clipped gradients. The sum of a sparse gradient's rows may be rounded differently.
+    gradient: The gradient before the clip. If it is sparse, the sum of its rows may be rounded differently.
+    candidates: Correctly clipped gradients, one for each allowed norm.
     """
     if result is None or gradient is None:
         return result is None
@@ -281,7 +294,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|; 0 if both are equal or NaN."""
+    """Return |value - right| / |right|. Return 0 if both are equal or both are NaN."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

@@ -27,11 +27,13 @@ Tensors = Sequence[Dense | None]
 def find(
     case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
 ) -> dict[str, WorstElement]:
-    """Return, by mode, the element that is furthest from the exact result, with the values that unified_clip and the
-    framework's function have there.
+    """Return the element that is furthest from the exact result, by mode.
 
-    Modes without a difference, or without numbers to compare, are left out.
-    outcomes: The outcomes of the case on one framework, by mode.
+    Each element has its exact value, its value from unified_clip, and its value from the framework's function. Modes
+    without a difference, or without numbers to compare, are left out.
+
+    right: The exact result of the case.
+    outcomes: The results of the case on one framework, by mode.
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
@@ -44,13 +46,13 @@ def find(
 
 
 class _Place(NamedTuple):
-    """The place of the element of one tensor that is furthest from the exact result."""
+    """The element of a tensor that is furthest from the exact result: its tensor, index and distance in ULP."""
 
     tensor: int
     element: int
     ulps: float
     apart: int
-    """How many elements of the tensor differ."""
+    """The number of elements that differ in this tensor."""
 
 
 def _find(
@@ -89,7 +91,7 @@ def _find(
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
     """Return the tensors of a result at one stage, converted to the dtypes and shapes of the exact result `right`.
 
-    None: the result has no tensors at this stage, or tensors with another number of elements.
+    Return None if the result has no tensors at this stage, or tensors with another number of elements.
     """
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
@@ -102,8 +104,9 @@ def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | No
 
 
 def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
-    """Return `tensor` with the dtype and shape of `exact`. Some functions return the norm in the gradients' dtype. None
-    stays None.
+    """Return `tensor` with the dtype and shape of `exact`, for functions that return the norm in the gradients' dtype.
+
+    Return None if either tensor is None.
     """
     if exact is None or tensor is None:
         return None
@@ -113,7 +116,7 @@ def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
 
 
 def _places(exact: Tensors, results: Tensors) -> list[_Place]:
-    """Return a `_Place` for each tensor that differs from the exact one."""
+    """Return the most different element of each tensor that differs from the exact tensor at the same index."""
     places = []
     for index, (right, tensor) in enumerate(zip(exact, results, strict=False)):
         if right is not None and tensor is not None:

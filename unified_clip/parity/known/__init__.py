@@ -1,1 +1,3 @@
-"""Known differences: measure how the frameworks' functions differ, and match or update the accepted list."""
+"""Known differences: measure how the frameworks' functions differ from the exact results. Match or update the suite's
+list of accepted differences.
+"""

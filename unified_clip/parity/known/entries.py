@@ -33,7 +33,7 @@ WITHIN = 1.1
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """How the result of a framework's function deviates from the exact one."""
+    """The difference between the result of a framework's function and the exact result."""
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
@@ -50,7 +50,8 @@ class NativeDeviation:
 
     detail: str = ""
     cause: str = ""
-    """Why the result deviates, as a sentence. '' if no cause was found, or the list has the difference already."""
+    """The cause of the difference, as a sentence. '' if no cause was found, or if the list already has the difference.
+    """
 
     @property
     def differs(self) -> bool:
@@ -99,26 +100,34 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """Return the package that `versions` names if `installed` does not have its version, else ''."""
+        """Return the package that `versions` names if `installed` does not have its version. Return '' if it does.
+
+        installed: The version of each package, by package name.
+        """
         required = self._required
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether `versions` covers the installed version of its package. True if that version is unknown."""
+        """Return whether the entry applies to the installed version of its package, or that version is unknown.
+
+        installed: The version of each package, by package name.
+        """
         required = self._required
         if required is None or self.unreported(installed):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def covers(self, framework: str, case: str, function: str, kind: str) -> bool:
-        """Return whether the entry is about this framework, function, case and kind. Sizes are not compared."""
+        """Return whether the entry is for this framework, case, function and kind of difference. Sizes are not
+        compared.
+        """
         if (framework, kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(function)
         return named is not None and any(_pattern(text).fullmatch(case) for text in self.cases)
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:
-        """Return the patterns in `cases` that match none of these names of cases."""
+        """Return the patterns in `cases` that match none of these case names."""
         return [text for text in self.cases if not any(map(_pattern(text).fullmatch, names))]
 
 

@@ -1,5 +1,5 @@
-"""Decide which differences of the frameworks' functions a suite's list of known differences covers, and which of its
-entries are stale.
+"""Compare the differences of the frameworks' functions with a suite's list of known differences, and find stale
+entries.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def match_deviations(
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the deviations of all frameworks' functions with the list of known differences.
 
-    Return two results. The first has (verdict, problem) for each deviation, by framework and case: `problem` is why the
-    deviation fails the run, and '' if it does not. The second has each entry of the list that applies to these
-    versions, with the cases that it covers.
+    Return (judgements, entries). `judgements` has (verdict, problem) for each deviation, by framework and case.
+    `problem` is the reason why the deviation fails the run, or '' if it does not. `entries` has each entry of the list
+    that applies to these versions, with the cases that it covers.
 
-    known: The list. None: the suite has no list, and no deviation is a problem.
+    known: The list. None if the suite has no list. Then no deviation is a problem.
     versions: The versions of each framework's packages, as its worker reported them.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
@@ -48,7 +48,10 @@ def match_deviations(
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
-    """Return why a deviation fails the run, or '' if it does not. `entries`: the known differences that cover it."""
+    """Return the reason why a deviation fails the run, or '' if it does not.
+
+    entries: The known differences that cover the deviation.
+    """
     if not deviation.kind:
         return ""
     what = KINDS[deviation.kind]
@@ -71,7 +74,7 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     problem = ""
     if package := entry.unreported(installed):
         problem = (
-            f"`versions` has {package}, whose version the worker of {entry.framework} does not report. Name "
+            f"`versions` names {package}, but the worker of {entry.framework} does not report its version. Name "
             f"{' or '.join(installed)}"
         )
     elif not cases:

@@ -1,4 +1,4 @@
-"""Measure how far the result of a framework's function is from the exact one."""
+"""Measure the difference between the result of a framework's function and the exact result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from .entries import DifferenceKind, NativeDeviation
 def measure(
     case: Case, expected: Expected, outcome: CallOutcome, tolerance: float = TOLERANCE
 ) -> NativeDeviation | None:
-    """Return how the result of a framework's function deviates from the exact one.
+    """Return the difference between the result of a framework's function and the exact result.
 
-    None: the framework has no function for this case.
-    tolerance: Relative differences up to this size count as rounding.
+    Return None if the framework has no function for this case.
+
+    tolerance: A relative difference up to this size counts as rounding.
     """
     if not outcome.name:
         return None
@@ -64,13 +65,13 @@ def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _first_numbers(outcome: CallOutcome) -> str:
-    """Return the first three numbers of each of the first three tensors as text."""
+    """Return text with the first three numbers of each of the first three tensors."""
     tensors = [outcome.norm, *(outcome.gradients or [])]
     return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)
 
 
 def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
-    """Return the largest difference between an element and the exact element, divided by the largest exact element."""
+    """Return the largest difference between an element and its exact value, divided by the largest exact element."""
     difference = largest = 0.0
     for left, right in zip(exact, results, strict=True):
         if left is not None and right is not None:

@@ -15,7 +15,7 @@ from .match import Place
 
 
 class Changes(NamedTuple):
-    """How many entries an update of the list kept, dropped and added. A changed entry counts as dropped and added."""
+    """The numbers of entries that an update kept, dropped and added. A changed entry counts as dropped and as added."""
 
     kept: int
     dropped: int
@@ -23,9 +23,9 @@ class Changes(NamedTuple):
 
 
 def write(path: Path, report: ParityReport) -> Changes:
-    """Update the list in a file for the differences in a report: drop stale entries, and add missing ones.
+    """Update the list of known differences in a file: drop stale entries, and add an entry for each new difference.
 
-    Correct entries and comments stay. A stale entry that still covers a difference also stays, but gets the new size,
+    Correct entries and comments stay. A stale entry that still covers a difference also stays. It gets the new size,
     and loses the patterns that match no case.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
@@ -70,7 +70,9 @@ def write(path: Path, report: ParityReport) -> Changes:
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
-    """Return the [[known]] tables of a document. Write an inline array, such as `known = []`, as such tables first."""
+    """Return the [[known]] tables of a document. If `known` is an inline array, such as `known = []`, convert it to
+    tables.
+    """
     entries = document.get("known")
     if isinstance(entries, AoT):
         return entries
@@ -105,9 +107,10 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 
 
 def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
-    """Remove from an entry the cases that no longer differ, and set its size to the measured one.
+    """Remove from an entry the cases that no longer differ, and set its size to the measured size.
 
-    entry: The entry in the TOML document. known: The same entry as it was read.
+    entry: The entry in the TOML document, which this function changes.
+    known: The same entry as a model, with its values before the change.
     covered: The results that the entry covers, by (framework, case name).
     """
     names = sorted(case for _, case in covered)
@@ -125,8 +128,9 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeR
 
 
 def _size(natives: Iterable[NativeResult], within: float) -> float:
-    """Return the largest size of these results, rounded to three digits. If rounding changes it by more than the factor
-    `within`, return it unrounded.
+    """Return the largest size of these results, rounded to three digits.
+
+    within: If rounding changes the size by more than this factor, return the size unrounded.
     """
     greatest = max(difference.size for difference in natives)
     size = float(f"{greatest:.3g}")
@@ -134,9 +138,11 @@ def _size(natives: Iterable[NativeResult], within: float) -> float:
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return a new entry for these differences, by case name.
+    """Return a new entry for the differences of a function.
 
-    Its title and reason come from the first entry of `old` for the same framework, function and kind, if there is one.
+    natives: The results of the function that differ, by case name.
+    old: The previous entries. The first one for the same framework, function and kind provides the title and the
+        reason.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]

@@ -1,6 +1,6 @@
 """Compare a report with an earlier parity.json, the baseline, for `unified-clip parity --baseline`.
 
-Failures that the baseline already had do not fail the run. New or larger ones do, and so do missing results.
+Failures that the baseline already had do not fail the run. New or larger failures fail it, and so do missing results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, Parit
 from ..suite.schema import SuiteError
 
 FACTOR = 1.1
-"""A difference counts as equally large if its size has changed by at most this factor."""
+"""Two sizes count as equal if neither is larger than the other multiplied by this factor."""
 
 KINDS = {
     "new": "new",
@@ -38,8 +38,8 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """One line of a report: a result, or a known difference. It is compared with the line of the other report that has
-    the same key.
+    """One result or known difference of a report. It is compared with the entry of the other report that has the same
+    key.
     """
 
     verdict: str
@@ -48,19 +48,23 @@ class _Entry:
 
     size: float = 0.0
     numbers: object = None
-    """The numbers of the result, or their digests. Two lines with equal values here have the same numbers."""
+    """The numbers of the result, or their digests. Equal values mean that two entries have the same numbers."""
 
     wrong: bool = False
-    """Whether the line fails the run."""
+    """Whether the entry fails the run."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Read an earlier report. SuiteError: the file is not a report, or has none of these cases or frameworks."""
+    """Return an earlier report.
+
+    SuiteError: the file is not a report, or has none of these cases or frameworks.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema != SCHEMA:
-            raise SuiteError(f"The baseline {path} has schema {schema}. This version reads {SCHEMA}. {ADVICE}", "UC302")
+            reads = f"This version reads schema {SCHEMA} only"
+            raise SuiteError(f"The baseline {path} has schema {schema}. {reads}. {ADVICE}", "UC302")
         report = ParityReport.model_validate(data)
     except OSError as error:
         raise SuiteError(f"The baseline {path} cannot be read: {error.strerror}. {ADVICE}", "UC302") from None
@@ -99,7 +103,10 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
 
 
 def is_about(change: Change, key: Key) -> bool:
-    """Return whether a change has the framework and case of this key, and a `what` that starts with the key's."""
+    """Return whether a change is about the result of this key: (framework, what, case).
+
+    The framework and the case must be equal. `change.what` must start with the key's `what`.
+    """
     framework, what, case = key
     return (change.framework, change.case) == (framework, case) and change.what.startswith(what)
 
@@ -177,7 +184,9 @@ def _native(result: NativeResult) -> _Entry:
 
 
 def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
-    """Return a line for each known difference of a report. If two have the same key, the second key gets " (2)"."""
+    """Return an entry for each known difference of a report, by key. If a key repeats, a number such as " (2)" is
+    added.
+    """
     entries_by_key: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:
@@ -200,7 +209,7 @@ HEADER = ["", "what", "change", "before", "now", "cases"]
 def rows(changes: Sequence[Change]) -> list[list[str]]:
     """Return the rows of the table of changes.
 
-    Cases with the same change share a row, which has the number of cases and the name of the first.
+    Cases with the same change share a row, which has the number of cases and the name of the first case.
     """
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:
@@ -216,7 +225,7 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
 
 
 def headline(changes: Sequence[Change]) -> str:
-    """Return a sentence with the number of changes, and how many of them are for the worse."""
+    """Return a sentence with the number of changes and the number of changes for the worse."""
     worse = sum(change.worse for change in changes)
     counts = f"{len(changes)} changes, {worse} of them for the worse" if changes else "nothing changed"
     return f"Against the baseline: {counts}."

@@ -13,7 +13,10 @@ from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult,
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Build the report from the results of all cases. `fields`: other fields of `ParityReport`, such as `versions`."""
+    """Build the report from the results of all cases.
+
+    fields: Values of other fields of `ParityReport`, such as `versions`.
+    """
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(
@@ -29,9 +32,11 @@ def report(
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return the report with these changes since a baseline. Its exit status and summary follow from the changes.
+    """Return the report with its changes since a baseline, and with the exit status and summary that follow from them.
 
-    Failures that the baseline already had do not fail the run. changes: None without a baseline.
+    Failures that the baseline already had do not fail the run.
+
+    changes: The changes since the baseline, or None without a baseline.
     """
     worse = report.differs if changes is None else any(change.worse for change in changes)
     exit_code: Literal[0, 1, 3] = 1 if worse else 3 if report.is_incomplete else 0
@@ -41,7 +46,7 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
-        """Return how often each verdict occurs in a mode, by framework.
+        """Return the number of results with each verdict in a mode, by framework and verdict.
 
         Frameworks' functions that crashed do not count.
         """
@@ -75,7 +80,7 @@ def _problems(report: ParityReport) -> list[Problem]:
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield (what, detail, framework, mode), fields of a `Problem`, for each problem of a case."""
+    """Yield the fields (what, detail, framework, mode) of a `Problem`, for each problem of a case."""
     if case.stages_apart:
         yield "frameworks differ from each other on the host path", ", ".join(case.stages_apart), None, None
     for framework, result in case.frameworks.items():

@@ -1,6 +1,7 @@
-"""Group the results by clip rule, for the table that compares the frameworks' own functions on the same gradients.
+"""Group the results by clip rule, for the table that compares the frameworks' functions on the same gradients.
 
-`torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row. People who port code see how they compare.
+For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row. People who port code from one
+framework to the other see how they compare.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
 
 
 class Function(NamedTuple):
-    """A cell of the table: the result of a framework's function, and the name of the first case with this result."""
+    """The result of a framework's function in a cell of the table, and the name of the first case with this result."""
 
     result: NativeResult
     case: str
@@ -33,7 +34,7 @@ class Row:
     cases: Sequence[CaseResult]
 
     def functions(self, framework: str) -> list[Function]:
-        """Return the results of a framework's own functions in this row, without repetitions."""
+        """Return the different results of this framework's functions in this row, each with its first case."""
         functions: dict[tuple[object, ...], Function] = {}
         for case in self.cases:
             native = case.natives.get(framework)
@@ -46,7 +47,7 @@ class Row:
     def results(self) -> dict[str, list[str]]:
         """The names of unified_clip's functions in this row, by the digest of their exact result.
 
-        Equal results share a key.
+        Functions with equal results have the same digest.
         """
         names: dict[str, list[str]] = {}
         for case in self.cases:
@@ -63,7 +64,7 @@ class Row:
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """Return the rows of the table. A row needs at least two frameworks with a function of their own."""
+    """Return the rows of the table. A row needs at least two frameworks that have a function for its clip rule."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

@@ -1,6 +1,6 @@
 """Write the report as JUnit XML (xunit2): a test suite for each framework and mode, a test case for each case.
 
-The elements have the attributes of Jenkins' junit-10.xsd, which GitLab and GitHub's reporters read, too.
+The elements have the attributes of Jenkins' junit-10.xsd. GitLab and GitHub's reporters also read them.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Mark a test case as failed, or as skipped if the baseline already had this failure.
+    """Mark a test case as failed. If the baseline already had this failure, mark it as skipped.
 
-    numbers: Further lines about the difference.
+    key: The key of the result: (framework, what, case).
+    numbers: More lines about the difference.
     """
     if report.baseline is None or any(change.worse and baseline.is_about(change, key) for change in report.baseline):
         _mark(case, "failure", "different", message, numbers)

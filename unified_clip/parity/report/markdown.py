@@ -73,7 +73,10 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 
 def native_rows(report: ParityReport) -> list[list[str]]:
-    """Return the rows of the frameworks' own functions; [] if no framework of the run has functions, as NumPy."""
+    """Return the table rows of the frameworks' own functions.
+
+    Return [] if no framework of the run has such functions. NumPy, for example, has none.
+    """
     return rows(report, native) if report.summary.natives else []
 
 
@@ -88,7 +91,10 @@ def known_rows(report: ParityReport) -> list[list[str]]:
 
 
 def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
-    """Return a table row for each case: its name, and a cell for each framework, which `text` returns."""
+    """Return a table row for each case: its name, and a cell for each framework.
+
+    text: A function that returns the text of a cell from the results of one framework.
+    """
     return [
         [case.name, *(text(case.frameworks.get(name, FrameworkResult())) for name in report.frameworks)]
         for case in report.cases
@@ -96,8 +102,9 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdict on unified_clip as the text of a cell. If modes have different verdicts, the text is like
-    "equal; device: 1 ULP".
+    """Return the verdict on unified_clip as the text of a cell.
+
+    If modes have different verdicts, the text names the modes, as in "equal; device: 1 ULP".
     """
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
@@ -134,7 +141,7 @@ def size(value: float | None) -> str:
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
     """Return the report as Markdown of at most `most` bytes.
 
-    Tables are cut to fit, and a line has the number of missing rows.
+    Long tables are cut. A line below a cut table has the number of missing rows.
     """
     report = report.safe()
     header = ["case", *report.frameworks]

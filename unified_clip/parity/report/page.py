@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """The report, with the values that the page's template needs."""
+    """The report, and the values that the page's template needs."""
 
     report: ParityReport
 
@@ -70,7 +70,7 @@ class View:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The number of each case's row, by case name."""
+        """The row number of each case, by case name."""
         return {row.case.name: row.number for row in self.rows}
 
     @cached_property
@@ -89,7 +89,11 @@ class View:
         return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
 
     def percent(self, column: Column, count: int) -> str:
-        """Return the share of a verdict in a column. It is 0 % or 100 % only if that is exact."""
+        """Return the share of a verdict in a column, in percent as text. Only an exact share is written as 0 % or 100
+        %.
+
+        count: The number of results with the verdict.
+        """
         share = 100 * count / sum(number for _, number in self.counts(column))
         if share in (0, 100):
             return f"{share:.0f} %"
@@ -97,7 +101,7 @@ class View:
 
     @cached_property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """Return (number, what it counts, class) for each tile below the verdict."""
+        """Return (number, label, CSS class) for each tile below the verdict."""
         own, theirs = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
@@ -113,7 +117,10 @@ class View:
         return [tile for tile in tiles if theirs or tile[1] != known]
 
     def _verdicts(self, *, native: bool) -> Counter[str]:
-        """Return how often each verdict occurs, of the frameworks' own functions or of unified_clip."""
+        """Return the number of results with each verdict.
+
+        native: True for the frameworks' own functions, False for unified_clip.
+        """
         columns = [column for column in self.columns if (column.mode == NATIVE) == native]
         return Counter(verdict for column in columns for verdict, count in self.counts(column) for _ in range(count))
 
@@ -132,7 +139,9 @@ class View:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def result(self, problem: Problem) -> Result | None:
-        """Return the result that shows a problem, in its first case. None if the problem is not about one framework."""
+        """Return the result that shows a problem, in the first case of the problem. None if it is not about one
+        framework.
+        """
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
@@ -179,7 +188,7 @@ def _ulps(distance: float) -> str:
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name as HTML that may wrap after a dot, a comma or an underscore."""
+    """Return a name as HTML in which a line may break after a dot, a comma or an underscore."""
     return Markup(re.sub(r"([._,])", r"\1<wbr>", str(escape(name))))
 
 

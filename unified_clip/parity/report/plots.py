@@ -62,7 +62,10 @@ def histogram(report: ParityReport) -> Markup | None:
 
 
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
-    """Return, by index in BINS, how many results of a framework have this distance (in ULP) from the exact result."""
+    """Return the number of results of a framework with each distance from the exact result, by index in BINS.
+
+    side: unified_clip's results, or those of the framework's functions. BINS has distances in ULP.
+    """
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
     for name, result in results:
@@ -92,7 +95,7 @@ class Point(NamedTuple):
 
 
 def norms(report: ParityReport) -> Markup | None:
-    """Return a plot of the relative error of each framework's norm by number of elements. None without norms."""
+    """Return a plot of the relative error of each framework's norm over the number of elements. None without norms."""
     points = [
         Point(framework, case.elements, native.norm, case.name)
         for case in report.cases

@@ -15,7 +15,7 @@ from . import baseline, markdown
 def show(report: ParityReport, out: Path) -> None:
     """Print the report to the terminal: tables, problems, the summary, and the path of the written report.
 
-    With a baseline, the only table is the table of changes.
+    With a baseline, print only the table of changes instead of all tables.
     """
     console = Console(highlight=False)
     if not console.is_terminal:

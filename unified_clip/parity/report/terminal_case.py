@@ -1,4 +1,4 @@
-"""What `unified-clip parity --case NAME` prints: every result of the case, with its numbers and cause."""
+"""Print every result of a case, with its numbers and its cause, for `unified-clip parity --case NAME`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lines(report: ParityReport) -> Iterator[str]:
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
-    """Return the line about a framework's function: its verdict, how it differs, and the reason if that is known."""
+    """Return the line about a framework's function: its verdict, its difference, and the known difference's reason."""
     if native.is_failure:
         return _joined(native.verdict, native.detail)
     details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail]
@@ -49,5 +49,9 @@ def _joined(*parts: str | None) -> str:
 
 
 def _numbers(result: Result) -> Iterator[str]:
-    """Yield lines with the exact number, unified_clip's and the framework's, at the element where they differ most."""
+    """Yield lines with three numbers: the exact number, unified_clip's number, and the number of the framework's
+    function.
+
+    All are values of the element that is furthest from the exact result.
+    """
     yield from (f"    {line}" for line in str(result.details or "").splitlines())

@@ -1,6 +1,6 @@
 """Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
 
-Only the JUnit XML has times: equal results give equal bytes in the other files.
+Only the JUnit XML has times. The other files have the same bytes if the results are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from . import junit, markdown, page
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
     """Write index.html, parity.json, parity.md and parity.xml (JUnit) into the directory `out`.
 
-    recorded, ported: What the page also shows, as for `page.render`.
+    recorded: Calls of a recording, to plot on the page.
+    ported: A report of `unified-clip port`, to show on the page.
     """
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""The form of a case's call: the container of its gradients, and the memory and attributes of its tensors."""
+"""The form of a case's call: the container of the gradients, and the memory and attributes of the tensors."""
 
 from __future__ import annotations
 
@@ -65,19 +65,24 @@ class CallForm(BaseModel):
 
     @property
     def structure(self) -> str:
-        """The type that a function returns for the container, such as "dict of list" (see `STRUCTURES`)."""
+        """The type of the result for the case's container, such as "dict of list" (see `STRUCTURES`)."""
         return STRUCTURES.get(self.container, "list")
 
     def contain(self, items: Sequence[Any]) -> Any:
-        """Return the items in the container that the case names, in the order of `listed`."""
+        """Return the items in the container that the case names, in the order of `listed`.
+
+        items: One gradient or parameter for each gradient of the case.
+        """
         return CONTAINERS[self.container](self.in_order(items))
 
     def in_order(self, items: Sequence[Any]) -> list[Any]:
-        """Return the items in the order of the indices in `listed`, or all in their own order if it is empty."""
+        """Return the items in the order of the indices in `listed`. If `listed` is empty, return all items in their own
+        order.
+        """
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return the fields with another value than the default as text for the case's name, such as ", as tuple"."""
+        """Return text for the case's name, such as ", as tuple", with each field that does not have its default."""
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:
@@ -95,7 +100,7 @@ PLAIN = CallForm()
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in nested lists, tuples and dicts, in order. Of a (name, value) tuple, only the value."""
+    """Yield the values in nested lists, tuples and dicts, in order. For a (name, value) tuple, yield only the value."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):

@@ -1,4 +1,7 @@
-"""The cases of a suite: each call of a `[[cases]]` table on each of its lists of gradients (keys: `docs/parity.md`)."""
+"""The cases of a suite: each call of a `[[cases]]` table on each list of gradients of the table.
+
+`docs/parity.md` lists the keys of the table.
+"""
 
 from __future__ import annotations
 
@@ -74,13 +77,17 @@ class Case:
         return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
     def is_for_framework(self, framework: str) -> bool:
-        """Return whether a framework runs the case: an empty `options.frameworks` means all of the suite."""
+        """Return whether a framework runs the case. If `options.frameworks` is empty, every framework of the suite runs
+        it.
+        """
         return not self.options.frameworks or framework in self.options.frameworks
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Return whether the case can run inside a compiled graph.
 
-        It cannot if it needs aliased memory, a warning or the value of a tensor. `left_out`: see `Framework.left_out`.
+        It cannot if it needs aliased memory, a warning or the value of a tensor.
+
+        left_out: Kinds of cases that do not run in the graph, as `Framework.left_out` lists them.
         """
         call_form = self.call_form
         needs_value = self.options.raises or self.call.style in ("class", "class in place", "hook")
@@ -91,7 +98,7 @@ class Case:
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
         """Return whether several ranks can run the case. They cannot if it has `axes`, or needs aliased memory.
 
-        left_out: Kinds of cases that do not run either, see `Framework.left_out`.
+        left_out: Kinds of cases that do not run on several ranks, as `Framework.left_out` lists them.
         """
         return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
 
@@ -100,7 +107,7 @@ class Case:
         return self.call_form.expanded or self.call_form.overlapping
 
     def _is_any(self, kinds: Sequence[str]) -> bool:
-        """Return whether the case is of one of these kinds, which `schema.CaseKind` lists."""
+        """Return whether the case is of at least one of these kinds. `schema.CaseKind` lists the kinds."""
         kinds_of_case = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
@@ -113,10 +120,12 @@ class Case:
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
-    """Return all cases of a suite, in the order of its files. SuiteError: a table or a case is invalid.
+    """Return all cases of a suite, in the order of its files.
 
-    tables: The path of each file, and its content.
+    tables: (path, content) of each file.
     pythons: The interpreter of each framework, to read gradient files that need the framework.
+
+    SuiteError: a table or a case is invalid.
     """
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
@@ -140,7 +149,11 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return the case of one call on these gradients. `call`: the arguments, and under the key `call` the function."""
+    """Return the case of one call on these gradients.
+
+    gradients: The gradients, by name.
+    call: The arguments of the call. The key `call` has the name of the function.
+    """
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     _check(case, name)
@@ -153,7 +166,7 @@ def _cases(
     """Yield the cases of one table: each of its calls on each of its lists of gradients.
 
     lists: All lists of gradients of the suite, by name.
-    place: The file and the table, for errors.
+    place: The file and the number of the table, for errors.
     directory: The directory of the file, to which paths in `configs` are relative.
     """
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
@@ -183,8 +196,9 @@ def _cases(
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call for each rule and threshold of a table. A rule without a threshold gives one call. SuiteError: a
-    rule needs other arguments.
+    """Yield a call for each rule and threshold of a table. A rule without a threshold gives one call.
+
+    SuiteError: a rule needs an argument that is not a threshold.
     """
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
@@ -197,8 +211,9 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """Return (name of the function, arguments) of an entry of `calls`. SuiteError: the function or an argument is
-    invalid.
+    """Split an entry of `calls` into (name of the function, arguments).
+
+    SuiteError: the function or an argument is invalid.
     """
     arguments = dict(table)
     name = arguments.pop("call", None)
@@ -221,9 +236,9 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value is an instance of `kinds`.
+    """Return whether a value is a number of the type `kinds`.
 
-    A bool counts only for bool. An int above the largest float does not count.
+    A bool is accepted only if `kinds` is bool. An int above the largest float is rejected.
     """
     if isinstance(value, bool) and kinds is not bool:
         return False
@@ -234,13 +249,13 @@ def _is_number(value: Any, kinds: Any) -> bool:
 
 
 def _check(case: Case, place: str) -> None:
-    """Raise SuiteError for a case that the oracle or the workers do not support."""
+    """Raise SuiteError if the exact arithmetic or the workers do not support a case."""
     if remedy := next((remedy for wrong, remedy in _unfit(case) if wrong), None):
         raise SuiteError(f"{place}, {case.call_name}: {remedy}")
 
 
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the case is wrong, the error if it is) for each combination of keys that is not supported."""
+    """Yield (whether the case breaks a rule, the error for a case that does) for each rule about its keys."""
     call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
     yield (
@@ -290,7 +305,7 @@ OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the case is wrong, the error if it is) for each range of an argument."""
+    """Yield (whether the case breaks a rule, the error for a case that does) for each rule about its arguments."""
     arguments = case.arguments
     thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
     yield any(math.isnan(value) for value in thresholds), f"a threshold is NaN. Give a number, {OR_EXPECT}"

@@ -1,4 +1,4 @@
-"""Convert a clip configuration to the public calls that clip in the same way."""
+"""Convert a clip configuration to the public calls that clip the same way."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ NAMES = {
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call, as an entry of `calls` in a suite, for each threshold that the configuration's schedule can have.
+    """Yield an entry of `calls` in a suite for each threshold that the configuration's schedule can have.
 
-    path: The configuration file. place: The file and table of the suite, for errors.
+    path: The configuration file.
+    place: The file and the table of the suite, for errors.
     """
     try:
         config = ClipConfig.load(path)
@@ -47,8 +48,10 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _thresholds(config: Settings) -> list[float]:
-    """Return the thresholds to test: the start and the end of a ramp, every value of a piecewise schedule, or the
-    single threshold.
+    """Return the thresholds to test.
+
+    For a ramp, return its start and its end. For a piecewise schedule, return every value. Else return the one
+    threshold.
     """
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):
@@ -59,7 +62,9 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return why no single public call clips like this configuration, and a remedy, or '' if one does."""
+    """Return the reason why no single public call clips like this configuration, and a remedy. Return '' if one call
+    does.
+    """
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         return "suites do not support include, exclude and groups. Remove them, and choose tensors with `only`"
@@ -70,7 +75,7 @@ def _why_not_one_call(config: Settings) -> str:
     if config.has_own_eps:
         return "suites do not support eps. Remove it"
     if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
-        return f"the family {family!r} has no rule norm. Set family to tensorflow or paddle"
+        return f"the family {family!r} does not support the rule norm. Set family to tensorflow or paddle"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
         return "only global_norm of the family pytorch supports a norm_type other than 2. Set norm_type = 2"
     return ""

@@ -1,5 +1,7 @@
-"""Make a list of gradients as a `[[gradients]]` table describes it: literal or random numbers, or the tensors of a file
-or of a Python function. `docs/parity.md` lists the keys.
+"""Make the list of gradients of a `[[gradients]]` table.
+
+The table has literal numbers, settings of random numbers, a file of tensors, or a Python function that returns tensors.
+`docs/parity.md` lists the keys.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
             if table.framework and table.framework not in pythons:
                 raise SuiteError(
                     f"{place}: the suite has no framework {table.framework!r}. Add [frameworks.{table.framework}] to "
-                    "suite.toml, or remove framework"
+                    "suite.toml, or remove the key `framework`"
                 )
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python)
@@ -105,7 +107,7 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    """Return a gradient converted to this dtype. Each element is rounded once, to the nearest number."""
+    """Convert a gradient to this dtype. Round each element once, to the nearest number."""
     if gradient is None:
         return None
     dense = gradient.values if isinstance(gradient, Sparse) else gradient

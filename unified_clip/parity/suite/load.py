@@ -1,5 +1,6 @@
-"""Read a suite: a directory with `suite.toml`, whose keys `docs/parity.md` lists. Reduce it to some frameworks, modes
-or cases, for the options of `unified-clip parity`.
+"""Read a suite: a directory with `suite.toml`, whose keys `docs/parity.md` lists.
+
+Keep only some frameworks, modes or cases of the suite, for the options of `unified-clip parity`.
 """
 
 from __future__ import annotations
@@ -56,9 +57,11 @@ class Suite:
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
-    """Read the suite in a directory, or in a `.toml` file. SuiteError: the suite is invalid.
+    """Read the suite in a directory, or in a `.toml` file.
 
-    accepting: The file of known differences may be missing, because `--accept` writes it.
+    accepting: Whether the file of known differences may be missing, because `--accept` writes it.
+
+    SuiteError: the suite is invalid.
     """
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
@@ -106,7 +109,8 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
     SuiteError: unified_clip has no adapter for this framework, or the framework lacks one of the modes.
     """
     if name not in ADAPTERS.values():
-        raise SuiteError(f"{file.name}: no adapter for {name!r}. Choose from {', '.join(sorted({*ADAPTERS.values()}))}")
+        known = ", ".join(sorted({*ADAPTERS.values()}))
+        raise SuiteError(f"{file.name}: unified_clip has no adapter for the framework {name!r}. Choose from {known}")
     there, chosen = modes_of(name), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:
@@ -125,13 +129,14 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite reduced to these frameworks, for `--frameworks`.
+    """Return the suite with only these frameworks, for `--frameworks`.
 
     SuiteError: the suite lacks one of the frameworks, or no case runs on them.
     """
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
-        raise SuiteError(f"--frameworks has {unknown[0]!r}. Choose from {', '.join(suite.frameworks)}", "UC203")
+        known = ", ".join(suite.frameworks)
+        raise SuiteError(f"--frameworks: the suite has no framework {unknown[0]!r}. Choose from {known}", "UC203")
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
     remaining = [case for case in suite.cases if any(map(case.is_for_framework, frameworks))]
     if not remaining:
@@ -142,7 +147,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Return the suite without these modes, for `--without`. `jax:device` is the mode of one framework.
+    """Return the suite without these modes, for `--without`. A mode of one framework is written like `jax:device`.
 
     SuiteError: the suite has no such mode, or a framework would have no mode left.
     """
@@ -150,8 +155,8 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     of_one = {f"{name}:{mode}" for name, framework in suite.frameworks.items() for mode in framework.modes}
     if unknown := [mode for mode in modes if mode not in there.keys() | of_one]:
         raise SuiteError(
-            f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}, of all frameworks or "
-            "of one, as in jax:device",
+            f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}. For a mode of "
+            "one framework, write FRAMEWORK:MODE, as in jax:device",
             "UC203",
         )
     frameworks = {
@@ -162,15 +167,16 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:
         raise SuiteError(
-            f"--without {','.join(modes)}: {empty[0]} has no mode left. Leave it out with --frameworks", "UC203"
+            f"--without {','.join(modes)}: {empty[0]} has no mode left. Pass only the other frameworks to --frameworks",
+            "UC203",
         )
     return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
 
 
 def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite reduced to the cases with these names, for `--case`.
+    """Return the suite with only the cases of these names, for `--case`.
 
-    SuiteError: there is no case with that name.
+    SuiteError: the suite has no case with one of the names.
     """
     cases = {case.name: case for case in suite.cases}
     for name in names:

@@ -44,7 +44,7 @@ class Call:
         return float(arguments[self.required[0]])
 
     def passed_norm(self, arguments: Arguments) -> float | None:
-        """Return the `total_norm` or `use_norm` argument. None if the call measures the norm itself."""
+        """Return the `total_norm` or `use_norm` argument. Return None if the call computes the norm itself."""
         norm = arguments.get("total_norm", arguments.get("use_norm"))
         return None if norm is None else float(norm)
 

@@ -1,6 +1,4 @@
-"""Write a small suite for `unified-clip parity init`: a commented suite.toml that runs the user's own gradient
-files.
-"""
+"""Write a small suite for `unified-clip parity init`: a suite.toml with comments, for the user's own gradient files."""
 
 from __future__ import annotations
 
@@ -50,11 +48,12 @@ thresholds = {thresholds} # {why}
 
 
 def write(suite: Path, paths: Sequence[Path]) -> Path:
-    """Write a suite for these gradient files, and return the path of the written file. SuiteError: it exists or cannot
-    be written.
+    """Write a suite for these gradient files. Return the path of the written file.
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
-    paths: Without any, the gradient files in the current directory. If there are none, the suite has an example.
+    paths: The gradient files. If empty, use those in the current directory. If there are none, write an example.
+
+    SuiteError: the file exists already, or cannot be written.
     """
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
@@ -98,8 +97,9 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 
 
 def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
-    """Return the total norms of the lists of gradients, and where the thresholds are among them. `usable`: the norms
-    that the thresholds are computed from.
+    """Return a comment with the total norm of each list of gradients, and the position of the thresholds among them.
+
+    usable: The norms from which the thresholds are computed.
     """
     values = " and ".join(", ".join(f"{norm:.4g}" for norm in norms).rsplit(", ", 1))
     text, them = ("the total norm is", "it") if len(norms) == 1 else ("the total norms are", "all")
@@ -108,8 +108,9 @@ def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
 
 
 def _string(text: str) -> str:
-    """Return the text as a TOML string. Characters that TOML does not allow are escaped. SuiteError: the text is not
-    UTF-8.
+    """Return the text as a TOML string. Escape characters that TOML does not allow.
+
+    SuiteError: the text is not UTF-8.
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise SuiteError(f"The file name {text!r} is not UTF-8, so suite.toml cannot contain it. Rename the file")

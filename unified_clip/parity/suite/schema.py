@@ -25,17 +25,19 @@ can set its own `tolerance`."""
 
 
 class SuiteError(CodedError, code="UC301"):
-    """The error for an invalid suite. The message names the file, the key in it, and what to change."""
+    """The suite is invalid. The message names the file, the key in it, and the change to make."""
 
 
 class Table(BaseModel):
-    """A table of a suite's TOML file. Unknown keys, and values of another type than the field's, are errors."""
+    """A table of a suite's TOML file. An unknown key is an error, and so is a value of a wrong type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
-    """Return a validator that rejects a string for which `test` returns a false value. `remedy` is the error's text."""
+    """Return a validator that rejects a string if `test` returns a false value for it. `remedy` is the text of the
+    error.
+    """
 
     def check(text: str) -> str:
         if not test(text):
@@ -82,13 +84,13 @@ class TensorTable(Table):
         given = [name for name in ("values", "random", "none") if getattr(self, name) is not None]
         if len(given) != 1:
             sources = " and ".join(given) or "no numbers"
-            raise ValueError(f"it has {sources}. Give exactly one of `values`, `random` and `none = true`")
+            raise ValueError(f"the tensor has {sources}. Give exactly one of `values`, `random` and `none = true`")
         if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
             raise ValueError("none = true takes no shape, dtype, rows or exponents. Remove them")
         if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
-            raise ValueError("random needs exponents and shape, and exponents needs random. Add the missing one")
+            raise ValueError("random needs exponents and shape, and exponents needs random. Add the missing key")
         if self.exponents and self.exponents[0] > self.exponents[1]:
-            raise ValueError("the low exponent is above the high one. Swap them")
+            raise ValueError("exponents has a low exponent above the high exponent. Swap them")
         if self.dtype == "int64" and self.random is not None:
             raise ValueError("random does not support int64. Choose another dtype, or give values")
         if self.rows is not None:
@@ -97,7 +99,8 @@ class TensorTable(Table):
             if self.dtype in PARTS:
                 raise ValueError(f"rows does not support {self.dtype}. Choose a real dtype, or remove rows")
             if max(self.rows, default=0) >= self.shape[0]:
-                raise ValueError(f"rows has {max(self.rows)}, but shape has {self.shape[0]} rows. Give smaller indices")
+                indices = f"rows has the index {max(self.rows)}, but shape has {self.shape[0]} rows"
+                raise ValueError(f"{indices}. Give indices below {self.shape[0]}")
         return self
 
 
@@ -114,7 +117,9 @@ class GradientsTable(Table):
         given = [name for name in ("tensors", "file", "function") if getattr(self, name) is not None]
         if len(given) != 1:
             sources = " and ".join(given) or "no gradients"
-            raise ValueError(f"it has {sources}. Give exactly one of `tensors`, `file` and `function`")
+            raise ValueError(
+                f"the list of gradients has {sources}. Give exactly one of `tensors`, `file` and `function`"
+            )
         for key, source in (("only", "file"), ("framework", "function")):
             if getattr(self, key) and getattr(self, source) is None:
                 raise ValueError(f"{key} needs {source}. Remove {key}, or add {source}")
@@ -122,7 +127,7 @@ class GradientsTable(Table):
 
 
 class CaseOptions(Table):
-    """The keys of a `[[cases]]` table that each of its cases keeps: where a case runs, and what its call must do."""
+    """The keys of a `[[cases]]` table about each case: where the case runs, and the expected error or warning."""
 
     frameworks: list[Name] = []
     modes: list[Mode] = []
@@ -142,7 +147,7 @@ class CaseOptions(Table):
 
 
 class CallsTable(Table):
-    """The calls of a `[[cases]]` table, and the lists of gradients that each call clips."""
+    """The keys of a `[[cases]]` table that name calls, and the lists of gradients that each call clips."""
 
     gradients: Annotated[list[Name], Field(min_length=1)]
     calls: list[dict[str, Any]] = []
@@ -156,14 +161,14 @@ class CallsTable(Table):
         if not self.calls and not self.rules and not self.configs:
             raise ValueError("the table has no call. Give calls, rules with thresholds, or configs")
         if bool(self.rules) != bool(self.thresholds):
-            raise ValueError("rules need thresholds, and thresholds need rules. Add the missing one, or use calls")
+            raise ValueError("rules need thresholds, and thresholds need rules. Add the missing key, or use calls")
         return self
 
 
 class CasesTable(CaseOptions, CallForm, CallsTable):
     """A `[[cases]]` table: the calls, their gradients, their form, and the options of each case.
 
-    Each key is a field.
+    Each key of the table is a field.
     """
 
     container: Annotated[str, _one_of(*CONTAINERS)] = "list"

@@ -1,1 +1,1 @@
-"""Run cases in one process per framework, and collect the outcomes."""
+"""Run cases in one process per framework, and collect the results."""

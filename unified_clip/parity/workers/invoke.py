@@ -1,4 +1,4 @@
-"""Make the call of one case in a worker. Record its result, its exception or warning, and what it did to its inputs."""
+"""Make the call of one case in a worker. Record the result, the exception or warning, and the changes of the inputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CallResult(CallOutcome):
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
     """Return the call of a case, with the gradients converted to tensors of the framework.
 
-    case: The case as `pool.write_job` wrote it into job.json.
+    case: The description of the case from job.json, which `pool.write_job` writes.
     """
     call_form = CallForm(**case["call_form"])
     tensors = adapter.make_all(gradients)
@@ -56,10 +56,9 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
 
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
-    """Add to a result what the call did to its inputs.
+    """Set the fields `fault`, `structure` and `same_objects` of a result, from the inputs before and after the call.
 
-    `fault`: an error, such as a changed input. `structure`: the type of the returned container. `same_objects`: for a
-    clip class, which gradients it returned as the same object. `inputs`: the gradients before the call.
+    inputs: The gradients before the call.
     """
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
@@ -71,7 +70,7 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation) -> CallResult:
-    """Call the framework's function that corresponds to the case. If there is none, the name of the result is ''."""
+    """Call the framework's function that corresponds to the case. If there is none, the result has the name ''."""
 
     def call() -> CallResult:
         adapter = invocation.adapter
@@ -84,7 +83,10 @@ def call_native(invocation: Invocation) -> CallResult:
 
 
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
-    """Return an error if the call changed its inputs, or returned tensors of the wrong kind; '' if all is right."""
+    """Return an error if the call changed its inputs, or returned tensors of the wrong kind. Return '' if it did not.
+
+    inputs: The gradients before the call.
+    """
     if result.raised or not invocation.call.in_place:
         tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
         left = [densify(_read(invocation, tensor)) for tensor in tensors]
@@ -111,7 +113,7 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call. Return its result, which records an exception and whether the call issued a ClipWarning."""
+    """Make a call. Return its result, with its exception, if any, and whether it issued a ClipWarning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -129,8 +131,9 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
 def call_public_name(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     """Call a public function of unified_clip with the gradients of a case.
 
-    `public_calls.Call.style` decides how gradients are passed and returned. `settings`: the namespace of the function,
-    such as `unified_clip.torch`.
+    `public_calls.Call.style` decides how gradients are passed and returned.
+
+    settings: The namespace of the function, such as `unified_clip.torch`.
     """
     arguments, tensors = invocation.arguments, invocation.gradients
     match invocation.call.style:
@@ -158,9 +161,10 @@ def call_public_name(invocation: Invocation, function: Callable[..., Any], setti
 
 
 def _call_with_settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Set a clip for each group of parameters, or the default clip if the case has no groups.
+    """Call `set_gradient_clip` for each group of parameters, or once for all if the case has no groups. Then call the
+    function.
 
-    Then call the function.
+    settings: The namespace that has `set_gradient_clip`, such as `unified_clip.paddle`.
     """
     groups = invocation.call_form.groups
     for name in sorted(set(groups)) or ["default_group"]:
@@ -179,9 +183,10 @@ def _call_with_settings(invocation: Invocation, function: Callable[..., Any], se
 
 
 def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any]]], settings: Any) -> list[CallResult]:
-    """Make several calls in one graph, so that it is compiled once. Return the results in order.
+    """Make several calls in one graph, which is compiled only once. Return the results in order.
 
-    calls: (what to pass, public function) for each call. `settings`: as for `call_public_name`.
+    calls: (invocation, public function) for each call.
+    settings: The namespace of the functions, such as `unified_clip.torch`.
     """
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
@@ -214,5 +219,5 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
 
 
 def _writes_outside(invocation: Invocation) -> bool:
-    """Return whether an in-place function, called in a graph, writes into the tensors that were passed to the graph."""
+    """Return whether an in-place function in a graph writes into the tensors that were passed to the graph."""
     return invocation.adapter.writes and invocation.adapter.writes_from_graphs

@@ -1,4 +1,4 @@
-"""Start a framework's worker, and return an outcome for every work item, even if the process crashes.
+"""Start a framework's worker process. Return a result or a failure for every work item, even if the process crashes.
 
 If a worker ends, hangs or writes something unreadable, its current case fails. The worker is started again for the
 cases after it.
@@ -86,11 +86,12 @@ def run(
 ) -> WorkerResults:
     """Run all items on one framework, in order. Start the worker again after a crash.
 
-    Results are read and deleted while the worker continues: all files at once may not fit on the disk.
+    Each result is read and deleted while the worker continues: all files at once may not fit on the disk.
 
     worker: The command line that `command` returns.
     timeout: If no new result arrives for this many seconds, the worker is ended, and its current item fails.
-    progress: Called with the number of new results.
+    on_result: A function that is called with each item and its result or failure. Its return values are kept.
+    progress: A function that is called with the number of new results.
     """
     results = WorkerResults()
     remaining = dict(enumerate(items))
@@ -99,7 +100,7 @@ def run(
         results.results[item.mode, item.case.name] = on_result(item, outcome)
 
     def collect(out: Path) -> bool:
-        """Read the new results of the worker, and delete their files. Return whether there were any."""
+        """Read the new results of the worker, and delete their files. Return whether there were new results."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}
@@ -135,7 +136,9 @@ def run(
 
 
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
-    """Write the work items and their gradients into a directory, which the worker reads.
+    """Write the work items and their gradients into the directory `job`, which the worker reads.
+
+    items: The work items, by number.
 
     A list of gradients that several cases share is written once. Tensors that are memory-mapped from the user's file
     are not copied.
@@ -162,9 +165,9 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Start a worker, and wait until it ends, or until no new result arrives for `timeout` seconds.
+    """Start a worker. Wait until it ends, or until no new result arrives for `timeout` seconds.
 
-    Return why it failed; None if it exited with status 0.
+    Return the reason of a failure, or None if the worker exited with status 0.
     """
 
     def poll() -> bool:
@@ -196,15 +199,16 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read everything that a worker prints, so that its pipe never fills. Keep the first KEPT bytes in `printed`."""
+    """Read all output of a worker, so that its pipe never fills. Keep the first KEPT bytes in `printed`."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT - len(printed)]
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Read worker.json, and store its versions in `results`. Return a failure if the framework is not installed; else
-    None.
+    """Read worker.json, and store its versions in `results`.
+
+    Return a failure if the framework is not installed, else None.
     """
     path = out / "worker.json"
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Run the modes that need several ranks. All run the same cases in the same order, and rank 0 writes the results."""
+"""Run the modes that need several ranks. All ranks run the same cases in the same order. Rank 0 writes the results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..modes import DISTRIBUTED, PROCESSES
 
 @contextmanager
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """Yield the adapter for a mode.
+    """Yield the adapter to use in a mode.
 
-    For a mode with several ranks: start the other ranks, join the process group, and yield the adapter that makes
-    distributed tensors.
+    For a mode with several ranks: start the other ranks, join the process group, and yield an adapter that makes
+    distributed tensors. For any other mode, yield `adapter` itself.
 
-    meeting: The file through which the ranks find each other.
+    meeting: A file that all ranks use to find each other.
     """
     if mode not in PROCESSES:
         yield adapter
@@ -41,7 +41,11 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
-    """Return an error that names the ranks whose result differs from rank 0's; '' if all ranks agree."""
+    """Return an error that names the ranks whose result differs from the result on rank 0. Return '' if all ranks
+    agree.
+
+    packed, tensors: The result of this rank, as `worker.pack` returns it.
+    """
     bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
     results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
@@ -49,11 +53,11 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
-    """Gather `text` from every rank, and return all texts in the order of the ranks.
+    """Send `text` to every rank. Return the texts of all ranks in order.
 
-    step: What this rank has reached, in words, such as "the end of a call".
+    step: The point that this rank has reached, in words, such as "the end of a call".
 
-    Every rank must be at the same step. If not, exit: this rank would get the texts of another step from now on.
+    All ranks must be at the same step. If they are not, exit, because each rank would get texts of another step.
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:

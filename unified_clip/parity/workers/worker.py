@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Check that the backend computes a plain tensor on the path (host or device) that the mode tests.
+    """Check that the backend takes the path (host or device) that the mode tests, for a plain tensor.
 
     RuntimeError: the backend takes the other path, so that the mode would test the wrong code.
     """
@@ -104,7 +104,7 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
 
 
 def unknown_mode(function: str, mode: str) -> str:
-    """Return the message that a function of this module has no branch for a mode."""
+    """Return the message of an error: a function of this module has no branch for a mode."""
     return f"mode {mode!r}: {function} in parity/workers/worker.py has no branch for this mode. Add one."
 
 
@@ -166,8 +166,9 @@ Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
-    """Run these cases, and return their results in order. If the cases share a graph and the graph fails, run them one
-    by one.
+    """Run these cases, and return their results in order.
+
+    If the cases share a graph and the graph fails, run them one by one.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -187,7 +188,10 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
-    """Yield the result of each case: of unified_clip, or, in the mode `native`, of the framework's function."""
+    """Run the cases, and yield the result of each.
+
+    In the mode `native`, call the framework's functions. In the other modes, call unified_clip.
+    """
     calls = [
         (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
         for case, gradients in cases
@@ -233,10 +237,10 @@ def dtypes(gradients: Sequence[Gradient]) -> set[str]:
 def batches(
     runs: Sequence[Item], is_alone: Callable[[Item], bool], is_wide: Callable[[Item], bool]
 ) -> Iterator[list[Item]]:
-    """Split the work items of a mode into batches; the items of a batch share a graph.
+    """Split the work items of a mode into batches. The items of a batch share a graph.
 
-    is_alone: Whether an item needs a batch for itself.
-    is_wide: Whether an item has 64-bit numbers. Such items share no batch with others.
+    is_alone: A function that returns whether an item needs a batch for itself.
+    is_wide: A function that returns whether an item has 64-bit numbers. Such items share no batch with other items.
     """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
@@ -247,7 +251,7 @@ def batches(
 
 
 def pack(adapter: Adapter, result: CallResult) -> Packed:
-    """Convert a result to fields for JSON, and to tensors that need no framework.
+    """Split a result into (fields for JSON, lists of tensors by name). The tensors are converted to NumPy.
 
     TypeError: a tensor of the result has a dtype that unified_clip does not support.
     """
@@ -261,7 +265,7 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
     }
     if unknown := {dtype for gradients in tensors.values() for dtype in dtypes(gradients)} - STORAGE.keys():
         raise TypeError(
-            f"the result has the dtype {min(unknown)}, which is not supported. Return one of {', '.join(STORAGE)}"
+            f"the result has the dtype {min(unknown)}, which is not supported. Supported dtypes: {', '.join(STORAGE)}"
         )
     return {key: getattr(result, key) for key in keys}, tensors
 
@@ -273,7 +277,9 @@ def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Map
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file, and rename it when it is complete: the parent process never reads a part of it."""
+    """Write a JSON file under another name, and rename it when it is complete. So the parent process never reads half a
+    file.
+    """
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
