@@ -12,12 +12,15 @@ import pytest
 from support import adaptive
 from support.tiers import quick
 from support.trainers.adaptive_cases import (
+    ADAGC,
+    AGC,
     CONFIG,
     FITTING,
     HALF,
     THRESHOLDS,
     Doubling,
     check_graph,
+    check_tensor_graph,
     gradient,
     state_of_another_framework,
 )
@@ -45,6 +48,17 @@ def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None
 
 def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
     check_graph(jitted(Doubling()), jnp.asarray, Doubling())
+
+
+def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph() -> None:
+    @jax.jit
+    def clip(grads: Any, state: Any) -> Any:
+        results, _, state = functions.clip_by_tensor_norm(grads, ADAGC, state)
+        return results, state
+
+    check_tensor_graph(
+        clip, jnp.asarray, jax.jit(lambda grads, params: functions.clip_by_unit_norm(grads, params, AGC))
+    )
 
 
 @pytest.mark.parametrize("graph", [False, True])

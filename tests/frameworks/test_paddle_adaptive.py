@@ -11,12 +11,15 @@ import pytest
 from support import adaptive
 from support.tiers import quick
 from support.trainers.adaptive_cases import (
+    ADAGC,
+    AGC,
     CONFIG,
     FITTING,
     HALF,
     THRESHOLDS,
     Doubling,
     check_graph,
+    check_tensor_graph,
     gradient,
     rule_of,
     state_of_another_framework,
@@ -59,6 +62,47 @@ def test_a_static_program_has_the_bits_of_the_recursion(settings: dict[str, Any]
 @pytest.mark.nightly
 def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
     check_graph(program(Doubling()), np.asarray, Doubling())
+
+
+def static_function(function: Any, shapes: list[tuple[int, ...]], dtypes: list[str]) -> Any:
+    """A function that runs a static program with one result for each fetched value."""
+    paddle.enable_static()
+    try:
+        main = paddle.static.Program()
+        with paddle.static.program_guard(main):
+            names = [f"input_{index}" for index in range(len(shapes))]
+            inputs = [paddle.static.data(*each) for each in zip(names, shapes, dtypes, strict=True)]
+            fetched = function(*inputs)
+    finally:
+        paddle.disable_static()
+    executor = paddle.static.Executor()
+
+    def run(*values: Any) -> Any:
+        paddle.enable_static()
+        try:
+            return executor.run(main, feed=dict(zip(names, map(np.asarray, values), strict=True)), fetch_list=fetched)
+        finally:
+            paddle.disable_static()
+
+    return run
+
+
+def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_static_program() -> None:
+    def clip(*inputs: Any) -> Any:
+        results, _, state = functions.clip_by_tensor_norm(list(inputs[:3]), ADAGC, inputs[3])
+        return [*results, state]
+
+    def clip_units(*inputs: Any) -> Any:
+        return functions.clip_by_unit_norm(list(inputs[:2]), list(inputs[2:]), AGC)
+
+    clip_program = static_function(clip, [(3,)] * 3 + [(4,)], ["float32"] * 3 + ["float64"])
+    units_program = static_function(clip_units, [(4, 3), (3,)] * 2, ["float32"] * 4)
+
+    def clip_step(grads: Any, state: Any) -> Any:
+        *results, new = clip_program(*grads, state)
+        return results, new
+
+    check_tensor_graph(clip_step, np.asarray, lambda grads, parameters: units_program(*grads, *parameters))
 
 
 def training(clip: Any) -> Any:

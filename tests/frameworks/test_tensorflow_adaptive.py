@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.tiers import quick
-from support.trainers.adaptive_cases import FITTING, Doubling, check_graph, rule_of
+from support.tiers import nightly, quick
+from support.trainers.adaptive_cases import ADAGC, AGC, FITTING, Doubling, check_graph, check_tensor_graph, rule_of
 
 from unified_clip import adaptive as functions
 
@@ -32,3 +32,17 @@ def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any], xla: bo
 @pytest.mark.parametrize("xla", [False, True])
 def test_a_users_own_rule_has_the_bits_of_numpy(xla: bool) -> None:
     check_graph(graph(Doubling(), xla), tf.constant, Doubling())
+
+
+@pytest.mark.parametrize("xla", [False, *nightly(True)])
+def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph(xla: bool) -> None:
+    @tf.function(jit_compile=xla)
+    def clip(grads: Any, state: Any) -> Any:
+        results, _, state = functions.clip_by_tensor_norm(grads, ADAGC, state)
+        return results, state
+
+    @tf.function(jit_compile=xla)
+    def clip_units(grads: Any, parameters: Any) -> Any:
+        return functions.clip_by_unit_norm(grads, parameters, AGC)
+
+    check_tensor_graph(clip, tf.constant, clip_units)

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiers import quick
-from support.trainers.adaptive_cases import FITTING, Doubling, check_graph, rule_of
+from support.tiers import nightly, quick
+from support.trainers.adaptive_cases import (
+    ADAGC,
+    AGC,
+    FITTING,
+    Doubling,
+    check_graph,
+    check_tensor_graph,
+    rule_of,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -36,6 +44,21 @@ def test_compiled_code_has_the_bits_of_the_recursion(settings: dict[str, Any]) -
 def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
     rule = rule_of(settings)
     check_graph(compiled(rule, "eager"), torch.from_numpy, rule, settings)
+
+
+@pytest.mark.parametrize("backend", ["eager", *nightly("inductor")])
+def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph(backend: str) -> None:
+    torch._dynamo.reset()
+
+    def clip(grads: Any, state: Any) -> Any:
+        results, _, state = functions.clip_by_tensor_norm(grads, ADAGC, state)
+        return results, state
+
+    def clip_units(grads: Any, parameters: Any) -> Any:
+        return functions.clip_by_unit_norm(grads, parameters, AGC)
+
+    compiled_functions = [torch.compile(each, fullgraph=True, backend=backend) for each in (clip, clip_units)]
+    check_tensor_graph(compiled_functions[0], torch.from_numpy, compiled_functions[1])
 
 
 @pytest.mark.nightly

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from .._core import rule
 from .._core.gradients import GradientList
 from .._core.path import Path
-from .._core.rule import AdaptiveThreshold, ClipRule, Norm
+from .._core.rule import AdaptiveThreshold, ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
@@ -117,7 +117,7 @@ def _must_match(
     described = [
         f"{each.kind} with norm_type {each.p}, bounds {each.bounds}"
         + "".join(f", {name} {value}" for name, value in each.convention.arguments.items())
-        + (f", {each.threshold.describe()}" if isinstance(each.threshold, AdaptiveThreshold) else "")
+        + (f", {each.threshold.describe()}" if isinstance(each.threshold, AdaptiveThreshold | OwnThresholds) else "")
         for each in rules
     ]
     fields = {"nonfinite": nonfinite, "details": details, "names": patterns, "step": step}
@@ -140,6 +140,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
         return False
     for norm, p in orders:
         with norm.path.scope():
+            norm = norm._replace(n=_one_number(norm.path, norm.n))
             is_finite = norm.path.is_finite(norm.n)
             if is_finite is None:
                 raise TypeError(f"nonfinite = {nonfinite!r} cannot {IN_GRAPHS[nonfinite]}")
@@ -167,7 +168,7 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
         one, nan = xp.asarray(1.0), xp.asarray(math.nan)
         smallest = one
         for norm in _norms(outcome):
-            coef = one if norm.coef is None else xp.asarray(_least(norm.coef))
+            coef = one if norm.coef is None else xp.asarray(_least(norm.path, norm.coef))
             smallest = xp.where(coef <= smallest, coef, xp.where(coef >= smallest, smallest, nan))
         return path.as_norm(smallest)
 
@@ -185,8 +186,7 @@ def _is_all_finite(outcome: Outcome) -> Any:
     found = []
     for path, n in measured:
         with path.scope():
-            is_finite: Any = n <= path.xp.asarray(sys.float_info.max)
-            found.append(is_finite.all() if getattr(n, "ndim", 0) else is_finite)
+            found.append(_one_number(path, n) <= path.xp.asarray(sys.float_info.max))
     return functools.reduce(operator.and_, found)
 
 
@@ -194,5 +194,19 @@ def _norms(outcome: Outcome) -> Iterator[Norm]:
     return (norm for norms in outcome.norms for norm in norms)
 
 
-def _least(coef: Scalar) -> Scalar:
-    return coef.min() if getattr(coef, "ndim", 0) else coef
+def _least(path: Path, coef: Scalar) -> Scalar:
+    """Return the smallest number of an array, or NaN if it has one."""
+    if not getattr(coef, "ndim", 0):
+        return coef
+    xp = path.xp
+    least = xp.least(xp.where(coef >= xp.asarray(0.0), coef, xp.asarray(-1.0)))
+    return xp.where(least >= xp.asarray(0.0), least, xp.asarray(math.nan))
+
+
+def _one_number(path: Path, n: Scalar) -> Scalar:
+    """Return a number that is finite if all norms in an array are."""
+    if not getattr(n, "ndim", 0):
+        return n
+    xp = path.xp
+    is_finite = xp.least(xp.where(n <= xp.asarray(sys.float_info.max), xp.asarray(1.0), xp.asarray(0.0)))
+    return xp.where(is_finite > xp.asarray(0.0), is_finite, xp.asarray(math.nan))

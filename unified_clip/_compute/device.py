@@ -110,6 +110,9 @@ class DeviceScalars:
     def total(self, vector: Scalar) -> Scalar:
         return self._backend.total(vector)
 
+    def least(self, numbers: Scalar) -> Scalar:
+        return self._backend.least(numbers)
+
     def pinned(self, scalar: Scalar) -> Scalar:
         return self._backend.pinned(scalar)
 

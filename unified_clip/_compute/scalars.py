@@ -45,6 +45,9 @@ class HostScalars:
     def total(self, vector: Scalar) -> Scalar:
         return float(vector.sum())
 
+    def least(self, numbers: Scalar) -> Scalar:
+        return float(numbers.min())
+
     def pinned(self, scalar: Scalar) -> Scalar:
         return scalar
 

@@ -61,6 +61,10 @@ class Backend(Protocol):
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
         """Return the shape of a tensor, with None for an unknown length; None if the number of axes is unknown."""
 
+    def detached(self, parameter: Any) -> Tensor:
+        """Return the values of a parameter as a tensor. No derivative with respect to it is recorded."""
+        return self.as_tensor(parameter)
+
     def is_parameter(self, value: Any) -> bool:
         """Return whether a tensor has the type of a parameter, so that it cannot be a gradient."""
         return False

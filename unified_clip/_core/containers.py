@@ -72,6 +72,26 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
     return lambda results: sequence(node, [rebuild(results) for rebuild in walks])
 
 
+def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -> list[Leaf]:
+    """Return gradients with their parameters: those of the same name in a dict, else those at the same position.
+
+    ValueError: there is another number of parameters, or a name is missing.
+    """
+    given = flatten(backend, parameters).leaves
+    if len(given) != len(leaves):
+        raise ValueError(
+            f"parameters has {len(given)} entries, but there are {len(leaves)} gradients. Pass one for each."
+        )
+    names = {leaf.name for leaf in given}
+    if None in names or None in {leaf.name for leaf in leaves} or not isinstance(parameters, Mapping):
+        return [leaf._replace(parameter=other.tensor) for leaf, other in zip(leaves, given, strict=True)]
+    by_name = {leaf.name: leaf.tensor for leaf in given}
+    missing = [leaf.name for leaf in leaves if leaf.name not in by_name]
+    if missing:
+        raise ValueError(f"parameters has no {missing[0]!r}. Pass a dict with the names of the gradients.")
+    return [leaf._replace(parameter=by_name[leaf.name]) for leaf in leaves]
+
+
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
     """Return (items, function that rebuilds the container) of a list, tuple or dict of dicts, without checking the
     items.

@@ -112,6 +112,13 @@ class GradientList:
         path = None if extra_inputs else self.backend.collect_tensors(values, differentiable=False, in_place=True)
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
+    def parameter_path(self, index: int, parameter: Tensor, extra_inputs: Sequence[Any] = ()) -> Path:
+        """Return a path over the parameter of a gradient. It is on the host if `path` with the parameter as an extra
+        input is.
+        """
+        inputs = [*extra_inputs, self.values[index]]
+        return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
+
     def norm(self, path: Path, group: range, p: float) -> Scalar:
         """Return the p-norm over a group of gradients, on all ranks. `path`: the path over the group."""
         if self.shards is None:

@@ -38,6 +38,9 @@ class Scalars(Protocol):
     def total(self, vector: Scalar) -> Scalar:
         """Return the sum of a vector of which one element differs from 0."""
 
+    def least(self, numbers: Scalar) -> Scalar:
+        """Return the smallest of the numbers of an array, none of which is NaN."""
+
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return the same finite number. Compilers cannot merge the operation that computed it with the next one."""
 
@@ -265,6 +268,10 @@ class DevicePrimitives(Protocol):
 
     def total(self, vector: Scalar) -> Scalar:
         raise not_adaptive(self.name)
+
+    def least(self, numbers: Scalar) -> Scalar:
+        """Return the smallest of the numbers of an array, none of which is NaN."""
+        return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return the same finite number, so that a compiler does not merge a product with a sum.

@@ -62,12 +62,22 @@ class AdaptiveThreshold(NamedTuple):
     """Returns the settings and the state, which must be equal on all ranks."""
 
 
+class OwnThresholds(NamedTuple):
+    """Thresholds of the tensors of a group, or of units of a tensor, which are measured together."""
+
+    measure: Callable[[GradientList, range, ClipRule, Sequence[Tensor]], list[Norm]]
+    """Does what `measure` below does."""
+
+    describe: Callable[[], str] = str
+    """Returns the settings, which must be equal on all ranks."""
+
+
 class ClipRule(NamedTuple):
     """The rule of a group of gradients."""
 
     kind: Kind
     convention: ClipConvention = PADDLE
-    threshold: Scalar | StepThreshold | AdaptiveThreshold = math.inf
+    threshold: Scalar | StepThreshold | AdaptiveThreshold | OwnThresholds = math.inf
     bounds: tuple[Any, Any] | None = None
     """The bounds of the kind "value". None: -threshold and threshold."""
 
@@ -162,6 +172,8 @@ def measure(
     """
     if rule.kind == "value":
         return [_bounded(gradients, group, rule, inputs)]
+    if isinstance(rule.threshold, OwnThresholds):
+        return rule.threshold.measure(gradients, group, rule, inputs)
     if rule.kind == "global_norm":
         return [measure_one(gradients, group, rule, inputs)]
     if rule.axes is None:
@@ -178,10 +190,11 @@ def measure(
 def measure_one(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
     path = gradients.path(group, inputs)
     with path.scope():
-        return _decided(group, path, _norm(gradients, group, rule, path), rule)
+        return _decided(group, path, norm_of(gradients, group, rule, path), rule)
 
 
-def _norm(gradients: GradientList, group: range, rule: ClipRule, path: Path) -> Scalar:
+def norm_of(gradients: GradientList, group: range, rule: ClipRule, path: Path) -> Scalar:
+    """Return the norm of a group, or of each slice of its only gradient. `path`: the path over the group."""
     if rule.axes is not None:
         return path.slice_norms(*gradients.slices(group.start, rule.axes))
     if rule.given_norm is not None:
@@ -212,20 +225,26 @@ def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
     if not isinstance(threshold, AdaptiveThreshold):
         return threshold, None
     adaptive, state = threshold.advance(xp, n)
-    limit, _ = _threshold(xp, n, threshold.limit)
+    return at_most(xp, adaptive, threshold.limit), state
+
+
+def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Scalar:
+    """Return an adaptive threshold, or the fixed limit where that is smaller."""
+    limit, _ = _threshold(xp, None, limit)
     if isinstance(limit, float) and limit == math.inf:
-        return adaptive, state
+        return adaptive
     limit = limit if isinstance(adaptive, float) else xp.asarray(limit)
-    return xp.where(limit < adaptive, limit, adaptive), state
+    return xp.where(limit < adaptive, limit, adaptive)
 
 
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64; NaN for a NaN norm.
 
-    It never divides by zero, nor does its derivative.
+    It never divides by zero, nor does its derivative. `n` and `threshold` may be arrays with a number for each slice.
     """
     one, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
-    threshold, denominator = xp.asarray(threshold), n + xp.asarray(convention.eps)
+    threshold = threshold if getattr(threshold, "ndim", 0) else xp.asarray(threshold)
+    denominator = n + xp.asarray(convention.eps)
     is_within = denominator <= threshold
     coef = xp.where(is_within, one, threshold / xp.where(is_within, one, denominator))
     if convention.infinite_norm_gives_nan:

@@ -111,6 +111,11 @@ class InPlace:
         self._replaced: dict[int, Any] = {}
         self._writes = Writes()
 
+    @property
+    def entries(self) -> int:
+        """The number of entries of the container, with those without a gradient."""
+        return len(self._leaves)
+
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
         if gradients.is_collected:
             self._writes.add_of(path, change.writes(path))

@@ -1,4 +1,4 @@
-"""Adaptive thresholds: rules that compute the threshold for the total norm from the norms of earlier steps.
+"""Adaptive thresholds: rules that compute thresholds from the norms of earlier steps, or from the parameters.
 
 `ClipConfig(adaptive={"rule": "zclip"})` keeps the state for you. The functions here take and return it, so that
 compiled graphs can have them, and accept your own rules.
@@ -6,9 +6,11 @@ compiled graphs can have them, and accept your own rules.
 
 from .functions import clip_by_global_norm, clip_grad_norm_, initial_state, read_state
 from .number import floor, minimum, sqrt, where
-from .protocol import EmaRatio, Percentile, Rule, ZClip
+from .protocol import AGC, AdaGC, EmaRatio, Percentile, Rule, ZClip
+from .tensor_functions import clip_by_tensor_norm, clip_by_unit_norm, clip_tensor_norm_, clip_unit_norm_
 
 __all__ = [
-    "EmaRatio", "Percentile", "Rule", "ZClip", "clip_by_global_norm", "clip_grad_norm_", "floor", "initial_state",
+    "AGC", "AdaGC", "EmaRatio", "Percentile", "Rule", "ZClip", "clip_by_global_norm", "clip_by_tensor_norm",
+    "clip_by_unit_norm", "clip_grad_norm_", "clip_tensor_norm_", "clip_unit_norm_", "floor", "initial_state",
     "minimum", "read_state", "sqrt", "where",
 ]  # fmt: skip

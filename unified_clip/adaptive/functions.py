@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._core import entry, rule, validation
+from .._core import containers, entry, rule, validation
 from .._core.backend import Backend
 from .._core.collect import collect, collect_in_place
 from .._core.gradients import GradientList
@@ -13,15 +13,17 @@ from .._core.rule import AdaptiveThreshold, ClipConvention, ClipRule
 from .._core.types import Tensor
 from .._dispatch import backend_of, resolve
 from . import state as states
-from .protocol import Data, Rule
+from . import tensors
+from .protocol import AdaGC, Data, Rule
 
 
-def initial_state(adaptive: Rule, like: Any, data: Data | None = None) -> Tensor:
+def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:
     """Return the state before the first norm as one tensor, for the functions below.
 
     Args:
         adaptive: The rule.
         like: A tensor, or any container of tensors, such as the gradients: the state gets their framework and device.
+            For `AdaGC`, it is the gradients or parameters of a call: the state has a number for each entry.
         data: The state to continue from, as `read_state` returned it. Default: that before the first norm.
 
     Returns:
@@ -41,13 +43,15 @@ def initial_state(adaptive: Rule, like: Any, data: Data | None = None) -> Tensor
     backend, like = resolve(like)
     states.check_fixed_size(adaptive)
     numbers = states.first(adaptive) if data is None else states.loaded(adaptive, data)
+    if isinstance(adaptive, AdaGC):
+        numbers = tensors.sized(numbers, len(containers.flatten(backend, like).leaves))
     tensor = like[0] if isinstance(like, list | tuple) and like else like
     state = backend.from_state(states.flat(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
     backend_of(state)  # so that torch.compile can trace it
     return state
 
 
-def read_state(adaptive: Rule, state: Tensor) -> Data:
+def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
     """Return a state as data for a JSON file: numbers, and lists of numbers, by name. This waits for a device.
 
     Args:

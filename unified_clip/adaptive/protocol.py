@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
@@ -159,15 +159,93 @@ class Percentile:
         return rules.percentile(state, norm, step, **vars(self))
 
 
+@dataclass(frozen=True)
+class AdaGC:
+    """Limit the norm of each tensor to `ratio` times an average of its clipped norms.
+
+    Args:
+        ratio: The threshold, relative to the average. 1 or more.
+        alpha: The weight of the old average, from 0 to 1.
+        warmup_steps: The number of first steps, in which the total norm is limited. 1 or more.
+        warmup_threshold: The threshold for the total norm in these steps. Above 0.
+        warmup_norms: The norms of which the first average is the minimum: "clipped", as in the paper, or "unclipped",
+            as in the authors' code.
+    """
+
+    ratio: float = 1.04
+    alpha: float = 0.99
+    warmup_steps: int = 100
+    warmup_threshold: float = 1.0
+    warmup_norms: Literal["clipped", "unclipped"] = "clipped"
+
+    def __post_init__(self) -> None:
+        _check(self, ratio=(1, math.inf), alpha=(0, 1), warmup_steps=(1, math.inf), warmup_threshold=TINY)
+        _check_choice(self, warmup_norms=("clipped", "unclipped"))
+
+    def init(self) -> Data:
+        """Return the state before the first step. Its list has a number for each tensor of a call."""
+        return {"norms": []}
+
+
+@dataclass(frozen=True)
+class AGC:
+    """Limit the norm of each unit of a gradient to `clip_factor` times the norm of the parameter's unit.
+
+    Args:
+        clip_factor: The threshold, relative to the parameter's norm. 0 or more.
+        convention: The library whose units and defaults apply: "timm" (the first axis of a parameter has its units),
+            "optax" (the last one or two axes have them), or "composer" (timm's units, without eps).
+        eps: The smallest norm of a parameter's unit that counts. None: 1e-3, and 0 for Composer.
+        smallest_norm: The smallest norm of a gradient's unit that divides. None: 1e-6, and 0 for Composer.
+    """
+
+    clip_factor: float = 0.01
+    convention: Literal["timm", "optax", "composer"] = "timm"
+    eps: float | None = None
+    smallest_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: (0, math.inf) for name in ("eps", "smallest_norm") if getattr(self, name) is not None}
+        _check(self, clip_factor=(0, math.inf), **given)
+        _check_choice(self, convention=("timm", "optax", "composer"))
+
+    def axes(self, shape: Sequence[int | None]) -> Sequence[int] | None:
+        """Return the axes along which each unit has its norm. None: the whole tensor is one unit.
+
+        ValueError: The convention has no units for this number of axes.
+        """
+        axes = range(len(shape))
+        if self.convention != "optax":
+            return axes[1:] if len(shape) > 1 else None
+        if sum(length != 1 for length in shape) <= 1:
+            return None
+        if len(shape) > 5:
+            raise ValueError(
+                f"optax has no units for {len(shape)} axes. Set convention = 'timm', or leave the parameter out"
+            )
+        return axes[:1] if len(shape) < 4 else axes[:-1]
+
+    @property
+    def floors(self) -> tuple[float, float]:
+        """The values of (`eps`, `smallest_norm`), with the defaults of the convention."""
+        eps, smallest = (0.0, 0.0) if self.convention == "composer" else (1e-3, 1e-6)
+        return eps if self.eps is None else self.eps, smallest if self.smallest_norm is None else self.smallest_norm
+
+
 TINY = (5e-324, math.inf)
 """The range of finite numbers above 0."""
 
-RULES: dict[str, type[EmaRatio | ZClip | Percentile]] = {
+RULES: dict[str, type[EmaRatio | ZClip | Percentile | AdaGC | AGC]] = {
     "ema_ratio": EmaRatio,
     "zclip": ZClip,
     "percentile": Percentile,
+    "adagc": AdaGC,
+    "agc": AGC,
 }
 """The rules by their names in configurations."""
+
+PER_TENSOR = ("adagc", "agc")
+"""The rules with thresholds for tensors or units of them. The others have a threshold for the total norm."""
 
 
 def _check(rule: Any, **ranges: tuple[float, float]) -> None:

@@ -83,6 +83,39 @@ def zclip(
     return where(is_spike, limit, math.inf), new
 
 
+def adagc(
+    state: State,
+    norms: Real,
+    scale: Real,
+    step: Real,
+    *,
+    ratio: float,
+    alpha: float,
+    warmup_steps: int,
+    warmup_threshold: float,
+    warmup_norms: Literal["clipped", "unclipped"],
+) -> tuple[Real, State]:
+    """Return (the vector of the tensors' thresholds, the new state). During the warm-up, the thresholds are inf.
+
+    The state has a vector with a number for each tensor, 0 before its first norm above 0: the smallest norm during the
+    first `warmup_steps` steps, and an exponential moving average of the clipped norms after them.
+    norms: The vector of the tensors' norms. scale: The coefficient by which a step of the warm-up is scaled.
+
+    Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025,
+    arXiv 2502.11034.
+    """
+    mean = state["norms"]
+    is_warm = step - warmup_steps >= 0.0
+    nothing = mean * 0.0 + math.inf
+    limits = where(is_warm, where(mean > 0.0, mean * ratio, nothing), nothing)
+    clipped = minimum(norms, limits)
+    ema = mean * alpha + clipped * (1 - alpha)
+    first = norms * scale if warmup_norms == "clipped" else norms
+    smallest = where(first > 0.0, minimum(mean, first), mean)
+    begun = where(mean > 0.0, where(is_warm, ema, smallest), where(is_warm, norms, first))
+    return limits, {"norms": begun}
+
+
 def percentile(
     state: State, norm: Real, step: Real, *, percent: float, window: int | None, include_current: bool
 ) -> tuple[Real, State]:

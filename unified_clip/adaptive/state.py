@@ -14,7 +14,7 @@ from .._core.backend import Backend
 from .._core.path import Scalars
 from .._core.types import Scalar, Tensor
 from .number import Number, Real, where
-from .protocol import Data, Rule
+from .protocol import AdaGC, Data, Rule
 
 VERSION = 1
 
@@ -28,7 +28,7 @@ State = dict[str, Real] | Tensor
 """On the host path the numbers by name, elsewhere a packed tensor."""
 
 
-def first(rule: Rule) -> dict[str, Real]:
+def first(rule: Rule | AdaGC) -> dict[str, Real]:
     """Return the state before the first norm."""
     return loaded(rule, {STEPS: 0.0, **rule.init()})
 
@@ -38,7 +38,7 @@ def saved(state: Mapping[str, Real]) -> Data:
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state.items()}
 
 
-def loaded(rule: Rule, data: Any) -> dict[str, Real]:
+def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     """Return the state in data that `saved` returned.
 
     Raises:
@@ -118,40 +118,50 @@ def _checked(rule: Rule, threshold: Any) -> float:
 # -- packed in one tensor
 
 
-def pack(rule: Rule, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
+def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
     """Return the numbers of a state as one tensor on the device of `xp`."""
     check_fixed_size(rule)
     return xp.pack([xp.vector(flat(rule, state).tolist())])
 
 
-def check_fixed_size(rule: Rule) -> None:
+def check_fixed_size(rule: Rule | AdaGC) -> None:
     """Raise TypeError if the state of a rule grows."""
-    if [] in rule.init().values():
+    if [] in rule.init().values() and not isinstance(rule, AdaGC):
         raise TypeError(
             f"the state of {rule} grows, so it works on CPUs and outside of compiled graphs only. Set window, such as "
             "window=1000."
         )
 
 
-def flat(rule: Rule, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
+def flat(rule: Rule | AdaGC, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
     """Return the numbers of a state as one array of float64."""
     return np.concatenate([np.ravel(np.asarray(state[name], np.float64)) for name in (STEPS, *rule.init())])
 
 
-def unpacked(rule: Rule, xp: Scalars, packed: Tensor) -> dict[str, Number]:
+def unpacked(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Number]:
+    lengths = _lengths(rule, packed)
+    parts = xp.unpack(packed, list(lengths.values()))
+    return {name: Number(xp, part) for name, part in zip(lengths, parts, strict=True)}
+
+
+def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
+    """Return the length of each vector in a packed state, and None for a number, by name."""
     values = {STEPS: 0.0, **rule.init()}
-    lengths = [len(value) if isinstance(value, list) else None for value in values.values()]
-    return {name: Number(xp, part) for name, part in zip(values, xp.unpack(packed, lengths), strict=True)}
+    known = sum(len(value) if isinstance(value, list) else 1 for value in values.values())
+    return {
+        name: len(value) or packed.shape[0] - known if isinstance(value, list) else None
+        for name, value in values.items()
+    }
 
 
-def read_packed(rule: Rule, values: Any) -> dict[str, Real]:
+def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
     """Return the state in a packed tensor's values, as a NumPy array or nested lists."""
     array = np.asarray(values)
     flat = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
     data, start = {}, 0
-    for name, value in {STEPS: 0.0, **rule.init()}.items():
-        end = start + (len(value) if isinstance(value, list) else 1)
-        data[name] = flat[start:end] if isinstance(value, list) else flat[start]
+    for name, length in _lengths(rule, array).items():
+        end = start + (1 if length is None else length)
+        data[name] = flat[start] if length is None else flat[start:end]
         start = end
     return loaded(rule, data)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self, Union, get_type_hints
 
 from pydantic import Field, create_model, model_validator
 
 from .._core.backend import Backend
-from .._core.rule import AdaptiveThreshold
+from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
-from ..adaptive import state
-from ..adaptive.protocol import RULES, Rule
+from ..adaptive import state, tensors, units
+from ..adaptive.protocol import AGC, PER_TENSOR, RULES, AdaGC, Rule
 from .fields import ConfigModel, Finite
 
 
@@ -26,7 +26,16 @@ class AdaptiveTable(ConfigModel):
         self.make()
         return self
 
-    def make(self) -> Rule:
+    @property
+    def is_per_tensor(self) -> bool:
+        """Return whether the rule has thresholds for tensors or units of them, not for the total norm."""
+        return self.rule in PER_TENSOR
+
+    @property
+    def has_state(self) -> bool:
+        return bool(self.rule != "agc")
+
+    def make(self) -> Rule | AdaGC | AGC:
         """Return the rule with these settings. ValueError: a setting is out of range."""
         settings = self.data()
         return RULES[settings.pop("rule")](**settings)
@@ -61,15 +70,34 @@ class AdaptiveStates:
 
     def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
         self._tables = tables
-        self._rules = {name: table.make() for name, table in tables.items()}
+        rules = {name: table.make() for name, table in tables.items()}
+        self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
+        self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
 
-    def threshold(self, name: str, current: state.State, limit: Any) -> AdaptiveThreshold:
-        """Return the threshold of a group for its next norm, from its current state. limit: The largest threshold."""
-        rule = self._rules[name]
+    def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
+        """Return the threshold of a group for its next norm.
+
+        states: The current states. limit: The largest threshold. count: The number of entries of the call.
+        """
+        if name in self._without_state:
+            return units.thresholds(self._without_state[name], limit)
+        rule, current = self._rules[name], states[name]
+        if isinstance(rule, AdaGC):
+            return tensors.thresholds(rule, current, count, limit)
         return AdaptiveThreshold(
             lambda xp, n: state.advance(rule, xp, current, n), limit, lambda: state.description(rule, current)
         )
+
+    def sized(self, counts: Iterable[int]) -> States:
+        """Return the current states for calls with these numbers of entries. ValueError: a state is of another number.
+
+        counts: A number for each state.
+        """
+        return {
+            name: tensors.sized(each, count) if isinstance(self._rules[name], AdaGC) else each
+            for (name, each), count in zip(self.current.items(), counts, strict=False)
+        }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
         """Return states that an integration keeps as packed tensors. Those inside a graph stay packed."""

@@ -31,8 +31,9 @@ class ClipConfig(OutcomeProperties, Settings):
             norm).
         threshold: The largest norm, or, for "value", the largest magnitude. A number of 0 or more, or a table with a
             schedule. inf only measures.
-        adaptive: For "global_norm": a table with a rule that computes the threshold from earlier norms, such as
-            {"rule": "zclip"}. `threshold` is then the largest threshold, or not set. docs/adaptive.md has the rules.
+        adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
+            {"rule": "agc"} for "norm". `threshold` is then the largest threshold, or not set. docs/adaptive.md has the
+            rules.
         min, max: Bounds for "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
         family: The framework whose rule applies: "pytorch" (the default; eps is 1e-6), "tensorflow" (a global norm
@@ -265,7 +266,7 @@ class ClipConfig(OutcomeProperties, Settings):
             self, names, details=details, spec=DistributedSpec(process_group, ownership, check_numel, check_replicas)
         )
 
-    def __call__(self, grads: Any, *, step: Any = None) -> Any:
+    def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
         Unchanged gradients are returned as the same objects. If the step is skipped, all results are None.
@@ -273,8 +274,9 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             grads: Gradients of any framework.
             step: The step for a schedule: a whole number, or a tensor with one element. None: count calls.
+            parameters: The parameters, in a container like that of the gradients. Only the adaptive rule agc needs it.
         """
-        return self._clipper(grads, step=step)
+        return self._clipper(grads, step=step, parameters=parameters)
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip in place, as `clip_grad_norm_` does. Return the total norm before clipping.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _dispatch
 from .._api import groups, param_grads
@@ -23,7 +23,7 @@ from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
 from ..recording.clip_event import as_mapping
 from .adaptive import AdaptiveStates, States
-from .outcome import ClipOutcome
+from .outcome import ClipOutcome, Traced
 from .schema import Settings
 from .selection import ParameterSelection, consecutive_ranges
 from .steps import Step, checked_step, resolve_step, threshold_at
@@ -35,21 +35,6 @@ STATE_VERSION = 1
 
 WINDOW = 100
 """`rate` is the share of the last WINDOW clips that changed a gradient."""
-
-
-class Traced(NamedTuple):
-    """Clipped gradients, and the outcome as 0-d tensors, so that a compiled graph can return it."""
-
-    gradients: Any
-    norm: Tensor
-    coef: Tensor
-    """The smallest clip coefficient."""
-
-    finite: Tensor
-    """1 if the total norm and the norms of all parts are finite, else 0."""
-
-    states: list[Tensor]
-    """The packed states of the adaptive rules after this clip."""
 
 
 class Clipper:
@@ -138,36 +123,41 @@ class Clipper:
 
     # -- clipping
 
-    def __call__(self, grads: Any, *, step: Any = None) -> Any:
+    def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
         Unchanged gradients are returned as the same objects. If the step is skipped, all results are None.
         """
-        return entry.run(Clipper._call, self, grads, step)
+        return entry.run(Clipper._call, self, grads, step, parameters)
 
-    def _call(self, grads: Any, step: Any) -> Any:
-        return self._clip_container(grads, step)[0]
+    def _call(self, grads: Any, step: Any, parameters: Any) -> Any:
+        return self._clip_container(grads, step, parameters)[0]
 
-    def first_states(self, backend: Backend) -> list[Tensor]:
-        """Return the packed states of the adaptive rules before the first clip."""
-        return self._adaptive.to_packed(self._adaptive.current, backend)
+    def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
+        """Return the packed states of the adaptive rules before the first clip.
 
-    def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = ()) -> Traced:
+        counts: The number of gradients, with those that are None, for each state.
+        """
+        return self._adaptive.to_packed(self._adaptive.sized(counts), backend)
+
+    def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
         """Clip gradients. Return them with the outcome as tensors, which an optimizer's state can keep.
 
         `step` and the states of adaptive rules may be tensors of the graph.
         """
-        return entry.run(Clipper._traced, self, grads, step, states)
+        return entry.run(Clipper._traced, self, grads, step, states, parameters)
 
-    def _traced(self, grads: Any, step: Any, states: Sequence[Tensor]) -> Traced:
+    def _traced(self, grads: Any, step: Any, states: Sequence[Tensor], parameters: Any) -> Traced:
         backend, grads = self._resolve(grads)
         given = self._adaptive.from_packed(states, backend)
-        result, outcome = self._clip_container(grads, step, given)
+        result, outcome = self._clip_container(grads, step, parameters, given)
         coef, finite = groups.smallest_coefficient(outcome), groups.all_finite(outcome)
         after = self._states_after(outcome, given)
         return Traced(result, outcome.norm, coef, finite, self._adaptive.to_packed(after, backend))
 
-    def _clip_container(self, grads: Any, step: Any, states: States | None = None) -> tuple[Any, Outcome]:
+    def _clip_container(
+        self, grads: Any, step: Any, parameters: Any, states: States | None = None
+    ) -> tuple[Any, Outcome]:
         backend, grads = self._resolve(grads)
         step = resolve_step(backend, step, self._step)
         needs_leaves = self.settings.uses_names or self._needs_order or self.spec.is_given
@@ -181,7 +171,8 @@ class Clipper:
         for leaf in tree.leaves:
             if backend.is_parameter(leaf.tensor):
                 raise TypeError(f"{leaf.place} is a parameter. Pass gradients, or pass the parameters to clip_.")
-        results, outcome = self._clip_leaves(backend, tree.leaves, step, states, differentiable=True)
+        leaves = tree.leaves if parameters is None else containers.with_parameters(backend, tree.leaves, parameters)
+        results, outcome = self._clip_leaves(backend, leaves, step, states, differentiable=True)
         return tree.rebuild(results), outcome
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
@@ -203,7 +194,8 @@ class Clipper:
         gradients, writer = in_place(backend, parameters, "clip_", INSTEAD, arrange=arrange, **self._options)
         if self.settings.nonfinite == "skip" and backend.parameters is None:
             containers.check_replaceable(backend, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
-        outcome = self._clip(backend, gradients, self._selection.group_ranges(gradients), step)
+        ranges, count = self._selection.group_ranges(gradients), writer.entries
+        outcome = self._clip(backend, gradients, ranges, step, count=count)
         if outcome.skipped:
             writer.drop()
         writer.finish()
@@ -255,6 +247,7 @@ class Clipper:
         """Return whether all gradients can be collected as one list, which is faster than one object for each."""
         nonfinite, parts = self.settings.nonfinite, self.settings.parts
         needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
+        needs_leaves = needs_leaves or any(p.adaptive is not None and p.adaptive.is_per_tensor for p in parts)
         return step.is_known and not self.details and not needs_leaves and nonfinite in ("family", "zero")
 
     def _quick(
@@ -299,7 +292,8 @@ class Clipper:
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
         )
-        outcome = self._clip(backend, gradients, self._selection.group_ranges(gradients), step, states)
+        ranges = self._selection.group_ranges(gradients)
+        outcome = self._clip(backend, gradients, ranges, step, states, count=len(leaves))
         if outcome.skipped:
             return [None] * len(leaves), outcome
         results = {leaf.position: leaf.tensor for leaf in leaves}
@@ -313,14 +307,20 @@ class Clipper:
         ranges: Sequence[range],
         step: Step,
         states: States | None = None,
+        *,
+        count: int = 0,
     ) -> Outcome:
-        """Clip gradients. states: The states of the adaptive rules, if the caller keeps them."""
+        """Clip gradients.
+
+        states: The states of the adaptive rules, if the caller keeps them. count: The number of entries of the call,
+        with those without a gradient, for rules with thresholds of tensors.
+        """
         settings = self.settings
         current = self._adaptive.current if states is None else states
         thresholds = [threshold_at(part, step.value) for part in settings.parts]
-        for index, title in enumerate(self._titles):
-            if title in current and (len(ranges[index]) or gradients.shards is not None):
-                thresholds[index] = self._adaptive.threshold(title, current[title], thresholds[index])
+        for index, (title, part) in enumerate(zip(self._titles, settings.parts, strict=True)):
+            if part.adaptive is not None and (len(ranges[index]) or gradients.shards is not None):
+                thresholds[index] = self._adaptive.threshold(title, current, thresholds[index], count)
         rules = [part.as_clip_rule(threshold) for part, threshold in zip(settings.parts, thresholds, strict=True)]
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
@@ -356,7 +356,8 @@ class Clipper:
         """Return the states of the adaptive rules after a clip. A group without a gradient keeps its state."""
         norms = dict(zip(self._titles, outcome.norms, strict=True))
         return {
-            title: state if norms[title][0].state is None else norms[title][0].state for title, state in states.items()
+            title: next((norm.state for norm in norms[title] if norm.state is not None), state)
+            for title, state in states.items()
         }
 
 

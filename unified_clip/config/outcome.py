@@ -10,9 +10,24 @@ from typing import Any, NamedTuple
 from .._api.groups import Outcome
 from .._core.exact import FORMATS, nearest
 from .._core.path import Path
-from .._core.rule import AdaptiveThreshold, ClipRule, StepThreshold
-from .._core.types import Scalar
+from .._core.rule import AdaptiveThreshold, ClipRule, OwnThresholds, StepThreshold
+from .._core.types import Scalar, Tensor
 from .schema import Settings
+
+
+class Traced(NamedTuple):
+    """Clipped gradients, and the outcome as 0-d tensors, so that a compiled graph can return it."""
+
+    gradients: Any
+    norm: Tensor
+    coef: Tensor
+    """The smallest clip coefficient."""
+
+    finite: Tensor
+    """1 if the total norm and the norms of all parts are finite, else 0."""
+
+    states: list[Tensor]
+    """The packed states of the adaptive rules after this clip."""
 
 
 class GroupOutcome(NamedTuple):
@@ -20,8 +35,8 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at this step. None for the rule `none`, for two different bounds, and if the step is a tensor of a
-    graph."""
+    """The threshold at this step. None for the rule `none`, for two different bounds, for adaptive thresholds of
+    tensors, and if the step is a tensor of a graph."""
 
     norm: float | None
     """The total norm of the group before the clip. None for the rule `value`, and for `norm`, which measures each
@@ -214,7 +229,7 @@ def _limit(part: ClipRule) -> float | None:
     """Return the threshold, or the magnitude of symmetric bounds; None for other bounds, and inside a graph."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
-    return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold) else part.threshold
+    return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold | OwnThresholds) else part.threshold
 
 
 class _Numbers(NamedTuple):
@@ -295,4 +310,5 @@ def _read(numbers: Any, late: dict[int, Any]) -> Any:
 def _pairs(n: Any, coef: Any) -> list[tuple[float, float]]:
     if not isinstance(n, list):
         return [(n, coef)]
-    return list(zip(n, coef if isinstance(coef, list) else [coef] * len(n), strict=True))
+    coefs = coef if isinstance(coef, list) else [coef] * len(n)
+    return [pair for both in zip(n, coefs, strict=True) for pair in _pairs(*both)]

@@ -64,8 +64,9 @@ class Clipping(ConfigModel):
     )
     adaptive: Adaptive | None = Field(
         default=None,
-        description='for rule = "global_norm": a table with a rule that computes the threshold from earlier norms; '
-        "threshold is then the largest threshold, or not set",
+        description="a table with a rule that computes the threshold, from earlier norms or, for agc, from the "
+        "parameters. adagc and agc are for rule = norm, the others for global_norm. threshold is then the largest "
+        "threshold, or not set",
     )
 
     @field_validator("threshold")
@@ -88,10 +89,14 @@ class Clipping(ConfigModel):
         if self.rule != "value" and bounds:
             remedy = "Remove it." if "threshold" in keys else "Give threshold instead."
             raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
-        if self.adaptive is not None and self.rule != "global_norm":
+        wanted = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
+        if self.adaptive is not None and self.rule != wanted:
             raise ValueError(
-                "adaptive applies to rule = 'global_norm' only. Set rule = 'global_norm', or remove adaptive."
+                f"adaptive has the rule {self.adaptive.rule!r}, which applies to rule = {wanted!r} only. Set rule = "
+                f"{wanted!r}, or remove adaptive."
             )
+        if wanted == "norm" and self.norm_type not in (None, 2.0):
+            raise ValueError(f"norm_type is {self.norm_type:g}, but adaptive thresholds of tensors need 2. Remove it.")
         if bounds and "threshold" in keys:
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
@@ -209,7 +214,12 @@ class Settings(Clipping):
     @property
     def is_adaptive(self) -> bool:
         """Return whether a threshold depends on earlier norms."""
-        return any(part.adaptive is not None for part in self.parts)
+        return any(part.adaptive is not None and part.adaptive.has_state for part in self.parts)
+
+    @property
+    def needs_parameters(self) -> bool:
+        """Return whether a threshold depends on the values of parameters."""
+        return any(part.adaptive is not None and not part.adaptive.has_state for part in self.parts)
 
     @property
     def notes(self) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -109,7 +110,7 @@ class Attached(AbstractContextManager[Any, None]):
         self._recent = add(shape=(WINDOW,), dtype="int32", initializer=unknown, name="clip_recent")
         self._adaptive = [
             add(shape=first.shape, dtype=str(np.asarray(first).dtype), name=f"clip_adaptive_{index}")
-            for index, first in enumerate(self._clipper.first_states(self._backend))
+            for index, first in enumerate(self._clipper.first_states(self._backend, _counts(settings, optimizer)))
         ]
         self._own = [self._steps, self._step, self._kept, self._recent, *self._adaptive]
         self._originals = {name: getattr(optimizer, name) for name in _wrapped()}
@@ -157,7 +158,8 @@ class Attached(AbstractContextManager[Any, None]):
             ValueError: It is no such data, or that of a configuration with other adaptive rules.
         """
         self._clipper.load_state_dict(state)
-        for variable, first in zip(self._adaptive, self._clipper.first_states(self._backend), strict=True):
+        counts = [variable.shape[0] - 1 for variable in self._adaptive]
+        for variable, first in zip(self._adaptive, self._clipper.first_states(self._backend, counts), strict=True):
             variable.assign(first)
 
     @property
@@ -212,7 +214,8 @@ class Attached(AbstractContextManager[Any, None]):
         named = [(self._name(variable), grad) for variable, grad in zip(self._variables, grads, strict=True)]
         step = ops.copy(self._optimizer.iterations)
         states = [ops.copy(variable) for variable in self._adaptive]
-        traced = self._clipper.traced(named, step=step, states=states)
+        parameters = list(map(ops.copy, self._variables)) if self._settings.needs_parameters else None
+        traced = self._clipper.traced(named, step=step, states=states, parameters=parameters)
         for variable, state in zip(self._adaptive, traced.states, strict=True):
             variable.assign(state)
         clipped = [grad for _, grad in traced.gradients]
@@ -270,6 +273,17 @@ class Attached(AbstractContextManager[Any, None]):
 
     def _index(self, variable: Variable) -> int:
         return next(index for index, each in enumerate(self._optimizer.variables) if each is variable)
+
+
+def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
+    """Return the number of the optimizer's trainable variables, for each state. TypeError: it is needed and unknown."""
+    per_tensor = any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in settings.parts)
+    if per_tensor and not optimizer.built:
+        raise TypeError(
+            "The adaptive rule adagc has a number for each variable, and the optimizer has no variables yet. Call "
+            "optimizer.build(model.trainable_variables) before attach_to()."
+        )
+    return itertools.repeat(len(getattr(optimizer, "_trainable_variables", ())))
 
 
 def _holds(variables: Sequence[Variable], variable: Variable) -> bool:

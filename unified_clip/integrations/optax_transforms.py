@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -65,12 +66,18 @@ def transformation(
         zero, no = jnp.zeros(()), jnp.zeros((), bool)
         kept = OutcomeArrays(zero, zero, jnp.ones(()), jnp.zeros((), jnp.int8), no)
         recent = jnp.full(WINDOW, UNKNOWN, jnp.int8)
-        return ClipState(jnp.zeros((), jnp.int32), kept, recent, following.init(params), clipper.first_states(BACKEND))
+        adaptive = clipper.first_states(BACKEND, itertools.repeat(len(_leaves(params))))
+        return ClipState(jnp.zeros((), jnp.int32), kept, recent, following.init(params), adaptive)
 
     def update(updates: Any, state: ClipState, params: Any = None, **extra: Any) -> tuple[Any, ClipState]:
         entries, structure = jax.tree_util.tree_flatten_with_path(updates, is_leaf=_is_sparse)
         named = [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in entries]
-        traced = clipper.traced(named, step=state.step, states=state.adaptive)
+        parameters = _leaves(params) if settings.needs_parameters else None
+        if parameters is not None and params is None:
+            raise ValueError(
+                "the adaptive rule agc needs the parameters. Pass them: optimizer.update(grads, state, params)."
+            )
+        traced = clipper.traced(named, step=state.step, states=state.adaptive, parameters=parameters)
         leaves = [leaf for _, leaf in traced.gradients]
         changes = zip((leaf for _, leaf in entries), leaves, strict=True)
         kept = steps.outcome_arrays(settings, jnp, traced, changes, any_device)
@@ -193,7 +200,8 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     def loaded(node: Any) -> Any:
         if not isinstance(node, ClipState):
             return node
-        return node._replace(step=jnp.asarray(clipper.step, jnp.int32), adaptive=clipper.first_states(BACKEND))
+        adaptive = clipper.first_states(BACKEND, [packed.shape[0] - 1 for packed in node.adaptive])
+        return node._replace(step=jnp.asarray(clipper.step, jnp.int32), adaptive=adaptive)
 
     return jax.tree.map(loaded, state, is_leaf=lambda node: isinstance(node, ClipState))
 
@@ -221,6 +229,11 @@ def _clip_state(state: Any) -> ClipState:
         )
     arrays: ClipState = jax.tree.map(np.asarray, clip_state._replace(inner=()))
     return arrays
+
+
+def _leaves(tree: Any) -> list[Any]:
+    leaves: list[Any] = jax.tree_util.tree_leaves(tree, is_leaf=_is_sparse)
+    return leaves
 
 
 def _is_sparse(node: Any) -> bool:

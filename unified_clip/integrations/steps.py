@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from .._core.backend import Backend
 from .._core.distributed import INFERRED, DistributedSpec
 from ..config import outcome
-from ..config.clipper import Clipper, Traced
+from ..config.clipper import Clipper
+from ..config.outcome import Traced
 from ..config.schema import Settings
 
 NO_STATE = (

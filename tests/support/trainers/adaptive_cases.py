@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 from support import adaptive
+from support import adaptive_tensors as oracle
 
 from unified_clip import ClipConfig
+from unified_clip import adaptive as functions
 
 FITTING = [each for each in adaptive.SETTINGS if each not in adaptive.GROWING]
 """The rules that compiled graphs can have."""
 
 HALF = 100
+
+ADAGC, AGC = functions.AdaGC(warmup_steps=25), functions.AGC(0.5, "optax")
 
 CONFIG = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}, threshold=3.0)
 THRESHOLDS = [min(threshold, 3.0) for threshold, _ in adaptive.steps({"rule": "zclip"})]
@@ -58,8 +62,6 @@ def check_graph(clip: Any, make: Any, rule: Any = None, settings: Any = None) ->
 
     clip: Returns (clipped gradient, norm, new state) of a gradient and a state.
     """
-    from unified_clip import adaptive as functions
-
     rule = rule or rule_of(settings)
     state, host = functions.initial_state(rule, make(gradient(1.0))), functions.initial_state(rule, np.zeros(1))
     wanted = adaptive.steps(settings) if settings else [(None, None)] * len(adaptive.NORMS)
@@ -76,3 +78,27 @@ def check_graph(clip: Any, make: Any, rule: Any = None, settings: Any = None) ->
 def write(path: Path, state: Any) -> Any:
     path.write_text(json.dumps(state), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def check_tensor_graph(clip: Any, make: Any, clip_units: Any) -> None:
+    """Compare compiled functions of three gradients with the recursion of AdaGC, and with the definition of AGC.
+
+    clip: Returns (clipped gradients, new state) of gradients and a state. clip_units: Returns the clipped gradients of
+    gradients and parameters.
+    """
+    steps = [[0.5 if norm is None else norm for norm in norms] for norms in oracle.NORMS[:70]]
+    state = functions.initial_state(ADAGC, [make(each) for each in oracle.gradients(steps[0])])
+    for norms, (coefs, wanted) in zip(steps, oracle.adagc(steps, warmup_steps=25, eps=0.0), strict=True):
+        results, state = clip([make(each) for each in oracle.gradients(norms)], state)
+        for result, expected in zip(results, oracle.scaled(norms, coefs), strict=True):
+            np.testing.assert_array_equal(np.asarray(result), expected)
+        assert functions.read_state(ADAGC, state) == wanted
+    chance = np.random.default_rng(0)
+    gradients, parameters = ([chance.standard_normal((4, 3)).astype(np.float32), np.float32([0, 2, 3])] for _ in "gp")
+    gradients[0][1:3] = [[np.nan, 1, 1], [0, 1e-4, 0]]
+    wanted = [
+        oracle.agc(*pair, clip_factor=0.5, convention="optax") for pair in zip(gradients, parameters, strict=True)
+    ]
+    results = clip_units([make(each) for each in gradients], [make(each) for each in parameters])
+    for result, expected in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(result), expected)

@@ -70,6 +70,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         with np.errstate(over="ignore"):  # without x64, a large float64 becomes inf
             return jnp.asarray(kernels.own_copy(value))
 
+    def detached(self, parameter: Any) -> Tensor:
+        return jax.lax.stop_gradient(self.as_tensor(parameter))
+
     def as_bound(self, value: Any) -> Tensor:
         """Return a copy of a NumPy array: JAX without x64 would narrow its dtype."""
         return kernels.own_copy(value) if kernels.is_array(value) else value

@@ -68,6 +68,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             raise of_old_ir(f"{value.name} is a variable")
         return False
 
+    def detached(self, parameter: Any) -> Tensor:
+        return self.as_tensor(parameter).detach()
+
     def as_tensor(self, value: Any) -> Tensor:
         if not isinstance(value, np.ndarray | np.generic):
             return value

@@ -76,6 +76,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             return value
         return tf.convert_to_tensor(value)
 
+    def detached(self, parameter: Any) -> Tensor:
+        return tf.stop_gradient(self.as_tensor(parameter))
+
     def dtype(self, tensor: Any) -> str:
         return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras's dtypes are strings
 
@@ -208,6 +211,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     def total(self, vector: Scalar) -> Scalar:
         return tf.reduce_sum(vector)
+
+    def least(self, numbers: Scalar) -> Scalar:
+        return tf.reduce_min(numbers)
 
     def pinned(self, scalar: Scalar) -> Scalar:
         return tf.minimum(scalar, constant(sys.float_info.max, tf.float64)) if is_for_xla() else scalar

@@ -50,6 +50,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return value
         return self.from_host(*kernels.storage(kernels.own_copy(value)))
 
+    def detached(self, parameter: Any) -> Tensor:
+        return self.as_tensor(parameter).detach()
+
     def as_bound(self, value: Any) -> Tensor:
         """Gather a DTensor: PyTorch's own norm of DTensors is one."""
         return self.as_tensor(sharded.full_tensor(value))

@@ -156,9 +156,10 @@ def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Ar
     Return (effect, clipped arrays). There are no arrays if the step is skipped or an error is raised.
     """
     clipper, gradients = Clipper(config), dict(example.gradients)
+    parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own
         try:
-            results = clipper(gradients, step=example.step)
+            results = clipper(gradients, step=example.step, parameters=parameters)
         except NonFiniteNormError:
             norm = _apply(config.model_copy(update={"nonfinite": "family"}), example)[0].norm
             return ExampleResult(example.of, "raises", norm, None, None, None), []

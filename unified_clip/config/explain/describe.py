@@ -20,6 +20,8 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
     ends = [] if rest.endswith(last) else [last]  # for the rule `value`, both are about NaN
     if settings.is_adaptive:
         ends.append("The threshold adapts to earlier norms. The examples are the first norms of a run.")
+    if settings.needs_parameters:
+        ends.append("The parameters of the examples are 1.")
     if settings.include != ["*"] or settings.exclude:
         named = f"Parameters named {listed(settings.include, settings.exclude)}: {rest}"
         return [*groups, named, "Other parameters are not clipped, and not part of the norm.", *ends]
@@ -39,6 +41,8 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
     denominator = f"(n + {number(eps)})" if eps else "n"
     is_global = clipping.rule == "global_norm"
     gradients, norm = ("all gradients", "their total norm") if is_global else ("each gradient", "its own norm")
+    if clipping.adaptive is not None and not clipping.adaptive.has_state:
+        gradients = "each unit of a gradient"
     own_eps = f", with eps = {number(clipping.eps)}" if clipping.eps is not None else ""
     return (
         f"Multiply {gradients} by min(1, c / {denominator}) with c = {threshold}. n is {norm} ({order(clipping)}). "
@@ -73,7 +77,8 @@ def limits(clipping: Clipping) -> str:
         return f"[{', '.join(map(number, clipping.bounds))}]"
     if clipping.adaptive is not None:
         rule, most = clipping.adaptive, "" if threshold in (None, math.inf) else f", at most {_fixed(threshold)}"
-        return f"the threshold that {rule} computes from earlier norms{most}"
+        origin = "earlier norms" if rule.has_state else "the norm of the parameter's unit"
+        return f"the threshold that {rule} computes from {origin}{most}"
     return _fixed(threshold)
 
 

@@ -1,0 +1,152 @@
+"""Functions that clip each tensor, or each unit of one, by an adaptive threshold, for compiled graphs too."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._core import containers, entry, rule, validation
+from .._core.backend import Backend
+from .._core.collect import from_tree, in_place
+from .._core.gradients import GradientList
+from .._core.rule import ClipRule, OwnThresholds
+from .._core.types import Tensor
+from .._core.writers import Functional
+from .._dispatch import backend_of, resolve
+from . import state as states
+from . import tensors, units
+from .protocol import AGC, AdaGC
+
+IN_PLACE = "clip_by_unit_norm"
+
+
+def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
+    """Return gradients in which the norm of each unit is at most a share of the norm of the parameter's unit.
+
+    Args:
+        t_list: As for `unified_clip.clip_by_global_norm`.
+        parameters: The parameters, in a container like `t_list`. No derivative with respect to them is recorded.
+        adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
+        clip_norm: The largest threshold.
+
+    Raises:
+        TypeError: A parameter is missing, or a gradient is sparse.
+        ValueError: A parameter has another shape than its gradient.
+
+    Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
+    """
+    return entry.run(_clip_by_unit_norm, t_list, parameters, adaptive, clip_norm)
+
+
+def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math.inf) -> None:  # noqa: B008
+    """Clip the gradients of parameters in place, as `clip_by_unit_norm` does. For PyTorch and Paddle.
+
+    Args:
+        parameters: As for `unified_clip.clip_grad_norm_`.
+        adaptive: The settings, such as `AGC(clip_factor=0.02)`.
+        max_norm: The largest threshold.
+    """
+    entry.run(_clip_unit_norm_, parameters, adaptive, max_norm)
+
+
+def clip_by_tensor_norm(
+    t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
+) -> tuple[Any, Tensor, Tensor]:
+    """Return gradients, each of which is clipped by the threshold that a rule computes from its own earlier norms.
+
+    Args:
+        t_list: As for `unified_clip.clip_by_global_norm`, with the same number of entries in each step.
+        adaptive: The rule, such as `AdaGC()`.
+        state: The state, from `initial_state(adaptive, t_list)` or the last call.
+        clip_norm: The largest threshold.
+
+    Returns:
+        (the clipped gradients, the total norm before clipping, the new state).
+    """
+    return entry.run(_clip_by_tensor_norm, t_list, adaptive, state, clip_norm)
+
+
+def clip_tensor_norm_(
+    parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any = math.inf
+) -> tuple[Tensor, Tensor]:
+    """Clip gradients in place, as `clip_by_tensor_norm` does.
+
+    Args:
+        parameters: As for `unified_clip.clip_grad_norm_`, with the same number of entries in each step.
+        adaptive, state: As for `clip_by_tensor_norm`.
+        max_norm: The largest threshold.
+
+    Returns:
+        (the total norm before clipping, the new state).
+    """
+    return entry.run(_clip_tensor_norm_, parameters, adaptive, state, max_norm)
+
+
+def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: Any) -> Any:
+    backend, t_list = resolve(t_list)
+    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+    tree = containers.flatten(backend, t_list)
+    leaves = containers.with_parameters(backend, tree.leaves, parameters)
+    gradients, writer = _checked(backend, tree._replace(leaves=leaves), "clip_by_unit_norm")
+    _clip(gradients, units.thresholds(adaptive, limit), limit)
+    return writer.result()
+
+
+def _clip_unit_norm_(parameters: Any, adaptive: AGC, max_norm: Any) -> None:
+    backend, parameters = resolve(parameters)
+    if backend.parameters is None:
+        raise TypeError(
+            f"parameters of {backend.name} have no gradients. Use clip_by_unit_norm(gradients, parameters), which "
+            "returns the result"
+        )
+    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+    gradients, writer = in_place(backend, parameters, "clip_unit_norm_", IN_PLACE)
+    _clip(gradients, units.thresholds(adaptive, limit), limit)
+    writer.finish()
+
+
+def _clip_by_tensor_norm(t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
+    backend = backend_of(state)
+    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
+    tree = containers.flatten(backend, t_list)
+    gradients, writer = _checked(backend, tree, "clip_by_tensor_norm")
+    norm, new = _advance(backend, gradients, adaptive, state, len(tree.leaves), limit)
+    return writer.result(), norm, new
+
+
+def _clip_tensor_norm_(parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
+    backend = backend_of(state)
+    limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
+    gradients, writer = in_place(backend, parameters, "clip_tensor_norm_", "clip_by_tensor_norm")
+    norm, new = _advance(backend, gradients, adaptive, state, writer.entries, limit)
+    writer.finish()
+    return norm, new
+
+
+def _checked(backend: Backend, tree: containers.Tree, function: str) -> tuple[GradientList, Functional]:
+    return from_tree(backend, tree, differentiable=True, measures="total", function=function)
+
+
+def _advance(
+    backend: Backend, gradients: GradientList, adaptive: AdaGC, state: Tensor, count: int, limit: Any
+) -> tuple[Tensor, Tensor]:
+    """Clip gradients. Return (the total norm, the packed state after it)."""
+    traced = states.is_traced(state, backend)
+    current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
+    norms = _clip(gradients, tensors.thresholds(adaptive, current, count, limit), *([state] if traced else []), limit)
+    if not norms:
+        return rule.total_norm(gradients, 2.0), state
+    new = norms[0].state
+    if isinstance(new, dict):
+        new = backend.from_state(states.flat(adaptive, new), state)
+    return norms[0].total, new
+
+
+def _clip(gradients: GradientList, thresholds: OwnThresholds, *inputs: Any) -> list[rule.Norm]:
+    clip_rule = ClipRule("norm", rule.PADDLE, thresholds)
+    if gradients.shards is not None:
+        gradients.set_consensus_fields({"adaptive": thresholds.describe(), **clip_rule.convention.arguments})
+    given = [tensor for tensor in inputs if not isinstance(tensor, float)]
+    norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, given)
+    rule.apply(gradients, clip_rule, norms)
+    return norms

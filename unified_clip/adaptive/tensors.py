@@ -1,0 +1,147 @@
+"""Thresholds for each tensor, from an average of its own norms (AdaGC)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._compute.scalars import HOST
+from .._core import rule
+from .._core.gradients import GradientList
+from .._core.path import Scalars
+from .._core.rule import ClipRule, Norm, OwnThresholds
+from .._core.types import Scalar, Tensor
+from . import rules
+from . import state as states
+from .number import Number, Real, where
+from .protocol import AdaGC
+
+
+def sized(state: states.State, count: int) -> states.State:
+    """Return a state with a number for each of `count` tensors. ValueError: it is that of another number of tensors."""
+    known = len(state["norms"]) if isinstance(state, dict) else state.shape[0] - 1
+    if isinstance(state, dict) and not known:
+        return {**state, "norms": np.zeros(count)}
+    if known != count:
+        raise ValueError(
+            f"the state of the adaptive rule adagc has the norms of {known} tensors, but the call has {count}. Pass "
+            "the same parameters in each step, also those without a gradient, and load the state of the same parameters"
+        )
+    return state
+
+
+def thresholds(adagc: AdaGC, state: states.State, count: int, limit: Any) -> OwnThresholds:
+    """Return the thresholds of a rule for a step.
+
+    state: The state before the step. count: The number of entries of the call, of which each has a place in the state.
+    limit: The largest threshold.
+    """
+
+    def measure(gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]) -> list[Norm]:
+        current, plain = sized(state, count), clip_rule._replace(threshold=math.inf)
+        total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
+        gradients.tensor_norms(2.0)  # a collective, for ranks without a gradient too
+        inputs = inputs if total.path.on_host else [*inputs, total.n]  # so that all paths are on the device
+        norms = [rule.measure_one(gradients, range(index, index + 1), plain, inputs) for index in group]
+        slots = [gradients.leaves[index].position for index in group]
+        with total.path.scope():
+            return _decided(adagc, current, clip_rule, limit, total, norms, slots) if norms else []
+
+    return OwnThresholds(measure, lambda: f"adaptive {adagc}")
+
+
+def _decided(
+    adagc: AdaGC,
+    state: states.State,
+    clip_rule: ClipRule,
+    limit: Any,
+    total: Norm,
+    norms: Sequence[Norm],
+    slots: list[int],
+) -> list[Norm]:
+    """Return norms with their coefficients, and the state after them."""
+    xp, convention = total.path.xp, clip_rule.convention
+    zero, most = xp.asarray(0.0), xp.asarray(states.MOST)
+    each = [xp.asarray(norm.n) for norm in norms]
+    vector = _stacked(xp, each)
+    scale = rule.coefficient(xp, total.n, adagc.warmup_threshold, convention)
+    step, zeros, limits, new = _advance(adagc, xp, state, (vector, scale, total.n <= most), slots)
+    coefs = rule.coefficient(xp, vector, xp.where(vector <= most, limits, zero), convention)
+    coefs = xp.where(step - adagc.warmup_steps >= 0.0, coefs, zeros + scale)
+    if not isinstance(limit, float) or limit < math.inf:
+        largest = rule.at_most(xp, xp.asarray(math.inf), limit)
+        other = rule.coefficient(xp, vector, zeros + largest, convention)
+        coefs = xp.where(other < coefs, other, coefs)
+    one, infinite = xp.asarray(1.0), xp.asarray(math.inf)
+    return [
+        norm._replace(threshold=xp.where(coef < one, n * coef, infinite), coef=coef, total=total.total, state=new)
+        for norm, n, coef in zip(norms, each, _parts(xp, coefs, len(each)), strict=True)
+    ]
+
+
+def _advance(
+    adagc: AdaGC, xp: Scalars, state: states.State, step_norms: tuple[Scalar, Scalar, Any], slots: list[int]
+) -> tuple[Real, Scalar, Scalar, states.State]:
+    """Return (the number of steps before this one, zeros, the thresholds of the tensors, the state after the step).
+
+    step_norms: (the vector of norms, the coefficient of a step of the warm-up, whether the norms are finite).
+    """
+    vector, scale, is_finite = step_norms
+    packed = None if xp is HOST else state if not isinstance(state, dict) else states.pack(adagc, xp, state)
+    numbers = dict(state) if packed is None else states.unpacked(adagc, xp, packed)
+    step, mean = numbers[states.STEPS], _at(xp, numbers["norms"], slots)
+    zeros = mean * 0.0
+    finite = where(is_finite, _real(xp, vector), zeros)
+    limits, new = rules.adagc({"norms": mean}, finite, _real(xp, scale), step, **vars(adagc))
+    norms = _put(xp, numbers["norms"], slots, new["norms"])
+    if packed is None:
+        after = {states.STEPS: step + 1.0, "norms": norms} if is_finite else state
+        return step, zeros, limits, after
+    kept = xp.pack([(step + 1.0).value, norms.value])
+    return step, zeros.value, limits.value, xp.where(is_finite, kept, packed)
+
+
+def _real(xp: Scalars, value: Scalar) -> Real:
+    return value if xp is HOST else Number(xp, value)
+
+
+def _stacked(xp: Scalars, scalars: Sequence[Scalar]) -> Scalar:
+    """Return a vector of numbers."""
+    return np.array(scalars) if xp is HOST else xp.unpack(xp.pack(scalars), [len(scalars)])[0]
+
+
+def _parts(xp: Scalars, vector: Scalar, length: int) -> list[Scalar]:
+    """Return the numbers of a vector."""
+    if xp is HOST:
+        return list(map(float, vector))
+    # pinned: Inductor reads a number that is only a view of a vector as the vector's first number
+    return list(map(xp.pinned, xp.unpack(xp.pack([vector]), [None] * length)))
+
+
+def _at(xp: Scalars, vector: Real, slots: list[int]) -> Real:
+    """Return the numbers of a vector in these places, as a vector."""
+    if xp is HOST:
+        return vector[slots]
+    count = vector.value.shape[0]
+    if slots == list(range(count)):
+        return vector
+    parts = _parts(xp, vector.value, count)
+    return Number(xp, _stacked(xp, [parts[slot] for slot in slots]))
+
+
+def _put(xp: Scalars, vector: Real, slots: list[int], values: Real) -> Real:
+    """Return a copy of a vector with other numbers in these places."""
+    if xp is HOST:
+        changed = vector.copy()
+        changed[slots] = values
+        return changed
+    count = vector.value.shape[0]
+    if slots == list(range(count)):
+        return values
+    parts = _parts(xp, vector.value, count)
+    for slot, value in zip(slots, _parts(xp, values.value, len(slots)), strict=True):
+        parts[slot] = value
+    return Number(xp, _stacked(xp, parts))

@@ -1,0 +1,95 @@
+"""Thresholds for units of a gradient, from the norms of the parameter's units (AGC)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .._core import rule
+from .._core.gradients import GradientList
+from .._core.path import Scalars
+from .._core.rule import ClipRule, Norm, OwnThresholds
+from .._core.types import Leaf, Scalar, Tensor
+from .protocol import AGC
+
+REMEDY = (
+    "Pass them: clip(grads, parameters=parameters), with a list or dict like that of the gradients. Or pass "
+    "(parameter, gradient) tuples to pairs()"
+)
+
+
+def thresholds(agc: AGC, limit: Any) -> OwnThresholds:
+    """Return the thresholds of a rule. limit: The largest threshold."""
+
+    def measure(gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]) -> list[Norm]:
+        if gradients.shards is not None:
+            raise ValueError(
+                "the adaptive rule agc does not support distributed gradients, since a unit may be sharded. Use the "
+                "adaptive rule adagc, or a threshold"
+            )
+        norms = [_norm(agc, gradients, index, clip_rule, limit, inputs) for index in group]
+        return sorted(norms, key=lambda norm: norm.path.on_host)
+
+    return OwnThresholds(measure, lambda: f"adaptive {agc}")
+
+
+def _norm(
+    agc: AGC, gradients: GradientList, index: int, clip_rule: ClipRule, limit: Any, inputs: Sequence[Tensor]
+) -> Norm:
+    """Return the norms of the units of a gradient, with their thresholds and coefficients."""
+    group, parameter = range(index, index + 1), _parameter(gradients, index)
+    units = clip_rule._replace(axes=_axes(agc, gradients, index), kind="norm")
+    path = gradients.path(group, [*inputs, parameter])
+    with path.scope():
+        n = rule.norm_of(gradients, group, units, path)
+        own = gradients.parameter_path(index, parameter, inputs)
+        weight = own.norm(2) if units.axes is None else own.slice_norms(units.axes)
+        n, threshold = _threshold(agc, path.xp, n, weight)
+        threshold = rule.at_most(path.xp, threshold, limit)
+        return Norm(group, path, n, threshold, rule.coefficient(path.xp, n, threshold, clip_rule.convention))
+
+
+def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
+    """Return (the norm that divides, the threshold) for each unit."""
+    eps, smallest = (xp.asarray(number) for number in agc.floors)
+    threshold = xp.where(weight < eps, eps, weight) * xp.asarray(agc.clip_factor)
+    return xp.where((n >= threshold) & (n < smallest), smallest, n), threshold
+
+
+def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
+    shape = gradients.backend.shape(gradients.values[index])
+    if shape is None:
+        raise ValueError(f"the gradient at {gradients.leaves[index].place} has an unknown number of axes")
+    try:
+        axes = agc.axes(shape)
+    except ValueError as error:
+        raise ValueError(f"the gradient at {gradients.leaves[index].place}: {error}") from None
+    return None if axes is None else list(axes)
+
+
+def _parameter(gradients: GradientList, index: int) -> Tensor:
+    """Return the parameter of a gradient. TypeError or ValueError: it is missing, or does not fit."""
+    leaf, backend = gradients.leaves[index], gradients.backend
+    if not has_parameter(gradients, leaf):
+        raise TypeError(f"the adaptive rule agc needs the parameters, but {leaf.place} has none. {REMEDY}")
+    if gradients.is_sparse(index):
+        raise TypeError(
+            f"the gradient at {leaf.place} is sparse, which the adaptive rule agc does not support. Exclude its "
+            "parameter, or convert the gradient to a dense one"
+        )
+    parameter = backend.detached(leaf.parameter)
+    shapes = [tuple(backend.shape(tensor) or ()) for tensor in (gradients.values[index], parameter)]
+    if shapes[0] != shapes[1] and None not in shapes[0] + shapes[1]:
+        raise ValueError(
+            f"the gradient at {leaf.place} has the shape {shapes[0]}, but its parameter has {shapes[1]}. Pass the "
+            "parameters in the order of the gradients"
+        )
+    return parameter
+
+
+def has_parameter(gradients: GradientList, leaf: Leaf) -> bool:
+    backend = gradients.backend
+    is_tensor = backend.is_tensor(leaf.parameter) or (
+        backend.variables is not None and backend.variables.is_variable(leaf.parameter)
+    )
+    return is_tensor and leaf.parameter is not leaf.tensor
