@@ -11,6 +11,7 @@ MODULES = (
     "adaptive.functions",
     "adaptive.number",
     "adaptive.protocol",
+    "adaptive.tensor_functions",
     "config.clip_config",
     "monitor",
     "recording.compare",

@@ -170,6 +170,17 @@ class AdaGC:
         warmup_threshold: The threshold for the total norm in these steps. Above 0.
         warmup_norms: The norms of which the first average is the minimum: "clipped", as in the paper, or "unclipped",
             as in the authors' code.
+
+    Raises:
+        TypeError: A setting is no number.
+        ValueError: A setting is out of its range.
+
+    Example:
+        >>> from unified_clip import ClipConfig, adaptive
+        >>> adaptive.AdaGC(ratio=1.05).init()
+        {'norms': []}
+        >>> ClipConfig(rule="norm", adaptive={"rule": "adagc", "ratio": 1.05}).is_adaptive
+        True
     """
 
     ratio: float = 1.04
@@ -197,6 +208,17 @@ class AGC:
             "optax" (the last one or two axes have them), or "composer" (timm's units, without eps).
         eps: The smallest norm of a parameter's unit that counts. None: 1e-3, and 0 for Composer.
         smallest_norm: The smallest norm of a gradient's unit that divides. None: 1e-6, and 0 for Composer.
+
+    Raises:
+        TypeError: A setting is no number.
+        ValueError: A setting is out of its range.
+
+    Example:
+        >>> from unified_clip import ClipConfig, adaptive
+        >>> adaptive.AGC(clip_factor=0.02).axes((8, 3, 3))
+        range(1, 3)
+        >>> ClipConfig(rule="norm", adaptive={"rule": "agc", "clip_factor": 0.02}).needs_parameters
+        True
     """
 
     clip_factor: float = 0.01

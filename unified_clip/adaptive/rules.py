@@ -97,8 +97,9 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (the vector of the tensors' thresholds, the new state). During the warm-up, the thresholds are inf.
 
-    The state has a vector with a number for each tensor, 0 before its first norm above 0: the smallest norm during the
-    first `warmup_steps` steps, and an exponential moving average of the clipped norms after them.
+    The state has a vector with a number for each tensor, which is 0 before its first norm above 0. During the first
+    `warmup_steps` steps, it is the smallest norm. After them, it is an exponential moving average of the clipped norms.
+
     norms: The vector of the tensors' norms. scale: The coefficient by which a step of the warm-up is scaled.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025,

@@ -34,6 +34,14 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
         ValueError: A parameter has another shape than its gradient.
 
     Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> grads = [np.array([[3.0, 4.0], [0.0, 0.1]], np.float32)]
+        >>> parameters = [np.array([[6.0, 8.0], [0.0, 2.0]], np.float32)]
+        >>> adaptive.clip_by_unit_norm(grads, parameters, adaptive.AGC(clip_factor=0.1))[0].tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.10000000149011612]]
     """
     return entry.run(_clip_by_unit_norm, t_list, parameters, adaptive, clip_norm)
 
@@ -45,6 +53,16 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
         parameters: As for `unified_clip.clip_grad_norm_`.
         adaptive: The settings, such as `AGC(clip_factor=0.02)`.
         max_norm: The largest threshold.
+
+    Raises:
+        TypeError: The framework keeps no gradients on parameters, or a gradient is sparse.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> adaptive.clip_unit_norm_([np.ones(2, np.float32)])
+        Traceback (most recent call last):
+        TypeError: parameters of numpy have no gradients. Use clip_by_unit_norm(gradients, parameters)
     """
     entry.run(_clip_unit_norm_, parameters, adaptive, max_norm)
 
@@ -62,6 +80,21 @@ def clip_by_tensor_norm(
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
+
+    Raises:
+        ValueError: The state has the norms of another number of tensors.
+
+    Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> rule, grads = adaptive.AdaGC(ratio=1.0, warmup_steps=1), [np.array([0.6, 0.8]), np.array([0.0])]
+        >>> state = adaptive.initial_state(rule, grads)
+        >>> _, norm, state = adaptive.clip_by_tensor_norm(grads, rule, state)
+        >>> clipped, norm, state = adaptive.clip_by_tensor_norm([4 * grads[0], np.array([3.0])], rule, state)
+        >>> float(norm), clipped[0].round(3), clipped[1]
+        (5.0, array([0.6, 0.8]), array([3.]))
     """
     return entry.run(_clip_by_tensor_norm, t_list, adaptive, state, clip_norm)
 
@@ -78,6 +111,17 @@ def clip_tensor_norm_(
 
     Returns:
         (the total norm before clipping, the new state).
+
+    Raises:
+        ValueError: The state has the norms of another number of tensors.
+
+    Example:
+        >>> import numpy as np
+        >>> from unified_clip import adaptive
+        >>> rule, grads = adaptive.AdaGC(), [np.array([3.0, 4.0], np.float32)]
+        >>> norm, state = adaptive.clip_tensor_norm_(grads, rule, adaptive.initial_state(rule, grads))
+        >>> float(norm), grads[0].round(3)
+        (5.0, array([0.6, 0.8], dtype=float32))
     """
     return entry.run(_clip_tensor_norm_, parameters, adaptive, state, max_norm)
 
@@ -95,10 +139,7 @@ def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: A
 def _clip_unit_norm_(parameters: Any, adaptive: AGC, max_norm: Any) -> None:
     backend, parameters = resolve(parameters)
     if backend.parameters is None:
-        raise TypeError(
-            f"parameters of {backend.name} have no gradients. Use clip_by_unit_norm(gradients, parameters), which "
-            "returns the result"
-        )
+        raise TypeError(f"parameters of {backend.name} have no gradients. Use clip_by_unit_norm(gradients, parameters)")
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
     gradients, writer = in_place(backend, parameters, "clip_unit_norm_", IN_PLACE)
     _clip(gradients, units.thresholds(adaptive, limit), limit)

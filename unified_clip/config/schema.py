@@ -64,9 +64,9 @@ class Clipping(ConfigModel):
     )
     adaptive: Adaptive | None = Field(
         default=None,
-        description="a table with a rule that computes the threshold, from earlier norms or, for agc, from the "
-        "parameters. adagc and agc are for rule = norm, the others for global_norm. threshold is then the largest "
-        "threshold, or not set",
+        description="a table with a rule that computes the threshold, from earlier norms or, for agc, from parameters. "
+        "The rules adagc and agc are for rule = norm, the others for global_norm. The key threshold is then the "
+        "largest threshold, or not set",
     )
 
     @field_validator("threshold")
