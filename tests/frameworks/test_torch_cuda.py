@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from support.kits import Kit
 from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
 from unified_clip._backends.torch import gpu
+from unified_clip._distributed.consensus import COMPARED
+from unified_clip._distributed.on_device import FLAGS, TAG
 
 CUDA = torch.device("cuda")
 SHAPES = [(), (3,), (64, 33), (1000,), (7, 1, 5), (4097,)]
@@ -352,3 +356,35 @@ def test_a_list_on_two_devices() -> None:
     assert norm.item() == expected.item()
     for one, other in zip(mixed, wanted, strict=True):
         assert torch.equal(one.grad.cpu(), other.grad)
+
+
+def test_a_cuda_graph_captures_a_norm_over_ranks(tmp_path: Path) -> None:
+    """NCCL has one rank here. The kernels and the all-reduces are those of several ranks."""
+    if not gpu.ENABLED or not dist.is_nccl_available():
+        pytest.skip("UNIFIED_CLIP_TRITON=1 and NCCL are needed")
+    from unified_clip._backends.torch.gpu import ranks
+
+    device = torch.device("cuda", 0)
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
+    try:
+        given = [torch.randn(shape, device=device) for shape in ((70_000,), (33, 5))]
+        numbers = [0] * FLAGS + [1, 1, TAG, 0] + [0] * COMPARED
+        table = gpu.table_of(given)
+
+        def norm() -> torch.Tensor:
+            result, _ = ranks.norm_over_ranks(ranks.Request(numbers, table, 2, 1), device, dist.all_reduce)
+            return result
+
+        norm()  # compiles the kernels
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = norm()
+        for scale in (1.0, 3.0):
+            for gradient in given:
+                gradient.mul_(scale)
+            graph.replay()
+            expected = uc.get_total_norm([gradient.cpu() for gradient in given])
+            assert captured.cpu().float() == expected
+    finally:
+        dist.destroy_process_group()

@@ -19,6 +19,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from unified_clip._backends.torch.gpu import kernels, table
+from unified_clip._distributed.digests import PIECES
+from unified_clip._distributed.on_device import FLAGS, TAG, TAGS
 
 WARPS = 4
 LIST = {"table": "*i64", "tensors": "i32", "first_chunk": "i32"}
@@ -46,6 +48,18 @@ def of_norms(wide: bool) -> dict[str, Variant]:
             for name, (kind, error) in sums.items()
         },
         **{f"decide, order {p}": ("decide", {**STATES, "norms": "*fp64"}, {"order": p, "wide": wide}) for p in (1, 2)},
+        **({} if wide else of_ranks()),
+    }
+
+
+def of_ranks() -> dict[str, Variant]:
+    """The kernels of norms over several ranks, which are float32."""
+    constants = {"error": table.ERROR, "flags": FLAGS, "tags": TAGS, "tag": TAG, "pieces": PIECES}
+    words = {"words": "*i64", "norms": "*fp64", **STATES, "ranks": "i32"}
+    packed = {"sums": "*fp64", "chunks": "i32", "words": "*i64"}
+    return {
+        "pack_sums": ("pack_sums", packed, {"width": table.SUM_LANES}),
+        **{f"round_words, order {p}": ("round_words", words, {"order": p, **constants}) for p in (1, 2)},
     }
 
 

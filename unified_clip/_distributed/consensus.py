@@ -14,14 +14,16 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
-from .._core.types import Leaf
-from . import differences, replicas, waiting
+from .._core.types import Deferred, Leaf, Scalar, Tensor
+from . import differences, integers, on_device, replicas, waiting
 from .differences import CALL, ELEMENTS, MAX_TEXTS
-from .digests import PIECES, digest, split
+from .digests import PIECES, digest
+from .groups import Group
+from .integers import Sum
 from .replicas import ReplicaSet, contents
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
@@ -29,14 +31,15 @@ ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 equals `tag * size` only if every rank has sent the same one.
 """
 
-CHECKED = 3 + 2 * PIECES
-"""How many integers a rank sends for the number of elements and the comparison of replicas and `Partial` gradients."""
+CHECKED = 5 + 2 * PIECES
+"""How many integers a rank sends for the number of elements, the comparison of replicas and `Partial` gradients, and
+norms on the device.
+"""
 
 COMPARED = 3 * (1 + 2 * PIECES)
 """The number of integers that a rank sends for its three digests: of the arguments, the layout and the copies."""
 
-Sum = tuple[Accumulator, str]
-"""(a sum of |g|**p, the dtype of the norm that is its root)."""
+Result = TypeVar("Result")
 
 
 def undeclared(message: str) -> ValueError:
@@ -46,27 +49,6 @@ def undeclared(message: str) -> ValueError:
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]
     return error
-
-
-class Group(Protocol):
-    """A process group. All its ranks must call a collective together, with lists of the same length."""
-
-    rank: int
-    size: int
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """The global rank of each process, for messages."""
-
-    @property
-    def key(self) -> Any:
-        """An object that identifies the process group, and lives as long."""
-
-    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        """Return the sum of each int64 over the ranks."""
-
-    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
-        """Return the maximum of each int64 over the ranks."""
 
 
 @dataclass(frozen=True)
@@ -123,29 +105,59 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 class Consensus:
     """The collectives of one call over a process group."""
 
-    def __init__(self, group: Group, call: Call) -> None:
+    def __init__(self, group: Group, call: Call, place: int = 0) -> None:
+        """`place`: the index of the norm among those of the call."""
+        self._place = place
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
-        self.has_terms = self.has_all_terms = False
+        self.has_terms = self.has_all_terms = self._can_stay = False
+        self.parameters = 0
+        """A digest of the parameters whose norm may stay on the device of the group; 0 if ranks read it on the host."""
+
+    def norm_on_device(
+        self, own: PartialSums, tensors: Sequence[Tensor], p: float, before: Consensus | None
+    ) -> Scalar | None:
+        """Return the norm over all ranks on the device of the process group; None if the ranks read it on the host.
+
+        tensors: Those that this rank counts. own: The sums over them. before: The first norm of the same call.
+        """
+        group, arguments = self.group, self._call.arguments
+        is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
+        if p not in (1, 2) or is_checked or group.size == 1 or not group.leaves_norms:
+            return None
+        list_digest = self._call.digests()[1] if before is None else before.parameters
+        if not list_digest:  # the lists of ranks may differ
+            return None
+        self.parameters = digest((list_digest, p, self._place))
+        self._can_stay = not self._call.terms and group.fits_device(tensors)
+        if not on_device.is_agreed(group.key, self.parameters):
+            return None
+        digests = self._begin()
+        compared = [word for value in digests for word in integers.summands(value)]
+        numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
+        result = self._with_note(lambda: group.norm_on_device(tensors, int(p), numbers, own))
+        on_device.store(group.key, self._call.arguments[CALL], result.added)
+        return result.norm
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """Return (sum over all ranks, dtype of the norm): float64 if a rank has float64, else float32."""
-        return _from_words(self._checked_sum(_to_words((own, dtype)), ADDS))
+        return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
         """Return each of these sums, added up over all ranks. `compare` has checked that all ranks have as many."""
-        words = self._all_reduce_sum([word for power_sum in own for word in _to_words(power_sum)])
+        words = self._all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
-        return [_from_words(words[start : start + step]) for start in range(0, len(words), step)]
+        return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
 
     def compare(self) -> None:
         """Compare the call between ranks. ValueError, on all ranks: the calls differ."""
-        self._checked_sum(_to_words((Accumulator(), "float32")), COMPARES)
+        self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
         """Send an error of this rank in the collective for which the other ranks wait. They raise it."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
-        self._all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
+        reduced = self._all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
+        self._reject_mixed(reduced)
         self._texts(rejects=True)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
@@ -157,22 +169,23 @@ class Consensus:
         wide = own.max_abs("float64")
         narrow = own.max_abs("float32") if p == math.inf else wide
         digests = self._begin()
-        words = [_bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
+        words = [integers.bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
         words.insert(1, int(own.norm_dtype == "float64"))
         words.append(int(bool(self._call.terms)))
         words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p adds up, and sends as many
-        sent = [*words, MAXIMUM, 0, *(word for value in digests for word in _bounds(value))]
+        sent = [*words, MAXIMUM, 0, *(word for value in digests for word in integers.bounds(value))]
         maxima = self._all_reduce(self.group.all_reduce_max, sent)
-        top, dtype = (_from_bits(maxima[0]), "float64") if maxima[1] else (_from_bits(maxima[2]), "float32")
+        dtype = "float64" if maxima[1] else "float32"
+        top = integers.from_bits(maxima[0 if maxima[1] else 2])
         is_nan = math.isnan(top)
-        self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, _equal_bounds, is_nan)
+        self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, integers.equal_bounds, is_nan)
         if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK) or maxima[3]:
             self._check_sums(self._all_reduce_sum(self._checked()), is_nan)
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
         """Return the sum over all ranks, as two floats to be added. `own`: this rank's sum, in the same form."""
-        words = Accumulator(sum(map(_in_units, own))).to_words()
+        words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self._all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
         return high, float(total - Fraction(high))
@@ -189,6 +202,7 @@ class Consensus:
     def _begin(self) -> list[int | None]:
         """Begin a collective: count the call at the first one, and return the digests to compare."""
         AWAITED.send_rejection = None
+        on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
         if self.group.size > 1 and CALL not in self._call.arguments:
             number = _CALLS[self.group.key] = _CALLS.get(self.group.key, 0) + 1
             self._call = replace(self._call, arguments={**self._call.arguments, CALL: number})
@@ -198,9 +212,12 @@ class Consensus:
         return self._all_reduce(self.group.all_reduce_sum, numbers)
 
     def _all_reduce(self, collective: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> list[int]:
+        return self._with_note(lambda: collective(numbers))
+
+    def _with_note(self, collective: Callable[[], Result]) -> Result:
         try:
             with waiting.logged(waiting.PATIENCE, logging.WARNING, lambda: self._waiting("waits")):
-                return collective(numbers)
+                return collective()
         except Exception as error:
             error.add_note(f"{self._waiting('waited')} No gradient was changed.")
             raise
@@ -215,19 +232,32 @@ class Consensus:
     def _checked_sum(self, words: Sequence[int], tag: int) -> list[int]:
         """Return the sum of each word over all ranks, and compare the call in the same all-reduce."""
         digests = self._begin()
-        compared = [word for value in digests for word in _summands(value)]
+        compared = [word for value in digests for word in integers.summands(value)]
         reduced = self._all_reduce_sum([*words, *self._checked(), tag, 0, *compared])
         sums, checked, rest = reduced[: WORDS + 1], reduced[WORDS + 1 :][:CHECKED], reduced[WORDS + 1 + CHECKED :]
         is_nan = bool(Accumulator.from_words(sums[:WORDS]).nan)
-        self._check(rest, tag, _equal_summands, is_nan)
+        self._reject_mixed(reduced)
+        self._check(rest, tag, integers.equal_summands, is_nan)
         self._check_sums(checked, is_nan)
+        if self.parameters:
+            on_device.agree(self.group.key, self.parameters, checked[-2] == self.group.size)
         return sums
 
-    def _checked(self) -> list[int]:
+    def _reject_mixed(self, reduced: list[int]) -> None:
+        """Raise ValueError if other ranks leave their norm on the device. Take part in their second all-reduce before.
+
+        As the other ranks, this one raises at its next call, too. reduced: The result of the first all-reduce.
+        """
+        if reduced[on_device.FLAGS + 1]:
+            on_device.store(self.group.key, self._call.arguments[CALL], Deferred(lambda: [reduced[on_device.FLAGS :]]))
+            self._all_reduce_sum([0] * on_device.WINDOWS)
+            raise ValueError(on_device.MIXED)
+
+    def _checked(self, stays: bool = False) -> list[int]:
         terms, size = self._call.terms, self.group.size
         flags = [bool(terms), bool(terms) and all(bucket.number == size for bucket in terms)]
         summands = (*replicas.summands(self._call.replicas), *replicas.summands(terms))
-        return [self._call.counted, *map(int, flags), *summands]
+        return [self._call.counted, *map(int, flags), *summands, int(self._can_stay), int(stays)]
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
         """Raise ValueError if a rank has rejected the call, or makes a different one. All ranks raise, or none does."""
@@ -267,7 +297,7 @@ class Consensus:
     def _check_sums(self, sums: Sequence[int], is_nan: bool) -> None:
         self._check_count(sums[0])
         self.has_terms, self.has_all_terms = sums[1] > 0, sums[2] == self.group.size
-        if any(sums[3 + PIECES :]):
+        if any(sums[3 + PIECES : 3 + 2 * PIECES]):
             raise ValueError(replicas.describe_terms(self._call.terms, self))
         if any(sums[3 : 3 + PIECES]) and not is_nan:  # the bits of NaN may differ
             raise ValueError(replicas.describe(self._call.replicas, self))
@@ -299,66 +329,3 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]])
                 Consensus(group, Call()).reject(error)
     except Exception as failure:  # the error of the call is the one to raise
         error.add_note(f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
-
-
-# -- numbers
-
-
-def _summands(digest: int | None) -> list[int]:
-    """Return the integers that show by their sums whether digests match: 1, the pieces, and their squares.
-
-    A rank without a digest sends zeros.
-    """
-    if digest is None:
-        return [0] * (1 + 2 * PIECES)
-    pieces = split(digest)
-    return [1, *pieces, *(piece**2 for piece in pieces)]
-
-
-def _equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether digests match, from the sums of `_summands`.
-
-    Numbers are equal if and only if count * (sum of squares) == (sum)**2.
-    """
-    count, sums, squares = reduced[0], reduced[1 : 1 + PIECES], reduced[1 + PIECES :]
-    return all(count * square == total * total for total, square in zip(sums, squares, strict=True))
-
-
-def _bounds(digest: int | None) -> list[int]:
-    """Return the integers that show by their maxima whether digests match: 1, the pieces, and their negatives.
-
-    A rank without a digest sends numbers that change no maximum.
-    """
-    if digest is None:
-        return [0, *[-(2**16)] * (2 * PIECES)]
-    pieces = split(digest)
-    return [1, *pieces, *(-piece for piece in pieces)]
-
-
-def _equal_bounds(reduced: Sequence[int]) -> bool:
-    maxima, negated_minima = reduced[1 : 1 + PIECES], reduced[1 + PIECES :]
-    return not reduced[0] or all(high == -low for high, low in zip(maxima, negated_minima, strict=True))
-
-
-def _to_words(own: Sum) -> list[int]:
-    return [*own[0].to_words(), own[1] == "float64"]
-
-
-def _from_words(words: Sequence[int]) -> Sum:
-    return Accumulator.from_words(words[:WORDS]), "float64" if words[WORDS] else "float32"
-
-
-def _in_units(value: float) -> int:
-    """Return a number in units of 2**-UNIT."""
-    return int(Fraction(value) * 2**UNIT)
-
-
-def _bits(value: float) -> int:
-    """Return the bits of a float64 as an int64."""
-    (bits,) = struct.unpack("<q", struct.pack("<d", value))
-    return int(bits)
-
-
-def _from_bits(bits: int) -> float:
-    (value,) = struct.unpack("<d", struct.pack("<q", bits))
-    return float(value)

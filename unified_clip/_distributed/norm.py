@@ -13,10 +13,11 @@ from .._compute.kernels import general_root
 from .._core.distributed import DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
-from .consensus import Call, Consensus, Group, Sum, send_rejection
+from .consensus import Call, Consensus, send_rejection
 from .differences import ELEMENTS
 from .digests import digest
-from .ranks import Ranks
+from .groups import Group
+from .integers import Sum
 from .replicas import CHECK, Replica, ReplicaSet, grouped
 
 
@@ -32,42 +33,6 @@ class NormGroup(NamedTuple):
     leaf: Leaf
     label: str | None = None
     """Its name and shape as text, which must be equal on the ranks of its groups. None if these are not compared."""
-
-
-class ProcessGroup(ABC):
-    """A `Group` that has the global ranks of its processes. A subclass defines the framework's all-reduce."""
-
-    def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
-        """Store the arguments. ValueError: this process is not in the group.
-
-        key: The object that identifies the group. here: The global rank of this process.
-        """
-        if here not in ranks:
-            raise ValueError(
-                f"rank {here} is not in process_group, which has the ranks {ranks}. Pass a group with this rank, or "
-                "call on the other ranks only"
-            )
-        self.key, self.ranks, self.rank, self.size = key, ranks, int(ranks.places(here)), len(ranks)
-
-    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        return self.all_reduce(numbers, "SUM")
-
-    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
-        return self.all_reduce(numbers, "MAX")
-
-    @abstractmethod
-    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
-        """Return each int64, reduced over the ranks. `op`: SUM or MAX, a name in the framework's `ReduceOp`."""
-
-
-class SingleProcess(ProcessGroup):
-    """A group of one process."""
-
-    def __init__(self) -> None:
-        super().__init__(self, Ranks([0]), here=0)
-
-    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
-        return list(numbers)
 
 
 class LocalShards(ABC):
@@ -204,9 +169,14 @@ class LocalShards(ABC):
             call = self._first_call(arguments, indices, counted, measure, function)
         else:
             call = Call(arguments, remarks=lambda: {"function": function})
-        consensus = Consensus(self.group(), call)
+        consensus, own = Consensus(self.group(), call, len(self._measured)), measure(counted)
+        before = None if is_first or not self._measured else self._measured[0][1]
+        n: Scalar = consensus.norm_on_device(own, counted, p, before)
         self._measured.append((path, consensus))
-        n, path.norm_dtype = _norm(measure(counted), consensus, p, lambda: self._with_terms(counted, measure))
+        if n is None:
+            n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(counted, measure))
+        else:
+            path.norm_dtype = "float32"
         self._has_counted = False
         return path.xp.asarray(n)
 

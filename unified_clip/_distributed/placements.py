@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec, Measures
 from .._core.types import Leaf, Tensor
-from .consensus import Group, undeclared
+from .consensus import undeclared
 from .differences import REMEDY
-from .norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
+from .groups import Group, ProcessGroup, SingleProcess
+from .norm import LocalShards, NormGroup, label
 from .ranks import Ranks
 from .replicas import Replica
 

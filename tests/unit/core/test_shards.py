@@ -32,7 +32,8 @@ from unified_clip._core.gradients import GradientList
 from unified_clip._core.types import Leaf
 from unified_clip._distributed import consensus, waiting
 from unified_clip._distributed.consensus import Call, Consensus
-from unified_clip._distributed.norm import LocalShards, NormGroup, SingleProcess
+from unified_clip._distributed.groups import SingleProcess
+from unified_clip._distributed.norm import LocalShards, NormGroup
 from unified_clip._distributed.replicas import Replica
 
 PAYLOAD = WORDS + 1 + consensus.CHECKED + 2 + consensus.COMPARED
@@ -53,6 +54,8 @@ class Meeting:
 
 class Member:
     """A `Group` in a thread: what it adds up has to fit int64, and to be of one length everywhere."""
+
+    leaves_norms = False
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.left), self
@@ -777,6 +780,8 @@ def test_calls_are_counted_by_group_so_that_one_that_failed_alone_is_found(p: fl
 class Broken:
     """A group whose network is down."""
 
+    leaves_norms = False
+
     def __init__(self, group: Member) -> None:
         self.rank, self.size, self.ranks, self.key = group.rank, group.size, group.ranks, group
 
@@ -918,7 +923,9 @@ def slow_group(caplog: Any) -> Any:
             time.sleep(0.01)
         return list(numbers)
 
-    return SimpleNamespace(rank=0, size=2, ranks=range(2), key=threading.Event(), all_reduce_sum=slow)
+    return SimpleNamespace(
+        rank=0, size=2, ranks=range(2), key=threading.Event(), all_reduce_sum=slow, leaves_norms=False
+    )
 
 
 def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:

@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..._compute import host, kernels
 from ..._core.distributed import DISTINCT, DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
-from ..._distributed.norm import LocalShards, NormGroup, ProcessGroup, SingleProcess, label
+from ..._distributed.groups import ProcessGroup, SingleProcess
+from ..._distributed.norm import LocalShards, NormGroup, label
 from ..._distributed.placements import declared_owner, ownership_unknown
 from ..._distributed.ranks import Ranks
 from ..._distributed.replicas import Replica

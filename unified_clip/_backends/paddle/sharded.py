@@ -12,7 +12,8 @@ import paddle
 
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
-from ..._distributed.norm import NormGroup, ProcessGroup
+from ..._distributed.groups import ProcessGroup
+from ..._distributed.norm import NormGroup
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import Ranks
 

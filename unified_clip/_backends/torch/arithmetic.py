@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from ..._compute.device import relative_powers
-from ..._core.types import Scalar, Tensor
+from ..._core.types import Deferred, Scalar, Tensor
 
 HALF = (torch.float16, torch.bfloat16)
 WITHOUT_FLOAT64 = ("mps",)
@@ -56,3 +57,15 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
         parts = torch.view_as_real(tensor.resolve_conj())
         return torch.view_as_complex(product(parts, coef.unsqueeze(-1) if coef.dim() else coef))
     return (tensor.to(torch.float32) * coef.to(torch.float32)).to(tensor.dtype)
+
+
+def read_later(scalars: Sequence[Tensor]) -> Deferred:
+    """Start to read tensors, and return them as `Deferred`. This does not wait for a device."""
+    numbers = [scalar.detach() for scalar in scalars]
+    if any(number.device.type != "cuda" for number in numbers):
+        return Deferred(lambda: [number.tolist() for number in numbers])
+    # Copy into pinned memory now: a later read would wait for kernels that are queued until then.
+    copies = [number.to("cpu", non_blocking=True) for number in numbers]
+    copied = torch.cuda.Event()
+    copied.record(torch.cuda.current_stream(numbers[0].device))
+    return Deferred(lambda: copied.synchronize() or [copy.tolist() for copy in copies], copied.query)

@@ -183,14 +183,7 @@ class TorchPrimitives(DevicePrimitives):
         return conditions.is_watched() or any(type(value) not in PLAIN for value in values)
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
-        numbers = [scalar.detach() for scalar in scalars]
-        if any(number.device.type != "cuda" for number in numbers):
-            return Deferred(lambda: [number.tolist() for number in numbers])
-        # Copy into pinned memory now: a later read would wait for kernels that are queued until then.
-        copies = [number.to("cpu", non_blocking=True) for number in numbers]
-        copied = torch.cuda.Event()
-        copied.record(torch.cuda.current_stream(numbers[0].device))
-        return Deferred(lambda: copied.synchronize() or [copy.tolist() for copy in copies], copied.query)
+        return arithmetic.read_later(scalars)
 
 
 class ListPrimitives(TorchPrimitives):

@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._core.distributed import DistributedSpec, Measures
+from ..._core.distributed import DistributedSpec, Measures, PartialSums
+from ..._core.exact import WORDS
 from ..._core.types import Leaf, Tensor
-from ..._distributed.norm import NormGroup, ProcessGroup, SingleProcess
+from ..._distributed.groups import ProcessGroup, SingleProcess
+from ..._distributed.norm import NormGroup
+from ..._distributed.on_device import FLAGS, NormOnDevice
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import KeptByIdentity, Ranks
 from ..._distributed.replicas import ReplicaSet
-from . import terms
+from . import arithmetic, gpu, terms
+from .arithmetic import HALF
 from .terms import Bucket
 
 
@@ -99,6 +103,44 @@ class TorchGroup(ProcessGroup):
         torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), self.key)
         reduced: list[int] = tensor.tolist()
         return reduced
+
+    @property
+    def leaves_norms(self) -> bool:
+        """Return whether Triton's kernels can run on the device of this group."""
+        if not gpu.ENABLED:
+            return False
+        from .gpu.table import INTERPRETED
+
+        return bool((_device(self.key).type == "cuda") != INTERPRETED)
+
+    def fits_device(self, tensors: Sequence[Tensor]) -> bool:
+        return all(tensor.dtype in NARROW for tensor in tensors)
+
+    def norm_on_device(
+        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
+    ) -> NormOnDevice:
+        from .gpu import ranks
+        from .gpu.table import Table
+
+        device, words = _device(self.key), list(numbers)
+        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors) else []
+        table = gpu.table_of(present) if present else None
+        if not isinstance(table, Table) or table.device != device:
+            table = None
+            if present:  # the kernels do not support them: this rank waits
+                words[:WORDS] = own.power_sum(p, True).to_words()
+        with torch.no_grad():
+            norm, added = ranks.norm_over_ranks(ranks.Request(words, table, p, self.size), device, self._add_up)
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return NormOnDevice(norm, None)
+        return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
+
+    def _add_up(self, tensor: Tensor) -> None:
+        torch.distributed.all_reduce(tensor, group=self.key)
+
+
+NARROW = (*HALF, torch.float32)
+"""The dtypes of gradients whose norm is float32."""
 
 
 def _device(group: Any) -> torch.device:

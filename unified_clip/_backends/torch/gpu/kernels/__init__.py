@@ -13,6 +13,7 @@ rounded to different numbers. Then `add_exactly` and `decide` round the exact su
 from .changes import change
 from .exact import STATE, add_exactly, decide
 from .numbers import INF
+from .ranks import pack_sums, round_words
 from .sums import add, round_sums
 
-__all__ = ["INF", "STATE", "add", "add_exactly", "change", "decide", "round_sums"]
+__all__ = ["INF", "STATE", "add", "add_exactly", "change", "decide", "pack_sums", "round_sums", "round_words"]

@@ -1,0 +1,172 @@
+"""PyTorch: norms over several ranks that stay on the device, in Triton's interpreter and on GPUs that are not there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from support import reference
+from support.processes import torch_on_device as on_device
+from support.processes.torch_on_device import LIMIT
+from support.processes.worlds import World
+from support.tiers import nightly
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import unified_clip.torch as uc
+from unified_clip._backends.torch import gpu
+from unified_clip._distributed import on_device as agreements
+
+pytest.importorskip("triton")
+
+Worlds = Callable[[int], World]
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Worlds]:
+    with on_device.worlds() as of:
+        yield of
+
+
+random = np.random.default_rng(0).standard_normal
+GRADIENTS: dict[str, list[np.ndarray]] = {
+    "any": [random((17, 9)), random(5), random((1, 3))],
+    "a tie": [np.array([2.0**24, *[2.0**12] * 6, 3.0])],
+    "a tie of many": [np.array([2.0**24, 2.0**12, 2.0**12, *[2.0**-3] * 70])],
+    "the smallest": [np.array([1.0, 1.0, 2.0, 3.0]) * 2.0**-149],
+    "the largest": [np.array([3e38, 1e38, 1.0])],
+    "zero": [np.zeros(4)],
+    "NaN on one rank": [np.array([1.0, 2.0, 3.0, math.nan])],
+    "inf on one rank": [np.array([math.inf, 2.0, 3.0, 4.0])],
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["float32", *nightly("bfloat16", "float16")])
+@pytest.mark.parametrize("p", [2.0, *nightly(1.0)])
+@pytest.mark.parametrize("name", ["any", "a tie", "NaN on one rank", *nightly(*(set(GRADIENTS) - {"any", "a tie"}))])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
+def test_the_norm_has_the_bits_of_one_process(worlds: Worlds, size: int, name: str, p: float, dtype: str) -> None:
+    arrays = [array.astype(np.float32) for array in GRADIENTS[name]]
+    rounded = [torch.from_numpy(array).to(getattr(torch, dtype)).float().numpy() for array in arrays]
+    norm = reference.norm(rounded, p)
+    results = worlds(size).run(on_device.clips, arrays, p, dtype)
+    for first, *later in results:
+        assert (str(first.norm), first.stays) == (str(norm), False)
+        if (name, p, dtype) == ("a tie", 2.0, "float32"):
+            assert len(first.collectives) == 2, "exact sums decide"
+        for clip in later:
+            assert (str(clip.norm), clip.stays, clip.collectives) == (str(norm), True, ["all_reduce"] * 2)
+            assert all(map(same_bits, clip.after, first.after))
+    coef = reference.coefficient(norm, LIMIT, 1e-6)
+    expected = [reference.array(reference.scaled(reference.array(a, dtype), coef), dtype) for a in rounded]
+    for array, after in zip(expected, results[0][1].after, strict=True):
+        np.testing.assert_array_equal(after, array.astype(np.float32))
+
+
+def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
+    return left.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("other thresholds", "the ranks made different calls at call 2 of this process group. Restart all ranks from"),
+        ("one rank rejects", "a rank rejected call 2 of this process group, so its norm is NaN. Restart all ranks"),
+        ("one rank checks", "the ranks made different calls at call 2 of this process group. Restart all ranks from"),
+        ("one rank has float64", "a gradient of call 2 of this process group is float64, complex or Partial"),
+    ],
+)
+def test_after_a_fault_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, fault: str, message: str) -> None:
+    arrays = [array.astype(np.float32) for array in GRADIENTS["any"]]
+    for rank, (before, during, after) in enumerate(worlds(2).run(on_device.faulty, arrays, fault)):
+        assert (before.norm, before.error) == (reference.norm(arrays), "")
+        assert math.isnan(during.norm)
+        raises_at_once = {"one rank rejects": "max_norm is -1.0", "one rank checks": "ranks make different calls"}
+        expected = raises_at_once.get(fault, "") if rank else ""
+        assert during.error.startswith(expected)
+        assert bool(during.error) == bool(expected)
+        assert np.isnan(during.after[0]).any(), "gradients show that the norm is unknown"
+        assert after.error.startswith(message)
+        assert not after.collectives
+        np.testing.assert_array_equal(after.after[0], arrays[0])
+
+
+class Copies(TorchDispatchMode):
+    """Fails where the host waits for a device: it reads a number, or a copy in either direction is not asynchronous."""
+
+    READS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[int] = []
+        """Of each copy to the host."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name, result = function.overloadpacket.__name__, function(*args, **kwargs)
+        assert name not in self.READS
+        given = [each for each in args if isinstance(each, torch.Tensor)]
+        if name in ("_to_copy", "copy_") and len({each.device.type for each in (*given, result)}) > 1:
+            assert kwargs.get("non_blocking"), f"the host waits for {name}"
+            if result.device.type == "cpu":
+                self.elements.append(result.numel())
+        return result
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_no_rank_waits_for_its_gpu(captures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fake tensors have no values, so to read one is an error. The kernels are not launched."""
+    from unified_clip._backends.torch.gpu import kernels, table
+
+    gpu_0 = torch.device("cuda", 0)
+    stub = object.__new__(table.Table)
+    stub.device, stub.chunks, stub._parts = gpu_0, 3, []
+    reduced: list[torch.Tensor] = []
+    for name in ("pack_sums", "round_words", "decide"):
+        monkeypatch.setattr(kernels, name, NotLaunched())
+    for target, name, value in (
+        (gpu, "ENABLED", True),
+        (gpu, "table_of", lambda tensors, per_tensor=None: stub if per_tensor is None else None),
+        (table, "INTERPRETED", False),
+        (table, "_on", lambda device: nullcontext()),
+        (agreements, "is_agreed", lambda group, parameters: True),
+        (dist, "all_reduce", lambda tensor, group: reduced.append(tensor)),
+        (torch.Tensor, "pin_memory", lambda tensor: tensor),
+        (torch.cuda, "is_current_stream_capturing", lambda: captures),
+        (torch.cuda, "current_stream", lambda device: device),
+        (torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None, synchronize=None, query=None)),
+    ):
+        monkeypatch.setattr(target, name, value)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        world: Any = dist.group.WORLD
+        world.bound_device_id = gpu_0
+        with FakeTensorMode():
+            given = [torch.nn.Parameter(torch.empty(shape, device="cuda")) for shape in ((1000, 2000), (3,))]
+            for parameter in given:
+                parameter.grad = torch.empty_like(parameter)
+            with Copies() as seen:
+                norm = uc.clip_grad_norm_(given, 1.0, process_group=world, ownership="replicated")
+        assert (norm.device, norm.dtype) == (gpu_0, torch.float32)
+        assert [tensor.device for tensor in reduced] == [gpu_0] * 2
+        assert seen.elements == ([] if captures else [reduced[0].numel() - agreements.FLAGS])
+        assert (world in agreements._UNREAD) != captures, "the next call reads what the ranks compared"
+    finally:
+        table._captured.clear()
+        dist.destroy_process_group()
+
+
+class NotLaunched:
+    """A kernel that does nothing."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: None

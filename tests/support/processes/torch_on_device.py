@@ -1,0 +1,95 @@
+"""What processes of a `World` run: norms that stay on the device, with kernels that Triton's interpreter runs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes import torch_sharded
+from support.processes.torch_sharded import counted, gathered
+from support.processes.worlds import World, of_any_size
+from torch import nn
+
+import unified_clip.torch as uc
+from unified_clip._backends.torch import gpu
+from unified_clip._backends.torch.sharded import TorchGroup
+
+LIMIT = 1.0
+
+
+def start(rank: int, size: int, meeting: str) -> None:
+    os.environ.update(TRITON_INTERPRET="1", UNIFIED_CLIP_PATH="framework")
+    torch_sharded.start(rank, size, meeting)
+    warnings.filterwarnings("ignore", ".*fp_fusion.*|overflow.*|invalid.*")
+    gpu.ENABLED = True
+    from unified_clip._backends.torch.gpu import table
+
+    assert table.INTERPRETED
+    table.LANES = 64
+
+
+def worlds() -> AbstractContextManager[Callable[[int], World]]:
+    return of_any_size(start)
+
+
+class Clip(NamedTuple):
+    norm: float
+    after: list[np.ndarray]
+    """The gradients after the clip, gathered."""
+
+    collectives: list[str]
+    stays: bool
+    """Whether the norm stayed on the device."""
+
+    error: str = ""
+
+
+def clip(arrays: list[np.ndarray], p: float = 2.0, limit: float = LIMIT, **keywords: Any) -> Clip:
+    dtype = getattr(torch, keywords.pop("dtype", "float32"))
+    gradients = [each.grad.to(dtype) for each in torch_sharded.parameters(arrays, "FSDP")]
+    given = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(given, gradients, strict=True):
+        parameter.grad = gradient
+    calls: list[int] = []
+    stay = TorchGroup.norm_on_device
+
+    def on_device(*args: Any) -> Any:
+        calls.append(1)
+        return stay(*args)
+
+    with counted() as collectives, mock.patch.object(TorchGroup, "norm_on_device", on_device):
+        try:
+            norm = uc.clip_grad_norm_(given, limit, p, **keywords).item()
+            error = ""
+        except ValueError as raised:
+            norm, error = np.nan, str(raised)
+    made = list(collectives)
+    return Clip(norm, [gathered(each.grad.float()) for each in given], made, bool(calls), error)
+
+
+def clips(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
+    """Three clips of equal gradients, of which the first is read on the host."""
+    group = dist.new_group(list(range(dist.get_world_size())))
+    return [clip(arrays, p, process_group=group, dtype=dtype) for _ in range(3)]
+
+
+FAULTS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "other thresholds": lambda rank: {"limit": 1.0 + rank},
+    "one rank rejects": lambda rank: {"limit": -1.0 if rank else 1.0},
+    "one rank checks": lambda rank: {"check_numel": True if rank else None},
+    "one rank has float64": lambda rank: {"dtype": "float64" if rank else "float32"},
+}
+"""By name, the arguments of the second clip on each rank."""
+
+
+def faulty(arrays: list[np.ndarray], fault: str) -> list[Clip]:
+    """A clip that is read on the host, one with a fault, and one more."""
+    group = dist.new_group(list(range(dist.get_world_size())))
+    return [clip(arrays, process_group=group, **keywords) for keywords in ({}, FAULTS[fault](dist.get_rank()), {})]

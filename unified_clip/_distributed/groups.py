@@ -1,0 +1,96 @@
+"""Process groups, whose ranks take part in collectives together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .._core.distributed import PartialSums
+from .._core.types import Tensor
+from .on_device import NormOnDevice
+from .ranks import Ranks
+
+
+class Group(Protocol):
+    """A process group. All its ranks must call a collective together, with lists of the same length."""
+
+    rank: int
+    size: int
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The global rank of each process, for messages."""
+
+    @property
+    def key(self) -> Any:
+        """An object that identifies the process group, and lives as long."""
+
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
+        """Return the sum of each int64 over the ranks."""
+
+    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
+        """Return the maximum of each int64 over the ranks."""
+
+    @property
+    def leaves_norms(self) -> bool:
+        """Return whether norms can stay on the device of this process group."""
+
+    def fits_device(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether a norm over these tensors can stay on the device."""
+
+    def norm_on_device(
+        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
+    ) -> NormOnDevice:
+        """Return the norm over all ranks, without waiting for the device.
+
+        numbers: The integers of the first all-reduce, with zeros for this rank's sum. own: The sums over `tensors`.
+        """
+
+
+class ProcessGroup(ABC):
+    """A `Group` that has the global ranks of its processes. A subclass defines the framework's all-reduce."""
+
+    def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
+        """Store the arguments. ValueError: this process is not in the group.
+
+        key: The object that identifies the group. here: The global rank of this process.
+        """
+        if here not in ranks:
+            raise ValueError(
+                f"rank {here} is not in process_group, which has the ranks {ranks}. Pass a group with this rank, or "
+                "call on the other ranks only"
+            )
+        self.key, self.ranks, self.rank, self.size = key, ranks, int(ranks.places(here)), len(ranks)
+
+    @property
+    def leaves_norms(self) -> bool:
+        return False
+
+    def fits_device(self, tensors: Sequence[Tensor]) -> bool:
+        return False
+
+    def norm_on_device(
+        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
+    ) -> NormOnDevice:
+        raise NotImplementedError("norms of this process group are read on the host")
+
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
+        return self.all_reduce(numbers, "SUM")
+
+    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
+        return self.all_reduce(numbers, "MAX")
+
+    @abstractmethod
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        """Return each int64, reduced over the ranks. `op`: SUM or MAX, a name in the framework's `ReduceOp`."""
+
+
+class SingleProcess(ProcessGroup):
+    """A group of one process."""
+
+    def __init__(self) -> None:
+        super().__init__(self, Ranks([0]), here=0)
+
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        return list(numbers)

@@ -1,0 +1,101 @@
+"""Norms that stay on the GPU of a process group, so that no rank waits for its GPU.
+
+The first call with a list of parameters reads its norm on the host. In its all-reduce, the ranks agree whether the
+norms of later calls stay on the GPU. Such a norm is NaN if the ranks do not make the same call. The next call raises
+the error: then the host reads what they compared, without waiting for the work that it has just queued.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._core.exact import WORDS
+from .._core.types import Deferred, Scalar
+from . import waiting
+from .digests import PIECES
+from .integers import equal_summands
+
+FLAGS = WORDS + 1 + 3 + 2 * PIECES
+"""The index, among the integers of the first all-reduce, of two flags: whether norms can stay on this rank's GPU, and
+whether this one does.
+"""
+
+TAGS = FLAGS + 2
+"""The index of the tag. After it come a flag of a rank that rejects the call, and the digests to be compared."""
+
+TAG = 1
+"""The tag of a sum, `consensus.ADDS`."""
+
+WINDOWS = 177
+"""How many integers the second all-reduce adds up."""
+
+REMEDY = (
+    "Restart all ranks from the same checkpoint, with UNIFIED_CLIP_TRITON=0. Then the call that differs raises on all "
+    "ranks, with the reason"
+)
+
+MIXED = (
+    "ranks make different calls: on some of them the norm stays on the GPU, as agreed for an earlier list of "
+    f"parameters. Their norm is NaN. {REMEDY}"
+)
+
+
+class NormOnDevice(NamedTuple):
+    """The result of a process group that leaves norms on its device."""
+
+    norm: Scalar
+    added: Deferred | None
+    """The integers of the first all-reduce, from FLAGS on. None inside a CUDA graph, where nothing reads them."""
+
+
+_AGREED: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+"""The lists of parameters whose norms stay on the device, by the `key` of their process group."""
+
+_UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
+"""(number of the last call, what its ranks compared), by the `key` of the process group."""
+
+
+def is_agreed(group: Any, parameters: int) -> bool:
+    """Return whether norms of these parameters stay on the device. `parameters`: a digest of the list."""
+    return parameters in _AGREED.get(group, ())
+
+
+def agree(group: Any, parameters: int, agreed: bool) -> None:
+    """Store whether all ranks agreed that norms of these parameters stay on the device."""
+    kept = _AGREED.setdefault(group, set())
+    (kept.add if agreed else kept.discard)(parameters)
+
+
+def store(group: Any, number: int, added: Deferred | None) -> None:
+    """Store what the ranks compared in a call, for the next call."""
+    if added is not None:
+        _UNREAD[group] = number, added
+
+
+def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
+    """Raise ValueError, on all ranks, if the ranks did not make the same call the last time.
+
+    message: Returns the warning of a rank that waits long.
+    """
+    unread = _UNREAD.pop(group, None)
+    if unread is None:
+        return
+    number, added = unread
+    with waiting.logged(waiting.PATIENCE, logging.WARNING, message):
+        (flags,) = added.values()
+    can, stays, tags, rejected, *compared = flags
+    length = 1 + 2 * PIECES
+    digests = [compared[start : start + length] for start in range(0, len(compared), length)]
+    if rejected:
+        raise ValueError(f"a rank rejected call {number} of this process group, so its norm is NaN. {REMEDY}")
+    if stays == size and can < size:
+        raise ValueError(
+            f"a gradient of call {number} of this process group is float64, complex or Partial, but none was at the "
+            "first call with these parameters. So its norm is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients "
+            "the dtypes and placements of the first call"
+        )
+    if stays != size or tags != TAG * size or not all(map(equal_summands, digests)):
+        raise ValueError(f"the ranks made different calls at call {number} of this process group. {REMEDY}")
