@@ -90,5 +90,5 @@ def test_a_state_of_another_rule_is_an_error() -> None:
 
 
 def test_a_clipper_inside_a_graph_has_no_place_for_its_state() -> None:
-    with pytest.raises(TypeError, match="the threshold is adaptive, but inside a graph its state has no place"):
+    with pytest.raises(TypeError, match="a clip inside a compiled graph cannot keep its state"):
         jax.jit(lambda grad: CONFIG.clipper()([grad]))(jnp.ones(3))

@@ -51,12 +51,12 @@ def test_what_a_graph_cannot_do_is_refused(nonfinite: str, remedy: str) -> None:
 def test_the_last_clip_of_a_graph_has_no_numbers() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0)
     tf.function(lambda g: clip([g]))(tf.ones(3))
-    with pytest.raises(RuntimeError, match=r"inside a graph.*Return the norm from the graph"):
+    with pytest.raises(RuntimeError, match=r"of a compiled graph.*Return the norm from the graph"):
         _ = clip.last.norm
 
 
 def test_a_schedule_in_a_graph_needs_a_step() -> None:
     clip = ClipConfig(rule="global_norm", threshold=COSINE)
-    with pytest.raises(TypeError, match=r"inside a graph calls are not counted. Pass step=step"):
+    with pytest.raises(TypeError, match=r"inside a compiled graph cannot count its calls. Pass step=step"):
         tf.function(lambda g: clip([g]))(tf.ones(3))
     assert clip.step == 0

@@ -17,7 +17,7 @@ from .fields import ConfigModel, Finite
 
 
 class AdaptiveTable(ConfigModel):
-    """The settings of an adaptive rule."""
+    """The table `adaptive` of a configuration: the name and the settings of an adaptive rule."""
 
     rule: Any
 
@@ -45,7 +45,10 @@ class AdaptiveTable(ConfigModel):
 
 
 def _table(name: str) -> type[AdaptiveTable]:
-    """Return the table of a rule, with the keys and defaults of its class."""
+    """Return a pydantic model for the table `adaptive` of one rule. Its keys are the fields of the rule's class.
+
+    name: The name of the rule in `RULES`, such as zclip.
+    """
     rule = RULES[name]
     hints = get_type_hints(rule)
     types: dict[Any, Any] = {float: Finite}
@@ -100,21 +103,21 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return states that an integration keeps as packed tensors. Those inside a graph stay packed."""
+        """Return the states by group name, from one packed tensor for each group. A traced tensor stays packed."""
         return {
             name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor, backend)
             for name, tensor in zip(self._rules, packed, strict=True)
         }
 
     def to_packed(self, states: States, backend: Backend) -> list[Tensor]:
-        """Return states as packed tensors, in the order of the groups."""
+        """Return one packed tensor for each state, in the order of the dict."""
         return [
             backend.from_state(state.flat(self._rules[name], each)) if isinstance(each, dict) else each
             for name, each in states.items()
         ]
 
     def save(self, states: States, backend: Backend | None) -> dict[str, Any]:
-        """Return states as data for a file. This waits for a device."""
+        """Return the states as plain data for a file, by group name. This waits for the device of packed states."""
         data = {}
         for name, each in states.items():
             numbers = each if isinstance(each, dict) else self._read(name, each, backend)
@@ -122,7 +125,10 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the states by those in data that `save` returned. ValueError: it is of another configuration."""
+        """Replace the current states by those in `data`, which `save` returned.
+
+        ValueError: `data` comes from a configuration with other groups or rules.
+        """
         if not isinstance(data, dict) or set(data) != set(self._rules):
             found = sorted(data) if isinstance(data, dict) else type(data).__name__
             raise ValueError(

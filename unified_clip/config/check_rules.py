@@ -1,5 +1,5 @@
-"""The table `check` of a clip configuration: what `unified-clip config check` leaves out, and formats that it cannot
-infer.
+"""The table `check` of a clip configuration: findings that `unified-clip config check` ignores, and formats that it
+cannot infer.
 """
 
 from __future__ import annotations

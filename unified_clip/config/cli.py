@@ -87,7 +87,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _fits_every_family(config: ClipConfig) -> bool:
-    """Return whether all families have the same effect, such as with a threshold of inf."""
+    """Return whether a configuration has the same effect with every family, such as with a threshold of inf."""
     from .families import family_difference
     from .schema import FAMILIES
 

@@ -47,8 +47,8 @@ class Clipper:
             Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
         spec: The declared process group and ownership of the gradients.
-        unmatched: The remedy in the error about a pattern that matches no name. "": warn instead.
-        resolve: Returns the backend for some tensors.
+        unmatched: The advice at the end of the error about a pattern that matches no name. "": warn instead of raising.
+        resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
 
     recorded_as = "ClipConfig"
@@ -99,7 +99,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": self._step, "adaptive": adaptive}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the data of `state_dict` for a step and states that an integration keeps."""
+        """Return the data of `state_dict` for an integration that keeps the step and the packed states itself."""
         backend, _ = self._resolve(None)
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)), backend)
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
@@ -108,10 +108,10 @@ class Clipper:
         """Continue from `state`, which `state_dict` returned, here or on another framework.
 
         Raises:
-            ValueError: It is no such state, or that of a configuration with other adaptive rules.
+            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
         """
         if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
-            raise ValueError("this is not a state of a clip configuration. Pass what state_dict() returned.")
+            raise ValueError("this is not the state of a clip configuration. Pass the dict that state_dict() returned.")
         if state["version"] != STATE_VERSION:
             raise ValueError(
                 f"the state has version {state['version']!r}, but this release of unified_clip supports "
@@ -244,7 +244,7 @@ class Clipper:
     # -- implementation
 
     def _is_simple(self, step: Step) -> bool:
-        """Return whether all gradients can be collected as one list, which is faster than one object for each."""
+        """Return whether a clip can collect its gradients as one list. This is faster than an object per gradient."""
         nonfinite, parts = self.settings.nonfinite, self.settings.parts
         needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
         needs_leaves = needs_leaves or any(p.adaptive is not None and p.adaptive.is_per_tensor for p in parts)
@@ -287,7 +287,7 @@ class Clipper:
         *,
         differentiable: bool,
     ) -> tuple[list[Any], Outcome]:
-        """Clip gradients, and return (all results, including the excluded gradients; outcome)."""
+        """Clip gradients. Return (results, outcome). The results include the excluded gradients, unchanged."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
@@ -331,15 +331,15 @@ class Clipper:
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
         if in_graph and step.is_counted and settings.has_schedule:
             raise TypeError(
-                "the threshold has a schedule, but inside a graph calls are not counted. Pass step=step to the clip, "
-                "where step is a tensor argument of the compiled function. Or attach the configuration to the "
-                "optimizer, which counts steps: docs/config.md lists the calls."
+                "the threshold has a schedule, but a clip inside a compiled graph cannot count its calls. Pass "
+                "step=step to the clip, where step is a tensor argument of the compiled function. Or attach the "
+                "configuration to the optimizer, which counts steps: docs/config.md lists the calls."
             )
         if in_graph and states is None and current:
             raise TypeError(
-                "the threshold is adaptive, but inside a graph its state has no place. Attach the configuration to the "
-                "optimizer, which keeps the state, or use the functions of unified_clip.adaptive: docs/adaptive.md "
-                "lists the calls."
+                "the threshold is adaptive, but a clip inside a compiled graph cannot keep its state. Attach the "
+                "configuration to the optimizer, which keeps the state, or use the functions of unified_clip.adaptive: "
+                "docs/adaptive.md lists the calls."
             )
         names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
         dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]
@@ -387,7 +387,7 @@ class OutcomeProperties:
         """Continue from `state`, which `state_dict` returned, here or on another framework.
 
         Raises:
-            ValueError: It is no such state, or that of a configuration with other adaptive rules.
+            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
         """
         self._clipper.load_state_dict(state)
 

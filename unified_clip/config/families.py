@@ -1,4 +1,4 @@
-"""Compare two configurations that are equal except for `family` and `eps`: how much their results differ."""
+"""Bound the difference between the results of two configurations that are equal except for `family` and `eps`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INFINITE = (
 
 @dataclass(frozen=True)
 class FamilyDifference:
-    """How much the results differ of two configurations that are equal except for `family` and `eps`."""
+    """The difference between the results of two configurations that are equal except for `family` and `eps`."""
 
     relative: float
     """The largest relative difference of two coefficients, for any norm, before rounding. 0 if they are the same."""
@@ -42,14 +42,14 @@ class FamilyDifference:
 
     @property
     def same(self) -> bool:
-        """Whether both configurations have the same effect."""
+        """Return whether both configurations have the same effect."""
         return not self.relative and not self.differs_if_infinite
 
 
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
-    """Return how much two configurations differ if they are equal but for `family` and `eps`.
+    """Return the difference between the results of two configurations that are equal except for `family` and `eps`.
 
-    None: they differ in another setting, too.
+    Return None if the configurations differ in another setting, too.
 
     With eps of e1 < e2, the coefficients min(1, c / (n + e1)) and min(1, c / (n + e2)) differ by at most
     (e2 - e1) / (n + e2), relative to the larger one. They only differ for n > c - e2, so the maximum is at n = c - e1,
@@ -77,7 +77,7 @@ def _differs_otherwise(pair: Pair) -> bool:
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the exact difference of the decimal numbers that both eps are written as."""
+    """Return the exact difference between the decimal numbers of both eps, such as 1e-6 and 0."""
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
@@ -92,7 +92,7 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest threshold at any step; None if it is always 0, which makes all gradients 0."""
+    """Return the smallest threshold of all steps. Return None if it is always 0, which makes all gradients 0."""
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
         return Decimal(0)

@@ -1,4 +1,4 @@
-"""`ClipOutcome`: what a clip did. Its numbers are read from the device when you first use one."""
+"""`ClipOutcome`: the norm, coefficient and other numbers of a clip. The first use of a number waits for the device."""
 
 from __future__ import annotations
 
@@ -290,8 +290,9 @@ class _DeferredNumbers:
     def values(self) -> _Numbers:
         if self._in_graph:
             raise RuntimeError(
-                "the last clip was made inside a graph, which has no numbers yet. Return the norm from the graph, clip "
-                "outside it, or use the integration with the optimizer, which keeps them in its state."
+                "the last clip was part of a compiled graph, so its numbers are unknown here. Return the norm from the "
+                "graph, clip outside the graph, or use the integration with the optimizer, which keeps the numbers in "
+                "its state."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)

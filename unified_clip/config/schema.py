@@ -247,7 +247,7 @@ class Settings(Clipping):
 
     @property
     def uses_default_family(self) -> bool:
-        """Whether a rule by norm sets no family, so that the default family applies."""
+        """Return whether a rule by norm sets no family, so that the default family applies."""
         return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property

@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 def checked_step(step: Any) -> int:
     if not isinstance(step, int) or isinstance(step, bool):
-        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor with one.")
+        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor with one element.")
     if step < 0:
         raise ValueError(f"step is {step}. Pass 0 or more.")
     return step

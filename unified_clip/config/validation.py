@@ -118,7 +118,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """If a value may have several types, return the error for the type that is most like the value."""
+    """Return the most helpful of pydantic's errors about one value: the error for the type that is most like it."""
     if isinstance(errors[0]["input"], dict):
         tagged = [entry for entry in errors if entry["type"] in TAGS]
         return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
@@ -162,14 +162,17 @@ def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple
 
 
 def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the keys that are allowed in the table in which the last of `keys` stands."""
+    """Return the allowed keys of the table that contains the last of `keys`."""
     _, types, table = _locate(keys[:-1], data, model)
     tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the possible types of the value at a key, in a table of one of `types`; None if it has no such key."""
+    """Return the possible types of the value at a key of a table. Return None if the table has no such key.
+
+    types: The possible types of the table.
+    """
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
     for type_ in types:
@@ -197,7 +200,7 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the allowed values of the keys of a table that have only one, such as {"schedule": ("linear",)}.
+    """Return the keys of a table that allow a single value, with this value, such as {"schedule": ("linear",)}.
 
     The values of these keys show which table the file has.
     """

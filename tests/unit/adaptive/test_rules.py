@@ -132,7 +132,7 @@ def saved(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "this is not a state of a clip configuration"),
+        ({}, "this is not the state of a clip configuration"),
         (saved() | {"version": 2}, "the state has version 2"),
         (saved() | {"step": -1}, "step is -1"),
         (saved() | {"adaptive": {}}, "the saved state has the groups []"),

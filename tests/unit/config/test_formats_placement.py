@@ -103,7 +103,7 @@ def test_a_sample_with_a_misplaced_clip_key_names_its_line(sample: Sample) -> No
 
 @pytest.mark.parametrize("sample", shows("unrelated"), ids=str)
 def test_a_sample_without_any_key_of_the_trainer_says_so(sample: Sample) -> None:
-    assert f"it has no key of {sample.format.title}, so it may not be one of its files" in str(sample.error)
+    assert f"the file has no key of {sample.format.title}, so it may be a file of another trainer" in str(sample.error)
 
 
 @pytest.mark.parametrize("sample", shows("absent"), ids=str)
@@ -154,7 +154,7 @@ def test_no_default_is_assumed_for_a_file_without_any_key_of_the_trainer(
     name: str, file: str, text: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, file, text)
-    with pytest.raises(ConfigError, match=r"it has no key of .*, so it may not be one of its files"):
+    with pytest.raises(ConfigError, match=r"the file has no key of .*, so it may be a file of another trainer"):
         ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
 
 

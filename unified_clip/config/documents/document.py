@@ -33,7 +33,7 @@ class Document:
     """toml, yaml, json, or another kind of file that a trainer's format reads, such as python."""
 
     data: Any
-    """The values of the file; in a merged document, of all files. A value that they do not show is an `Unknown`."""
+    """The values of the file, or of all merged files. A value that cannot be read from the files is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
     """The line of each path of keys. Only for other kinds than toml, yaml and json."""
@@ -54,7 +54,7 @@ class Document:
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
         """Return (file that sets a key, path of the key there).
 
-        For a key that no file sets, return those of the nearest table around the key.
+        For a key that no file sets, return the file and the path of the nearest table around the key.
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
@@ -95,7 +95,7 @@ class Document:
     def get(self, *keys: Key, default: Any = None) -> Any:
         """Return the value at a path of keys. Return `default` if the key or a table of the path is missing.
 
-        ConfigError: the files do not show the value.
+        ConfigError: the value cannot be read from the files.
         """
         value = self.data
         for index, key in enumerate(keys):

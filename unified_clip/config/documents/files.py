@@ -20,7 +20,7 @@ PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.p
 
 
 def kind_of(path: Path) -> str:
-    """Return toml, yaml or json, which the suffix of a path shows. ConfigError: another suffix."""
+    """Return "toml", "yaml" or "json" for the suffix of a path. ConfigError: the path has another suffix."""
     if path.suffix.lower() not in KINDS:
         raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.", "UC103")
     return KINDS[path.suffix.lower()]
@@ -36,7 +36,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file, for errors.
+    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file in messages.
 
     Duplicate keys are no error here, because trainers' parsers use the last value.
     """

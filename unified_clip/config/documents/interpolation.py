@@ -24,7 +24,7 @@ def resolve(data: Any) -> Any:
     """
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
-    too_many = f"the interpolations have more than {MOST_VALUES} values together."
+    too_many = f"the interpolations expand to more than {MOST_VALUES} values."
     return Unknown("the interpolations", ADVICE, too_many) if _count(result, {}) > MOST_VALUES else result
 
 
@@ -95,7 +95,7 @@ class _Resolver:
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
-        """Return the value that the text inside `${}` names."""
+        """Return the value of the key that is named inside `${}`. path: The keys of the text with the `${}`."""
         if "${" in name:
             name = str(self._replaced(path, name))
         if ":" in name:
@@ -140,7 +140,7 @@ def _closing(text: str, start: int) -> int:
         depth += {"{": 1, "}": -1}.get(text[position], 0)
         if not depth:
             return position + 1
-    raise _UnknownError(Unknown(text, "Close the brace."))
+    raise _UnknownError(Unknown(text, "Add the missing brace: }."))
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:

@@ -11,7 +11,7 @@ from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data of a text, its duplicate keys). UnreadableError: the text cannot be parsed."""
+    """Parse JSON. Return (data, duplicate keys). UnreadableError: the text is not valid JSON."""
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -32,7 +32,10 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
-    """Return the duplicate keys, which the YAML parser finds. `name`: one of them, for an error if it fails."""
+    """Return the duplicate keys of JSON text. The YAML parser finds them, with their lines.
+
+    name: A duplicate key, for the error if the YAML parser fails.
+    """
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]
     except (UnreadableError, RecursionError):

@@ -16,7 +16,7 @@ from .unreadable import NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data of a text, no duplicate keys, because TOML forbids them). UnreadableError: it cannot be parsed."""
+    """Parse TOML. Return (data, ()): TOML forbids duplicate keys. UnreadableError: the text is not valid TOML."""
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:
@@ -39,7 +39,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in TOML; None if it is not found.
+    """Return the line of a key in TOML, or None if the text lacks the key.
 
     The function puts a mark at the key, writes the document as text, and counts the lines above the mark.
     """

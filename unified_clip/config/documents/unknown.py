@@ -1,4 +1,4 @@
-"""Values that files do not show: expressions, and keys that files which cannot be read may set."""
+"""Values that cannot be read from configuration files: expressions, and keys that a missing file may set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN = "UC106"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that the files do not show."""
+    """A value that cannot be read from the files, such as an expression or a key that a missing file may set."""
 
     source: str
     """The expression in the file."""
@@ -47,7 +47,7 @@ class UnreadFile:
         return f"{self.place}: {self.problem}" if self.place else self.problem
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
-        """Return an error about a key that may be set by this file, because no other file sets it."""
+        """Return the error for a key that no file sets, because this unread file may set it."""
         return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 

@@ -107,7 +107,7 @@ _Yaml.add_implicit_resolver(
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data of a text, its duplicate keys). UnreadableError: the text cannot be parsed."""
+    """Parse YAML. Return (data, duplicate keys). UnreadableError: the text is not valid YAML."""
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()
@@ -166,7 +166,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in YAML or JSON; None if it is not found."""
+    """Return the line of a key in YAML or JSON, or None if the text lacks the key."""
     try:
         node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -187,7 +187,10 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the last (key, value) of a table with this key: its own, or of a table that `<<` merges into it."""
+    """Return the nodes (key, value) of a key in a table. If the key occurs twice, return the last one.
+
+    If the table itself lacks the key, search the tables that `<<` merges into it.
+    """
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None
     visited.add(id(node))

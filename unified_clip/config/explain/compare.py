@@ -153,7 +153,7 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
     """Clip an example.
 
-    Return (effect, clipped arrays). There are no arrays if the step is skipped or an error is raised.
+    Return (effect, clipped arrays). There are no arrays if the configuration skips the step or raises an error.
     """
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
@@ -198,7 +198,7 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 
 
 def _max_abs(arrays: Sequence[Array]) -> float:
-    """Return the largest magnitude of all elements; NaN if any is NaN; 0 without elements."""
+    """Return the largest magnitude of all elements. Return NaN if any is NaN, and 0 if there are no elements."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 

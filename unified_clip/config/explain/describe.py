@@ -13,7 +13,7 @@ FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle":
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about a configuration. `threshold`: the text for a threshold that is not a number."""
+    """Return sentences about a configuration. `threshold`: code to print as the threshold, such as args.max_norm."""
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest, last = rule(settings, threshold), nonfinite(settings)
@@ -29,7 +29,7 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
-    """Return a rule in words, with its norm and limits. `threshold`: the text for a threshold that is not a number."""
+    """Return a rule in words, with its norm and limits. `threshold`: code to print as the threshold."""
     if clipping.rule == "none":
         return "Nothing is clipped. The norm is measured."
     if clipping.bounds:

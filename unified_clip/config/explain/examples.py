@@ -27,7 +27,7 @@ NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
 """The names of example parameters, if the configurations have no patterns of names."""
 
 STANDINS = ("weight", "bias")
-"""What replaces `*` in a pattern, to make an example name."""
+"""The words that replace `*` in a pattern, to make an example name."""
 
 PAIRED = 30
 """At most this many patterns are combined in pairs, to make a name that matches both."""
@@ -46,7 +46,7 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """A few parameter names to which every configuration applies the same rules."""
+    """A few parameter names that each configuration treats alike."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]

@@ -149,11 +149,11 @@ class Format(ABC):
         """Return the clip settings in a file. ConfigError: a setting cannot be imported."""
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return a configuration as data of the trainer's file.
+        """Return the data of a trainer's file that clips by these settings.
 
-        By default, it has the first clip key, with the threshold or `off`.
+        By default, the data has the first clip key, with the threshold or `off`.
 
-        Raise NotRepresentableError if the format does not support a setting.
+        NotRepresentableError: the format does not support a setting.
         """
         threshold = self.export_threshold(settings)
         data = self.off if threshold is None else threshold
@@ -162,10 +162,13 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document) -> Version:
-        """Return `version`. ConfigError: it is None, but the meaning of the keys depends on the trainer's version."""
+        """Return the version of the trainer that the user passed. ConfigError: the user passed none.
+
+        Call this if the meaning of the file's clip keys depends on the version.
+        """
         if version is None:
             raise ConfigError(
-                f"{document.name}: {self.needs_version}. Pass your version, as --from {self.name}@{self.newest}",
+                f"{document.name}: {self.needs_version}. Pass your version, such as --from {self.name}@{self.newest}",
                 "UC103",
             )
         return version
@@ -192,15 +195,15 @@ class Format(ABC):
         null: Literal["off", "error"] = "off",
         infinite: Literal["off", "error"] = "off",
     ) -> float | None:
-        """Return the threshold at a path of keys; None if its value switches clipping off.
+        """Return the threshold at a path of keys, or None if its value switches clipping off.
 
         Args:
             document, keys: The file and the path.
             default: The threshold of a file without the key.
-            zero: What a threshold of 0 does in the trainer. None: as the format's `zero`.
-            negative: What a threshold below 0 does. None: off if 0 is off, else an error.
-            null: What null does.
-            infinite: What inf does: "error" if it makes gradients NaN.
+            zero: The effect of a threshold of 0 in the trainer. None: that of the format's attribute `zero`.
+            negative: The effect of a threshold below 0. None: "off" if 0 is off, else "error".
+            null: The effect of null: "off" switches clipping off, "error" makes training fail.
+            infinite: The effect of inf: "off" clips nothing, "error" makes gradients NaN.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if value is None and null == "off":
@@ -231,10 +234,10 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export; None if the settings clip nothing.
+        """Return the threshold to export, or None if the settings clip nothing.
 
         NotRepresentableError: the format does not support a setting.
-        rules, family, zero: What the format supports, if that differs from its attributes of the same name.
+        rules, family, zero: Values that replace the format's attributes of the same names.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules)
@@ -254,9 +257,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def _unsupported_keys(self, settings: Settings) -> str:
-        """Return an error if the format does not support include, exclude, groups or nonfinite of the settings; else
-        ''.
-        """
+        """Return an error message if the format does not support include, exclude, groups or nonfinite, else ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -268,11 +269,11 @@ class Format(ABC):
 
     @property
     def _in_python(self) -> str:
-        """A sentence about the same clip in Python code, or '' if there is none."""
+        """A sentence with the Python code that clips by the configuration, or '' if the trainer does not allow it."""
         return f" Or clip in Python: `clip = ClipConfig.load(FILE)`, then {self.instead}." if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
-        """Return an error if the format does not support the rule, threshold or norm_type; else ''."""
+        """Return an error message if the format does not support the rule, threshold or norm_type, else ''."""
         if is_off(settings):
             return ""
         if settings.rule not in rules:
@@ -331,12 +332,15 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a list with a note about the trainer's default if the file does not set a key; else []."""
+    """Return a list with a note about the trainer's default if the file does not set a key, else [].
+
+    effect: The default in words, such as "Trainer clips at 1.0".
+    """
     return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys; 2 if the file does not set it.
+    """Return the norm type at a path of keys, or 2 if the file does not set it.
 
     ConfigError: the value is not a norm type.
     """

@@ -45,8 +45,9 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """Return the settings in a parsed file. `version`: the version of the trainer. ConfigError: they cannot be
-    imported.
+    """Return the settings in a parsed file. `version`: the version of the trainer, or None if the user passed none.
+
+    ConfigError: a setting cannot be imported.
     """
     trainer, document = candidate
     if trainer is None:
@@ -103,9 +104,9 @@ def write(config: Settings, to: str, version: str | None = None, *, nearest: boo
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
-    """Return (the configuration with the family that a format supports, notes on how much it differs).
+    """Return (the configuration with the family that a format supports, notes on the difference).
 
-    NotRepresentableError: it differs, and the user did not pass `nearest`.
+    error: The error of the export. NotRepresentableError: the two families differ in effect, and `nearest` is False.
     """
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
@@ -142,20 +143,24 @@ def named(path: Path, name: str) -> Candidate:
         return None, _parse_own(path)
     trainer = FORMATS[name]
     if not _may_read(trainer, path):
-        raise ConfigError(
-            f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Pass such a file.", "UC103"
-        )
+        raise ConfigError(f"{path.name}: {trainer.title} reads {_kinds_in_words(trainer)}. Pass such a file.", "UC103")
     return trainer, _compose(trainer, _parse(trainer, path, path.name))
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a note if a file is not in the format that the user named, but in another one; else []."""
+    """Return a note if the file looks like another format than the one that the user named, else []."""
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
     if not names or {trainer.name, trainer.extends} & {*names}:
         return []
     return [f"The file looks like {' or '.join(names)}, not like {trainer.name}. If it is, pass --from {names[0]}."]
+
+
+def _kinds_in_words(trainer: Format) -> str:
+    """Return the kinds of files that a trainer reads, such as "shell scripts or yaml"."""
+    names = {"args": "shell scripts", "python": "Python source"}
+    return " or ".join(names.get(kind, kind) for kind in trainer.kinds)
 
 
 def _may_read(trainer: Format, path: Path) -> bool:
@@ -171,7 +176,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
     elif isinstance(trainer, OwnFormat):
         document = trainer.parse(text, name)
     else:
-        raise ConfigError(f"{name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Name such a file.", "UC103")
+        raise ConfigError(f"{name}: {trainer.title} reads {_kinds_in_words(trainer)}. Name such a file.", "UC103")
     return replace(document, path=path)
 
 
@@ -187,7 +192,9 @@ def _detect(path: Path) -> Candidate:
     if len(candidates) == 1:
         return candidates[0]
     if names := _names(candidates):
-        raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.", "UC103")
+        raise ConfigError(
+            f"{path.name} may be a file of {' or '.join(names)}. Choose a format, such as --from {names[0]}.", "UC103"
+        )
     raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
 
 
@@ -198,7 +205,7 @@ def _names(candidates: list[Candidate]) -> list[str]:
 def recognising(path: Path) -> list[Candidate]:
     """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format.
 
-    Documents are merged with their base files. If one of the formats extends another, the other one is left out.
+    Documents are merged with their base files. A format is left out if another one in the result extends it.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
@@ -232,7 +239,7 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _recognises(trainer: Format, document: Document) -> bool:
-    """Return whether a file is in a format: it, or its base files, have a key that only this format has."""
+    """Return whether the file or one of its base files has a key that only this format has."""
     if trainer.recognises(document):
         return True
     with contextlib.suppress(ConfigError):
@@ -246,7 +253,7 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences on a base file that cannot be read, and may show the format, or '' if there is none.
+    """Return sentences about a base file that is missing and could show the format, or '' if no base file is missing.
 
     ConfigError: a configuration in Python cannot be merged with its base files.
     """
@@ -300,7 +307,7 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return a sentence with the command that imports a trainer's file; '' if no format recognises the file."""
+    """Return a sentence with the command that imports a trainer's file, or '' if no format recognises the file."""
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

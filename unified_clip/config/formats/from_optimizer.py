@@ -26,7 +26,7 @@ def data(optimizer: Any) -> dict[str, Any]:
             return {**imported.settings, "provenance": provenance}
     advice = "is not an optimizer of Keras or Paddle. Pass such an optimizer."
     if "torch" in packages:
-        advice = "does not clip: with PyTorch, the training loop does. Import the trainer's configuration."
+        advice = "does not clip: in PyTorch, the training loop clips. Import the trainer's configuration file instead."
     elif "optax" in packages:
         advice = "does not expose its clip settings. Import the source that builds it with --from optax."
     raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {advice}")

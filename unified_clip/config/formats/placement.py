@@ -34,7 +34,7 @@ NUMBERS = re.compile(
 below these tables, and only if its value is a number: elsewhere, it has other meanings.
 """
 
-BY_CODE = "If your code clips by it, write a clip configuration with its value."
+BY_CODE = "If your own code reads this key, write a clip configuration with its value."
 """Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
@@ -72,7 +72,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
         return []
     if not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         raise ConfigError(
-            f"{document.name}: it has no key of {trainer.title}, so it may not be one of its files. "
+            f"{document.name}: the file has no key of {trainer.title}, so it may be a file of another trainer. "
             f"Pass a whole configuration of {trainer.title}, or set {_format_place(places[0])}.",
             "UC103",
         )
@@ -87,7 +87,7 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
             reason = f"{trainer.title} does not read this key, and its own key clips nothing."
-            raise document.wrong(path, f"{reason} Remove it. {BY_CODE}", "UC105")
+            raise document.wrong(path, f"{reason} Remove this key. {BY_CODE}", "UC105")
     return [f"{document.place(path)} looks like another clip setting. It is not imported." for path in unread]
 
 
@@ -120,12 +120,15 @@ def first_read(document: Document, trainer: Format) -> Path:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    """Return (path, value) of the keys that are named like a clip key of any trainer, and are not off."""
+    """Return (path, value) of each key with the name of a clip key of any trainer. Keys that are off are left out."""
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) for the keys of all tables. Tables at one of `places` are not searched."""
+    """Yield (path, value) for the keys of all tables in `data`. Do not search the tables at one of `places`.
+
+    path: The path of `data` in the file.
+    """
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         inner = (*path, key)
@@ -142,7 +145,7 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a key is named like a clip key of this trainer, or of any trainer if its value is not off."""
+    """Return whether a key has the name of a clip key in `places`, or of any trainer's clip key unless it is off."""
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
         return True

@@ -104,7 +104,7 @@ class Source:
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`; '' for other expressions."""
+        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or '' for other expressions."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
@@ -141,8 +141,9 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the only (name, call) of `clips`, the clips of this file, or None if there is none. ConfigError: there
-        are several.
+        """Return the single clip of this file, or None if there is none. ConfigError: there are several.
+
+        clips: The (name, call) of each clip in the file.
         """
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
@@ -177,7 +178,8 @@ class Source:
         except UnknownValueError as unknown:
             raise self.wrong(
                 unknown.node,
-                f"The value of {unknown} is only known at run time. Write the number, or assign it to the name once.",
+                f"The value of {unknown} is only known at run time. Write the number instead, or assign it to the name "
+                "in one place only.",
                 "UC106",
             ) from None
 
@@ -197,4 +199,4 @@ class Source:
         """Return a note for each condition that decides whether the code of a node runs."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
-        return [f"Whether the file clips depends on `{text}`. It is imported as if it does." for text in texts]
+        return [f"The file clips or not, depending on `{text}`. The import assumes that it clips." for text in texts]

@@ -23,16 +23,16 @@ class OneFile(Inheritance):
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """Return a document whose missing keys are unknown, if it names base files under a key that the trainer ignores.
+    """Mark the missing keys of a document as unknown if it names base files under a key that the trainer ignores.
 
-    In this case, another program merges the files for the trainer, and the base files may set any key. Other documents
-    are returned unchanged.
+    Another program merges such base files for the trainer, so they may set any missing key. Return other documents
+    unchanged.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []
     for key in keys:
         if key not in inheritance.keys and isinstance(document.data, dict):
-            problem = "this trainer does not read the files that this key names."
+            problem = "this trainer does not read the file that this key names."
             unread = UnreadFile(document.place([key], document.name), problem, ADVICE)
             return replace(document, data=MergeRules().merge(unread, document.data))
     return document

@@ -20,7 +20,7 @@ MOST_FILES = 200
 
 
 class Inheritance(ABC):
-    """How a trainer combines a configuration file with the files that it names. Each subclass is one way."""
+    """The base class of the ways in which trainers combine a configuration file with the files that it names."""
 
     keys: Sequence[str] = ()
     """The top-level keys that name other files."""
@@ -33,8 +33,8 @@ class Inheritance(ABC):
     def compose(self, document: Document, parse: Parse) -> Document:
         """Return a file merged with the files that it names, as the trainer merges them.
 
-        ConfigError: the trainer would reject the files. A file that cannot be read is no error: the keys that it may
-        set are unknown, and `Document.get` rejects them.
+        ConfigError: the trainer would reject the files. A file that cannot be found raises no error. The keys that it
+        may set become unknown, and `Document.get` rejects them.
         """
 
 
@@ -52,15 +52,14 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse a file that a document names at a path of keys. An `UnreadFile` is returned for a file that does not
-        exist.
+        """Parse a file that a document names at a path of keys. Return an `UnreadFile` if the file does not exist.
 
-        above: The files that lead to it, the main file first. ConfigError: it is one of them, or there are too many
-            files.
+        above: The files from the main file to `document`, each of which names the next. ConfigError: the file is one of
+            these, or the configuration names more than `MOST_FILES` files.
         """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])
-            raise document.wrong(keys, f"the base files form a circle: {chain}. Remove one of them.")
+            raise document.wrong(keys, f"these files name each other in a circle: {chain}. Remove one of the names.")
         if not path.is_file():
             return self.unread(document, keys, f"cannot find {self.name(path)}.")
         self.opened += 1

@@ -26,7 +26,7 @@ class BaseFiles(Inheritance):
 
     rules: MergeRules = PLAIN
     takes_text: bool = True
-    """Whether the key may be one path, and not only a list of paths."""
+    """Whether the value of the key may be a single path instead of a list of paths."""
 
     @property
     def keys(self) -> Sequence[str]:  # type: ignore[override]
@@ -57,7 +57,7 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the data of all base files together. `keys`: where the document names each file."""
+        """Return the merged data of all base files. `keys`: the path of keys at which `document` names each file."""
         lower: Any = {}
         for index, base in enumerate(bases):
             lower = base if isinstance(base, UnreadFile) else self._merge(document, keys[index], lower, base.data)
@@ -69,7 +69,10 @@ class BaseFiles(Inheritance):
         return self._merge(document, (), bases, own)
 
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file, or a sentence if it is not a file on this machine."""
+        """Return the path of a base file, or an error sentence if its name is the URL of another machine.
+
+        text: The name of the base file. folder: The folder of the file with this name.
+        """
         if "://" in text:
             return f"{text} is on another machine."
         return folder / Path(text).expanduser()
@@ -82,7 +85,9 @@ class BaseFiles(Inheritance):
             return files.unread(document, keys, path)
         base = files.open(document, keys, path, above)
         if isinstance(base, Document) and not isinstance(base.data, dict):
-            raise base.wrong((), f"it contains no keys, but {document.name} takes keys from it. Add some.")
+            raise base.wrong(
+                (), f"this file has no keys, but it is a base file of {document.name}. Add keys with values."
+            )
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
@@ -106,5 +111,6 @@ class BaseFiles(Inheritance):
         except MergeError as error:
             raise document.wrong(
                 keys or error.keys,
-                "this is a table, and the base file has another value: training fails. Give both the same type.",
+                "this is a table, but the base file sets this key to another type, and training fails. Give both the "
+                "same type.",
             ) from None

@@ -37,7 +37,10 @@ class Hydra(Inheritance):
 
 
 def _is_part(document: Document) -> bool:
-    """Return whether a file is only part of a configuration: it has a package, and chooses no file of a group."""
+    """Return whether a file is only part of a configuration: it has a package header, and chooses no file of a group.
+
+    A package header is a comment such as `# @package _global_`.
+    """
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
     return package_header(document.text) is not None and not chooses and document.kind == "yaml"
@@ -87,9 +90,7 @@ class _Composition:
         return replace(document, data=data, layers=tuple(layers))
 
     def _unread(self, main: _Node) -> UnreadFile | None:
-        """Return an `UnreadFile` that stands for unknown other files if this file is only part of a configuration; else
-        None.
-        """
+        """Return an `UnreadFile` for the unknown other files if `main` is only part of a configuration, else None."""
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
@@ -171,7 +172,7 @@ def _final_package(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 
 def _absolute(package: str) -> tuple[str, ...]:
-    """Return a package as keys. What stands before `_global_` does not count."""
+    """Return the keys of a package such as "trainer.fit". Text up to `_global_` is dropped."""
     return tuple(filter(None, package.rpartition(GLOBAL)[2].split(".")))
 
 

@@ -46,7 +46,7 @@ class Default:
 
     @property
     def is_of_hydra(self) -> bool:
-        """Whether the entry configures Hydra itself."""
+        """Return whether the entry configures Hydra itself."""
         return self.group == "hydra" or self.group.startswith("hydra/")
 
 
@@ -58,7 +58,10 @@ def has_defaults(document: Document) -> bool:
 
 
 def defaults(document: Document) -> list[Default]:
-    """Return the entries of a file, with `_self_`. ConfigError: an entry is invalid."""
+    """Return the entries of a file's `defaults` list. If the list lacks `_self_`, add it at the end.
+
+    ConfigError: an entry is invalid.
+    """
     entries = list(_entries(document)) if document.shows("defaults") and has_defaults(document) else []
     if not any(entry.is_self for entry in entries):
         entries.append(Default(-1, "", (SELF,), None, False, is_group=False))

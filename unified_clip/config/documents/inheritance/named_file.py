@@ -63,7 +63,11 @@ class NamedFile(Inheritance):
         others = [path for path in paths if path.read_bytes() != paths[0].read_bytes()]
         if others:
             names = " and ".join(files.name(path) for path in (paths[0], others[0]))
-            raise document.wrong(self.at, f"{text} may be {names}. {self.advice}")
+            raise document.wrong(
+                self.at,
+                f"{names} differ, and this path may name either. Copy {document.name} and the file that your program "
+                "reads to another folder.",
+            )
         return paths[0]
 
 

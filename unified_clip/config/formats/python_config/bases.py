@@ -47,13 +47,13 @@ class ConfigBases(BaseFiles):
 
     def path(self, text: str, folder: Path) -> Path | str:
         if "::" in text or not text.endswith((".py", ".json", ".yaml", ".yml")):
-            return f"{text} is in a package, which is not read."
+            return f"{text} is in an installed package. unified_clip does not read packages."
         return super().path(text, folder)
 
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the names of all base files together. ConfigError: two of them set the same name."""
+        """Return the values of all base files by name. ConfigError: two base files set the same name."""
         imports = _imports(document)
         names: dict[str, Any] = {}
         unread = None
@@ -65,7 +65,8 @@ class ConfigBases(BaseFiles):
             repeated = sorted(names.keys() & data.keys())
             if repeated and not imports:
                 raise document.wrong(
-                    keys[index], f"it sets {repeated[0]}, as another base file does: training fails. Remove one."
+                    keys[index],
+                    f"this file and another base file set {repeated[0]}, so that training fails. Remove one of them.",
                 )
             names |= data
             if isinstance(data, PartialTable):
@@ -90,7 +91,7 @@ def _imported(data: dict[str, Any], statement: Import) -> dict[str, Any]:
 
 
 def _imports(document: Document) -> list[Import]:
-    """Return the imports in `with read_base():` of a file; [] if it has none."""
+    """Return the imports in `with read_base():` of a file, or [] if it has none."""
     imports = []
     for statement in parse_tree(document.text, document.name).body:
         for node in statement.body if isinstance(statement, ast.With) and reads_base(statement) else []:

@@ -32,7 +32,7 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
     """Return (name, statement) for each statement, other than a plain assignment, that may change clipping.
 
-    understood: Statements whose changes are in the data already.
+    understood: Statements to skip, because the reader has already applied them.
     """
     relevant = _relevant_names(body)
     sets_wrapper = any("optim_wrapper" in assigned_names(statement) for statement in body)

@@ -15,9 +15,9 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 
 
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
-    """Return the dicts, lists, numbers and strings that are assigned to names at the top level.
+    """Return a document with the values that Python source assigns to names at the top level.
 
-    names: Names with values that other files assign.
+    names: The names that other files assign, with their values.
     """
     reader = _Reader(dict(names or {}))
     body = parse_tree(text, name).body
@@ -70,7 +70,7 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Add entries to the dict that a target names. An unknown dict leaves the statement not understood."""
+        """Add entries to the dict at `target`. If the dict is known, mark the statement as understood."""
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path
@@ -92,11 +92,11 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether a path is in base files that are not read yet, or does not decide about clipping there."""
+        """Return whether a path is in a base file, and is no clip setting or the base file has not been read yet."""
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
-        """Return the value of an expression, or an `Unknown`. Add the lines of a dict's keys to the places."""
+        """Return the value of an expression, or an `Unknown`. Add the lines of a dict's keys to `places`."""
         entries = _entries(node)
         if entries is not None:
             self.places.update({(*keys, key): value.lineno for key, value in entries.items()})
@@ -130,7 +130,7 @@ class _Reader:
 
 
 def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
-    """Return the entries of `dict(key=value)` or `{"key": value}`; None for other expressions."""
+    """Return the entries of `dict(key=value)` or `{"key": value}`. Return None for other expressions."""
     entries: dict[Any, ast.expr] | None = None
     match node:
         case ast.Call(func=ast.Name(id="dict"), args=[]):
@@ -141,7 +141,7 @@ def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def _path(node: ast.expr) -> tuple[str, ...]:
-    """Return the keys of an expression such as `_base_.optim_wrapper["clip_grad"]`; () for other expressions."""
+    """Return the keys of an expression such as `_base_.optim_wrapper["clip_grad"]`, or () for other expressions."""
     match node:
         case ast.Name(id=name):
             return (name,)
@@ -152,7 +152,7 @@ def _path(node: ast.expr) -> tuple[str, ...]:
 
 
 def _unbraced(node: ast.expr) -> ast.expr:
-    """Return the expression in `{{...}}`, mmengine's old form of a value of a base file."""
+    """Return the expression inside `{{ }}`, mmengine's old form of a base file's value. Return others unchanged."""
     match node:
         case ast.Set(elts=[ast.Set(elts=[inner])]) if _path(inner)[:1] == ("_base_",):
             return inner

@@ -54,14 +54,17 @@ class LlamaFactory(HuggingFace):
             raise document.wrong(["export_dir"], problem)
         for name in LAYERWISE:
             if document.get(name) is True:
-                raise document.wrong([name], f"it steps during backward, before clipping. {WITHOUT_CLIPPING}")
+                problem = f"{name} makes the optimizer step during backward, before Trainer clips. {WITHOUT_CLIPPING}"
+                raise document.wrong([name], problem)
         if document.get("max_grad_norm", default=1.0) is None:
-            raise document.wrong(["max_grad_norm"], "null is off with transformers 4, and fails with 5. Set a number.")
+            problem = "null switches clipping off in transformers 4, and makes training fail in 5. Set a number."
+            raise document.wrong(["max_grad_norm"], problem)
         if any(document.has(name) for name in V1_KEYS):
             return self._v1(document)
         imported = super().read(document, version)
         if document.get("stage") == "ppo" and imported.settings["rule"] == "none":
-            raise document.wrong(["max_grad_norm"], "TRL's PPO makes all gradients 0 with it. Set inf to clip nothing.")
+            problem = "with this value, TRL's PPO makes all gradients 0. Set inf to clip nothing."
+            raise document.wrong(["max_grad_norm"], problem)
         return imported
 
     def _v1(self, document: Document) -> Imported:

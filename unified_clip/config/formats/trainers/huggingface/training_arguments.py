@@ -72,7 +72,10 @@ class HuggingFace(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key of its own and a usual key. Files of models have `gradient_checkpointing`."""
+        """Return whether a file has a key in `own_keys` and a key in `vocabulary`.
+
+        A key in `own_keys` is not enough: configurations of models have `gradient_checkpointing`, too.
+        """
         if any(document.shows(key) for key in NO_TRAINER):
             return False
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)

@@ -42,7 +42,9 @@ class OLMo(Format):
             )
             raise document.wrong([RATIO], problem)
         if document.get(*WARMUP) is not None and document.get(*FACTOR) is not None:
-            problem = f"the first steps have another threshold, by {FACTOR[-1]}. Write a clip configuration."
+            problem = (
+                f"{FACTOR[-1]} changes the threshold of the first steps. Write a clip configuration with a schedule."
+            )
             raise document.wrong(WARMUP, problem)
         notes = default_note(document, [KEY], "OLMo clips nothing")
         return Imported(self.settings("global_norm", self.read_threshold(document, [KEY])), notes)

@@ -32,8 +32,8 @@ REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
     "and family = 'pytorch'.",
     "clip_grad_value_": "clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
-    "ErrorClipByValue": "clips the gradients of intermediate results. Keep it: this is not supported.",
-    "append_gradient_clip_ops": "applies clips from elsewhere. Import the file that sets them.",
+    "ErrorClipByValue": "clips the gradients of intermediate results. unified_clip does not support this: keep it.",
+    "append_gradient_clip_ops": "applies clips that other code sets. Import the file with that code.",
     "clip_by_norm": "clips any tensor, not always gradients. Set the threshold in a clip configuration.",
 }
 
@@ -42,7 +42,7 @@ PER_GROUP = "Paddle clips each group of parameters on its own. A global norm is 
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return what a threshold of 0 does: `ClipGradByNorm` fails in training, and other classes make all gradients 0."""
+    """Return the effect of a threshold of 0. `ClipGradByNorm` makes training fail, other classes make gradients 0."""
     return "error" if rule == "norm" else "zeros"
 
 
@@ -90,11 +90,19 @@ class Paddle(PythonFormat):
             if name == "set_gradient_clip":
                 notes += _check_set_gradient_clip(source, source.call(named), version)
         for keyword in [*_keywords(source, "need_clip"), *_keywords(source, "gradient_clip")]:
-            raise source.wrong(keyword, f"{keyword.arg} selects parameters. Remove it, and name them in `exclude`.")
+            raise source.wrong(
+                keyword,
+                f"{keyword.arg} excludes parameters that this file does not name. Remove it, import the file, and name "
+                "these parameters in `exclude`.",
+            )
         _check_groups(source)
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS and not _is_imported(source, node):
-                raise source.wrong(node, f"cannot infer whether {ast.unparse(node)} is Paddle's. Import it by name.")
+                raise source.wrong(
+                    node,
+                    f"cannot infer whether {ast.unparse(node)} is Paddle's class. Import it: from paddle.nn import "
+                    f"{node.attr}.",
+                )
         clip = source.only(clips)
         if clip is None:
             return Imported({"rule": "none"}, ["The file does not clip by Paddle."])
@@ -124,8 +132,9 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return the settings of a clip by value with the bounds under these keys. ConfigError: a bound is no number,
-        or they are in the wrong order.
+        """Return the settings of a clip by value, from its arguments with these names.
+
+        ConfigError: a bound is no number, or the lower bound is above the higher one.
         """
         high, low = arguments.data[high_key], arguments.data.get(low_key)
         if low is None:
@@ -186,7 +195,13 @@ def _has_groups(parameters: ast.expr) -> bool:
 
 def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | None) -> list[str]:
     if version is not None and version >= Version("2"):
-        raise source.wrong(call, "set_gradient_clip has no effect since Paddle 2.0. Pass the clip as grad_clip=.")
+        raise source.wrong(
+            call, "set_gradient_clip has no effect since Paddle 2.0. Pass the clip as grad_clip= to the optimizer."
+        )
     if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
-        raise source.wrong(call, "this clips only some parameters, or one program. Pass the clip as grad_clip=.")
+        raise source.wrong(
+            call,
+            "set_gradient_clip clips only some parameters or one program here. Pass the clip as grad_clip= to the "
+            "optimizer.",
+        )
     return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]

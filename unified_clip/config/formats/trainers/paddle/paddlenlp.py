@@ -29,7 +29,10 @@ class PaddleNLP(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key of its own and a usual key. Files of other trainers have `sharding`."""
+        """Return whether a file has a key in `own_keys` and a key in `vocabulary`.
+
+        A key in `own_keys` is not enough: files of other trainers have `sharding`, too.
+        """
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 
     def read(self, document: Document, version: Version | None) -> Imported:

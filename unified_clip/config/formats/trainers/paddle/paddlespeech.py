@@ -100,24 +100,31 @@ class PaddleSpeech(Format):
     def _absent(self, document: Document) -> Imported:
         if any(document.has(name) for name in ("optimizer", "fs2_optimizer", "generator_scheduler_params")):
             return Imported({"rule": "none"}, ["The file sets no clip key. By default, PaddleSpeech clips nothing."])
-        raise document.wrong([], "PaddleSpeech has no default for this recipe, and training fails. Set its clip key.")
+        raise document.wrong(
+            [],
+            "PaddleSpeech has no default threshold for this recipe, so training fails. Set the recipe's clip key, such "
+            "as global_grad_clip.",
+        )
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Read the clip key of speech recognition with an encoder. Paddle's rule before 1.4.2, PyTorch's since."""
+        """Read the clip key of speech recognition models with an encoder.
+
+        Before 1.4.2, they clip by Paddle's rule. Later versions clip by PyTorch's rule.
+        """
         if version is None or version >= AMP:
             return self._by_function(document, [] if version else [OLD])
         threshold = self.read_threshold(document, SPEECH, null="error", infinite="error")
         return Imported(self.settings("global_norm", threshold))
 
     def _by_function(self, document: Document, notes: list[str]) -> Imported:
-        """Read the key of models that call a function before each step of the optimizer."""
+        """Read the clip key of models whose training loop calls a clip function before each step of the optimizer."""
         threshold = self.read_threshold(document, SPEECH, zero="off", negative="error", null="error")
         return Imported(self.settings("global_norm", threshold, family="pytorch"), notes)
 
     def _gan(self, document: Document, places: Sequence[tuple[Key, ...]]) -> Imported:
         thresholds = [self.read_threshold(document, place, zero="off", null="error") for place in places]
         if len(set(thresholds)) > 1:
-            raise document.wrong(places[1], f"it differs from {places[0][0]}: {SEVERAL_OPTIMIZERS}")
+            raise document.wrong(places[1], f"this value differs from {places[0][0]}: {SEVERAL_OPTIMIZERS}")
         notes = (
             ["Each optimizer clips by itself. Attach the configuration to both."] if thresholds[0] is not None else []
         )

@@ -84,7 +84,9 @@ class RLlib(Format):
         imports = [self._experiment(document, name, version) for name in experiments]
         for name, imported in zip(experiments, imports, strict=True):
             if imported.settings != imports[0].settings:
-                message = f"it differs from {experiments[0]}. Import a file with one of the experiments."
+                message = (
+                    f"this experiment has other clip settings than {experiments[0]}. Import a file with one experiment."
+                )
                 raise document.wrong([name], message)
         notes = dict.fromkeys(note for imported in imports for note in imported.notes)
         return Imported(imports[0].settings, [*notes])
@@ -93,7 +95,8 @@ class RLlib(Format):
         algorithm = str(document.get(name, "run"))
         if algorithm.lower() == "dreamerv3":
             raise document.wrong(
-                [name, "run"], "each of its three optimizers has its own threshold. Write a configuration for each."
+                [name, "run"],
+                "DreamerV3 has three optimizers, each with its own threshold. Write a clip configuration for each one.",
             )
         return self._configuration(document, [name, "config"], algorithm, version)
 
@@ -106,7 +109,10 @@ class RLlib(Format):
             notes.append(f"The file does not set {KEY}. By default, {algorithm} {effect}.")
         is_old = version is not None and version < NEW_STACK
         if is_old and document.get(*place, default=default) == 0:
-            problem = "some versions below 2.40 clip nothing with 0, others make all gradients 0. Set null, or 1e-30."
+            problem = (
+                "with 0, some versions below 2.40 clip nothing, and others make all gradients 0. Set null to clip "
+                "nothing, or 1e-30 to make gradients nearly 0."
+            )
             raise document.wrong(place, problem)
         threshold = self.read_threshold(document, place, default, negative="error")
         rule = self._rule(document, [*table, MODE], version) if threshold is not None else "global_norm"

@@ -70,7 +70,9 @@ class StableBaselines3(Format):
             notes.append(f"{_not_set(unset)} {KEY}. By default, {algorithm} {effect}.")
         if len(set(thresholds.values())) > 1:
             values = ", ".join(f"{name} {value}" for name, value in thresholds.items())
-            raise document.wrong([], f"{KEY} differs: {values:.200}. Import a file with one of the environments.")
+            raise document.wrong(
+                [], f"the environments differ in {KEY}: {values:.200}. Import a file with one environment."
+            )
         return Imported(self.settings("global_norm", next(iter(thresholds.values()))), notes)
 
     def _run(self, document: Document) -> Imported:

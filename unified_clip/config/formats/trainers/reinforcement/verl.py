@@ -53,7 +53,10 @@ class Verl(Format):
         place = by_engine if is_megatron or (not document.has(*by_worker) and document.has(*by_engine)) else by_worker
         values = [document.get(*keys) for keys in (by_engine, by_worker) if document.has(*keys)]
         if not is_megatron and len(values) == 2 and values[0] != values[1]:
-            message = "it differs from optim.clip_grad, and versions of verl differ in which they read. Set one value."
+            message = (
+                "grad_clip differs from optim.clip_grad, and the version of verl decides which one applies. Set both "
+                "to the same value."
+            )
             raise document.wrong(by_worker, message)
         notes += default_note(document, place, "verl clips at 1.0")
         return self.read_threshold(document, place, 1.0, zero="off" if is_megatron else "zeros", null="error")

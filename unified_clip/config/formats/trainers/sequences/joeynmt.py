@@ -33,7 +33,7 @@ class JoeyNMT(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         names = [keys for keys in self.clip_keys if document.get(*keys) is not None]
         if len(names) > 1:
-            raise document.wrong(VALUE, f"JoeyNMT rejects it together with {NORM[1]}. Remove one of them.")
+            raise document.wrong(VALUE, f"JoeyNMT rejects this key together with {NORM[1]}. Remove one of them.")
         if not names:
             unset = [keys[1] for keys in self.clip_keys if not document.has(*keys)]
             note = f"The file does not set {' or '.join(unset)}. By default, JoeyNMT clips nothing."

@@ -33,12 +33,14 @@ class ParallelWaveGAN(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in (GENERATOR, DISCRIMINATOR):
             if not document.has(name):
-                raise document.wrong([], f"{name} has no default, and training fails. Set it, to -1 to clip nothing.")
+                raise document.wrong(
+                    [], f"{name} is missing and has no default, so training fails. Set it, or set -1 to clip nothing."
+                )
         generator, discriminator = (
             self.read_threshold(document, [name], null="error") for name in (GENERATOR, DISCRIMINATOR)
         )
         if generator != discriminator:
-            raise document.wrong([DISCRIMINATOR], f"it differs from {GENERATOR}: {SEVERAL_OPTIMIZERS}")
+            raise document.wrong([DISCRIMINATOR], f"this value differs from {GENERATOR}: {SEVERAL_OPTIMIZERS}")
         notes = [] if generator is None else ["Each optimizer clips by itself. Attach the configuration to both."]
         return Imported(self.settings("global_norm", generator), notes)
 

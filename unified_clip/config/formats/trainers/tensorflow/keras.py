@@ -80,7 +80,10 @@ class Keras(Format):
         (name,) = names
         keys = [*place, name]
         if name == "global_clipnorm" and version and self._era(document, place, version) == "standalone":
-            raise document.wrong(keys, "Keras before 2.4 lacks this key. Set clipnorm, which is the global norm there.")
+            raise document.wrong(
+                keys,
+                "Keras before 2.4 does not have this key. Set clipnorm, which limits the global norm there.",
+            )
         value = document.get(*keys)
         is_clear = name != "clipnorm" and isinstance(value, int | float) and value > 0
         era: Era = "keras 3" if is_clear else self._era(document, place, version)

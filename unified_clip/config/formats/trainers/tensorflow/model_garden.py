@@ -50,11 +50,16 @@ class ModelGarden(Format):
                 )
         name = document.get(*ROOT, "type")
         if not isinstance(name, str):
-            raise document.wrong([*ROOT, "type"], "no optimizer is chosen, so the clip keys are unknown. Set type.")
+            raise document.wrong(
+                [*ROOT, "type"],
+                "the file does not name an optimizer, so the clip keys are unknown. Set type, such as sgd.",
+            )
         table: list[Key] = [*ROOT, name]
         used = [key for key in RULES if document.get(*table, key) is not None]
         if len(used) > 1:
-            raise document.wrong([*table, used[1]], f"Keras rejects it together with {used[0]}. Remove one of them.")
+            raise document.wrong(
+                [*table, used[1]], f"Keras rejects this key together with {used[0]}. Remove one of them."
+            )
         if name == LEGACY[0] and not used:
             return self._legacy(document, table)
         if not used:
@@ -63,7 +68,8 @@ class ModelGarden(Format):
             )
         if document.get(*table, used[0]) == 0:
             raise document.wrong(
-                [*table, used[0]], "0 is off with TensorFlow 2.11 or later, and zeros before. Set null."
+                [*table, used[0]],
+                "0 clips nothing since TensorFlow 2.11, and makes all gradients 0 before. Set null to clip nothing.",
             )
         return Imported(self.settings(RULES[used[0]], self.read_threshold(document, [*table, used[0]])))
 

@@ -87,7 +87,7 @@ class Detectron2(Format):
             with contextlib.suppress(SyntaxError, ValueError):
                 enabled = ast.literal_eval(enabled)
         if enabled is not None and not isinstance(enabled, bool):
-            raise document.wrong([*TABLE, "ENABLED"], f"yacs rejects {enabled!r:.60}. Set True or False.")
+            raise document.wrong([*TABLE, "ENABLED"], f"detectron2 rejects {enabled!r:.60}. Set True or False.")
         return bool(enabled)
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:

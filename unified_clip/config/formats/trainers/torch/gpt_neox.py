@@ -54,7 +54,9 @@ class GPTNeoX(Format):
         place = self._place(document)
         for name in IGNORED:
             if document.has(name) and document.get(name) != document.get(*place, default=DEFAULT):
-                raise document.wrong([name], "GPT-NeoX overwrites it with gradient_clipping. Set gradient_clipping.")
+                raise document.wrong(
+                    [name], "GPT-NeoX replaces this value by gradient_clipping. Set gradient_clipping instead."
+                )
         notes = default_note(document, place, "it is 1.0. GPT-NeoX merges several files: another one may set it")
         threshold = self.read_threshold(document, place, DEFAULT, null="error")
         if place == EXTRA and (overridden := [name for name in NAMES if document.has(name)]):
@@ -66,7 +68,7 @@ class GPTNeoX(Format):
         return Imported(self.settings("global_norm", threshold), notes)
 
     def _place(self, document: Document) -> tuple[Key, ...]:
-        """Return the path of the key that reaches DeepSpeed. ConfigError: the file sets two."""
+        """Return the path of the clip key that GPT-NeoX passes to DeepSpeed. ConfigError: the file has two of them."""
         if document.has(*EXTRA):
             return EXTRA
         names = [name for name in NAMES if document.has(name)]

@@ -90,7 +90,7 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the class that Hydra creates from a table; None if the file does not show it."""
+    """Return the name of the class in a table's `_target_`, which Hydra creates. Return None if the table has none."""
     return document.get(*table, "_target_") if document.shows(*table, "_target_") else None
 
 

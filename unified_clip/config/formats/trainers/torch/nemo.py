@@ -64,7 +64,7 @@ class NeMo(Lightning):
         if len(tables) > 1:
             raise document.wrong(["trainer", tables[1]], f"the file sets trainer.{tables[0]} too. Remove one of them.")
         if document.get("trainer", VALUE) is not None:
-            raise document.wrong(["trainer", VALUE], f"NeMo-Aligner ignores it. Set trainer.{tables[0]}.{VALUE}.")
+            raise document.wrong(["trainer", VALUE], f"NeMo-Aligner ignores this key. Set trainer.{tables[0]}.{VALUE}.")
         place = ("trainer", tables[0], VALUE)
         notes = default_note(document, place, "NeMo-Aligner clips nothing")
         return Imported(self.settings("global_norm", self.read_threshold(document, place)), notes)

@@ -47,7 +47,7 @@ class TorchTune(Format):
         if threshold == 0:
             raise document.wrong(place, f"{ZERO} Set null to clip nothing.")
         if threshold is not None and document.get("optimizer_in_bwd") is True:
-            raise document.wrong(place, "torchtune rejects it with optimizer_in_bwd: true. Set one of them only.")
+            raise document.wrong(place, "torchtune rejects this key with optimizer_in_bwd: true. Remove one of them.")
         return Imported(self.settings("global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
