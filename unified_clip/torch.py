@@ -505,5 +505,10 @@ class ErrorClipByValue(classes.ErrorClipByValue):
 
 
 ClipGradByValue = GradientClipByValue
+"""`GradientClipByValue`, by the name of Paddle 2 and 3."""
+
 ClipGradByNorm = GradientClipByNorm
+"""`GradientClipByNorm`, by the name of Paddle 2 and 3."""
+
 ClipGradByGlobalNorm = GradientClipByGlobalNorm
+"""`GradientClipByGlobalNorm`, by the name of Paddle 2 and 3."""

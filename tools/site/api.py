@@ -12,6 +12,8 @@ NAMESPACES = ("torch", "tensorflow", "paddle", "jax", "mlx", "numpy")
 LATER = {"ClipConfig": "config", "suggest_threshold": "config"}
 """The page of each name of `unified_clip` that `__all__` lacks, since it needs an extra."""
 
+ALIASES = ("ClipGradByValue", "ClipGradByNorm", "ClipGradByGlobalNorm")
+
 PAGES = {
     "unified_clip": ("unified_clip", ["unified_clip"]),
     **{name: (f"unified_clip.{name}", [f"unified_clip.{name}"]) for name in NAMESPACES},
@@ -57,7 +59,8 @@ def page(title: str, modules: list[str]) -> str:
     for module in modules:
         if len(modules) > 1:
             parts.append(f"## {module}")
-        parts += [summary(module), *(section(module, name, 2 + (len(modules) > 1)) for name in public_names(module))]
+        names = sorted(public_names(module), key=lambda name: kind(module, name))
+        parts += [summary(module), *(section(module, name, 2 + (len(modules) > 1)) for name in names)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,6 +89,11 @@ def public_names(module: str) -> list[str]:
             return list(ast.literal_eval(node.value))
     definitions = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
     return [node.name for node in definitions if node.name[0] != "_"]
+
+
+def kind(module: str, name: str) -> int:
+    """Return the place of a name on a page: functions are first, then classes, then other names of classes."""
+    return 2 if name in ALIASES else int(name[0].isupper())
 
 
 def summary(module: str) -> str:

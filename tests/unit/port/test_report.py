@@ -125,7 +125,7 @@ def test_a_clip_without_a_meaning_is_reported_with_its_reason_only() -> None:
         (["rewritten"], {"written": True}, "1 rewritten", "Next: make the checks in the report and run the tests."),
         (
             ["rewritten", "flagged"], {"written": True}, "2 clips found: 1 rewritten, 1 flagged, 0 left.",
-            "Next: rewrite the flagged clips by hand; then make the checks in the report and run the tests.",
+            "Next: rewrite the flagged clips by hand. Then make the checks in the report and run the tests.",
         ),
         (
             [], {"unread": [UnreadableFile(Path("b.py"), "line 1: invalid syntax")]},
@@ -152,16 +152,16 @@ REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, trai
     [
         (
             ["paddle.nn.utils.clip_grad_norm_"], {"written": True},
-            f"Next: {REST.format('Paddle')}; then make the checks in the report and run the tests.",
+            f"Next: {REST.format('Paddle')}. Then make the checks in the report and run the tests.",
         ),
         (
             ["keras.optimizers.Adam(clipnorm=)", "tensorflow.clip_by_norm", TORCH], {"written": True},
-            f"Next: {REST.format('Keras and TensorFlow')}; then make the checks in the report and run the tests.",
+            f"Next: {REST.format('Keras and TensorFlow')}. Then make the checks in the report and run the tests.",
         ),
         (
             ["tensorflow.clip_by_norm"], {},
-            "Next: review the changes with --format diff and write them with --write; "
-            f"then {REST.format('TensorFlow')}.",
+            "Next: review the changes with --format diff and write them with --write. "
+            f"Then {REST.format('TensorFlow')}.",
         ),
         (
             ["paddle.nn.utils.clip_grad_norm_"], {"written": True, "target": "drop-in"},

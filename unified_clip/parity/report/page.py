@@ -32,6 +32,32 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Card:
+    """The numbers of a result, and the columns whose results have these numbers."""
+
+    result: Result
+    columns: Sequence[tuple[int, Column, Result]]
+
+    @property
+    def numbers(self) -> str:
+        """The numbers of the columns, from 1."""
+        return " ".join(str(number) for number, _, _ in self.columns)
+
+    @property
+    def title(self) -> str:
+        """The framework and mode of each column, such as "torch, host path and device path"."""
+        modes: dict[str, list[str]] = {}
+        for _, column, _ in self.columns:
+            modes.setdefault(column.framework, []).append(TITLES[column.mode])
+        return "; ".join(f"{name}, {' and '.join(titles)}" for name, titles in modes.items())
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that run the case again."""
+        return list(dict.fromkeys(result.reproduce for _, _, result in self.columns if result.reproduce))
+
+
+@dataclass(frozen=True)
 class Row:
     """A row of the page's table: a case."""
 
@@ -49,6 +75,15 @@ class Row:
         """The results with another verdict than `equal`, as (column number from 1, column, result)."""
         numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
         return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]
+
+    @property
+    def cards(self) -> list[Card]:
+        """A card for each result that is not `equal`. Results of unified_clip with the same text share one."""
+        alike: dict[object, list[tuple[int, Column, Result]]] = {}
+        for number, column, result in self.not_equal:
+            key = (result.verdict, result.detail, repr(result.details))
+            alike.setdefault(number if column.mode == NATIVE else key, []).append((number, column, result))
+        return [Card(columns[0][2], columns) for columns in alike.values()]
 
 
 @dataclass(frozen=True)
@@ -138,14 +173,15 @@ class View:
         """The reason of the known difference that covers a result, by (framework, case)."""
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
-    def result(self, problem: Problem) -> Result | None:
-        """Return the result that shows a problem, in the first case of the problem. None if it is not about one
+    def card(self, problem: Problem) -> Card | None:
+        """Return the card that shows a problem, in the first case of the problem. None if it is not about one
         framework.
         """
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
-        return case.frameworks[problem.framework].get(problem.mode)
+        result = case.frameworks[problem.framework].get(problem.mode)
+        return Card(result, [(0, Column(problem.framework, problem.mode), result)]) if result else None
 
 
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
@@ -155,13 +191,11 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
     """
     report = report.safe()
     changes = [] if report.baseline is None else [baseline.headline(report.baseline)]
-    templates = environment(__package__)
-    templates.filters |= {"ulps": _ulps, "breakable": _breakable}
-    page: str = templates.get_template("page.html").render(
+    page: str = _template("page.html").render(
         report=report,
         view=View(report),
         titles=TITLES,
-        sides={"exact": "exact", **SIDES},
+        sides=dict([("exact", "exact"), *SIDES.items()]),
         meanings=VERDICTS,
         kinds=KINDS,
         notes=[*changes, *report.notes],
@@ -177,7 +211,14 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
 
 def render_ported(ported: Any) -> str:
     """Return an HTML page that only shows a report of `unified-clip port`."""
-    return environment(__package__).get_template("ported_page.html").render(ported=ported.escaped())
+    page: str = _template("ported_page.html").render(ported=ported.escaped())
+    return page
+
+
+def _template(name: str) -> Any:
+    templates = environment(__package__)
+    templates.filters |= {"ulps": _ulps, "breakable": _breakable}
+    return templates.get_template(name)
 
 
 def _ulps(distance: float) -> str:
@@ -188,8 +229,8 @@ def _ulps(distance: float) -> str:
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name as HTML in which a line may break after a dot, a comma or an underscore."""
-    return Markup(re.sub(r"([._,])", r"\1<wbr>", str(escape(name))))
+    """Return a name or a path as HTML in which a line may break after a dot, a comma, an underscore or a slash."""
+    return Markup(re.sub(r"([._,/])", r"\1<wbr>", str(escape(name))))
 
 
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:

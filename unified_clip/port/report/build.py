@@ -216,7 +216,7 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str]) -> s
         todo.append(f"port the rest of the {code} code to PyTorch by hand (layers, optimizer, training step)")
     if counts.changed and written:
         todo.append("make the checks in the report and run the tests")
-    return f"Next: {'; then '.join(todo)}." if todo else "There is nothing to do."
+    return f"Next: {'. Then '.join(todo)}." if todo else "There is nothing to do."
 
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:

@@ -12,6 +12,7 @@ from ..._page.templates import environment
 from . import run_plots
 from .model import ComparisonReport, Run
 from .run_plots import Curve
+from .sentences import RULES
 
 NO_LOSSES = 'No losses were recorded. To add them, see "Losses" in docs/recording.md.'
 
@@ -36,13 +37,28 @@ def render(report: ComparisonReport) -> str:
             plots=list(_plots(report)),
             no_losses="" if any(run.logged for run in report.runs) else NO_LOSSES,
             number=_number,
+            tiles=list(_tiles(report)),
         )
     )
     return page
 
 
-def _number(value: Any) -> str:
+def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
+    """Yield (number, what it counts, class) for each tile below the verdict."""
+    if report.partings:
+        first = report.partings[0]
+        yield f"step {first.step}", f"first difference: {first.stage}", "different"
+        yield str(len(report.partings)), "difference" if len(report.partings) == 1 else "differences", "different"
+    else:
+        yield "0", "differences", "equal"
+    for name, run in zip("AB", report.runs, strict=True):
+        yield f"{run.clipped} of {sum(run.functions.values())}", f"calls of {name} clipped a gradient", ""
+
+
+def _number(value: Any, stage: str = "") -> str:
     """Return a value of a recording as text."""
+    if stage == "rule":
+        return RULES.get(value, str(value))
     if isinstance(value, float):
         return f"{value:.9g}"
     if isinstance(value, list):

@@ -28,8 +28,9 @@
       group.colSpan = Math.max(1, columns.filter((each, index) => shown[index] && each.dataset.framework === group.dataset.framework).length);
       group.hidden = !columns.some((each, index) => shown[index] && each.dataset.framework === group.dataset.framework);
     });
-    hidden.textContent = shown.map((is, index) => (is ? "" :
-      `#matrix > tbody > tr > :nth-child(${index + 2}), .card[data-column="${index + 1}"] { display: none; }`)).join("\n");
+    const left_out = shown.map((is, index) => (is ? [] : `#matrix > tbody > tr > :nth-child(${index + 2})`)).flat();
+    const others = shown.map((is, index) => (is ? `:not([data-column~="${index + 1}"])` : "")).join("");
+    hidden.textContent = `${[...left_out, `#matrix .card${others}`].join(", ")} { display: none; }`;
     const words = name.value.toLowerCase().split(/\s+/);
     let left = 0;
     for (const { row, more, text, verdicts } of rows) {
