@@ -1,1 +1,1 @@
-"""Rewrite gradient clipping in source code for another framework. Imports no framework."""
+"""Rewrite the gradient clipping in source code for another framework. This package imports no framework."""

@@ -1,4 +1,4 @@
-"""Read `catalog.toml`: the functions, classes and settings that clip, under all their full names."""
+"""Read `catalog.toml`, which lists the functions, classes and settings that clip, with all their full names."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter that takes the tensors to clip."""
+        """The name of the parameter that takes the gradients or parameters to clip."""
         return self.tensor or self.parameters[0]
 
     @property
@@ -102,13 +102,13 @@ class ClipFunction:
 
     @property
     def takes_other_arguments(self) -> bool:
-        """Whether the replacement has other names or another order of parameters."""
+        """Whether the parameters of the replacement have other names, or another order."""
         return bool(self.renamed) or self.same_positions < len(self.parameters)
 
 
 @functools.cache
 def positional_parameters(replacement: str) -> tuple[str, ...]:
-    """Return the parameters of unified_clip's function or class that a call can pass by position."""
+    """Return the names of the parameters that a call of unified_clip's function or class can pass by position."""
     parameters = inspect.signature(getattr(_any_framework, replacement)).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
@@ -119,7 +119,7 @@ NO_FUNCTION = ClipFunction("", "", "")
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """A training engine that tests whether a clip is of Paddle's own classes.
+    """A training engine that accepts only clips of Paddle's own classes.
 
     An entry of `catalog.toml`, which explains the fields.
     """
@@ -138,7 +138,9 @@ class ClassCheck:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """An argument that makes a trainer clip. It is an entry of `catalog.toml`, which explains the fields."""
+    """An argument that makes a trainer clip, such as `max_grad_norm=`. It is an entry of `catalog.toml`, which explains
+    the fields.
+    """
 
     keyword: str
     why_not: str
@@ -181,7 +183,7 @@ def class_checks() -> tuple[ClassCheck, ...]:
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Return the function or class with this full name; None if it does not clip."""
+    """Return the function or class with this full name. Return None if it does not clip."""
     for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
@@ -216,7 +218,7 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return the identifiers that show that a Python file may clip.
+    """Return the identifiers from which `clip_pattern` is built.
 
     A file has no clip if it has none of these identifiers, no name like CLIP_NAME, and no name in CLAMP_NAMES.
     """
@@ -226,7 +228,7 @@ def _clues() -> frozenset[str]:
 
 @functools.cache
 def clip_pattern() -> re.Pattern[bytes]:
-    """Return a pattern that matches in every file with a clip. It also matches in some files without one."""
+    """Return a regular expression that finds a match in every file with a clip, and in some files without one."""
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
@@ -242,7 +244,7 @@ def _owners() -> frozenset[tuple[str, str]]:
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Return whether code with these identifiers may contain a clip."""
+    """Return whether code that contains these identifiers may contain a clip."""
     if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):

@@ -1,4 +1,4 @@
-"""A clip as `find` returns it: the nodes of its source code, the arguments of its call, and the imports of its file."""
+"""A clip in source code: its syntax nodes, the arguments of its call, and the imports of its file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call, by the names of the function's parameters.
 
-    renamed: The name of a parameter, by another name that calls may use for it (see `ClipFunction.renamed`).
+    renamed: Other names of parameters that calls may use, each with the parameter's own name (`ClipFunction.renamed`).
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Arguments:
                     self.unknown.append(f"{name}=")
 
     def value(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression that is passed as an argument, or None."""
+        """Return the expression that the call passes for a parameter. Return None if it passes none."""
         return self.passed[name].value if name in self.passed else None
 
 
 @dataclass(frozen=True, eq=False)
 class FoundClip:
-    """A clip that was found in source, before any rule decides about it."""
+    """A clip in source code, as `find` returns it, before a rule decides whether to rewrite it."""
 
     node: cst.CSTNode
     """The node to report or replace: a name, an argument, a method's call, a base class, a dict entry, or the target
@@ -89,7 +89,10 @@ class FoundClip:
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression of the argument that unified_clip's function calls `name`, or None."""
+        """Return the expression that the call passes for a parameter, or None.
+
+        name: The name of the parameter in unified_clip's function.
+        """
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value
@@ -97,7 +100,9 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expressions of the threshold or of the bounds. None for an argument that the call does not pass."""
+        """The expressions of the threshold, or of the bounds. None stands for an argument that the call does
+        not pass.
+        """
         return [self.arguments.value(name) for name in self.function.limits]
 
 
@@ -116,7 +121,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return the keyword and value that a dict entry or an assignment sets; None for any other node."""
+    """Return the keyword and the value that a dict entry or an assignment sets. Return None for any other node."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return Entry(node, str(key.evaluated_value), value)

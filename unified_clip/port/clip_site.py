@@ -1,4 +1,4 @@
-"""The result for a clip in a file: its meaning, verdict and replacement."""
+"""The result of porting one clip: its meaning, verdict and replacement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Target = Literal["torch", "drop-in"]
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a clip does, as a clip configuration that does the same."""
+    """The effect of a clip, as a clip configuration with the same effect."""
 
     config: ClipConfig
     """The configuration. Its threshold is 1 if the clip's threshold is only known at run time."""
@@ -26,7 +26,7 @@ class Meaning:
 
 @dataclass
 class ClipSite:
-    """A clip in source, with its meaning, verdict and replacement. Rules fill in the fields."""
+    """A clip in source code, with its meaning, verdict and replacement. Rules fill in the fields."""
 
     line: int
     column: int
@@ -40,16 +40,16 @@ class ClipSite:
     """"rewritten", "flagged" (port it by hand) or "left" (nothing to port). None until a rule decides."""
 
     meaning: Meaning | None = None
-    """What the clip does. None if no clip configuration does the same."""
+    """The effect of the clip. None if no clip configuration has this effect."""
 
     becomes: str = ""
-    """The full name that replaces it, or '' if nothing does."""
+    """The full name of the replacement, or '' if there is none."""
 
     becomes_meaning: Meaning | None = None
-    """What the replacement does."""
+    """The effect of the replacement."""
 
     reason: str = ""
-    """Why the clip is flagged, or left unchanged."""
+    """The reason why the clip is flagged, or left unchanged."""
 
     suggestion: list[str] = field(default_factory=list)
     """Lines that the user should write."""
@@ -63,7 +63,7 @@ class ClipSite:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """The result of porting a file: its content before and after, and its clips."""
+    """The result of porting a file: its content before and after the port, and its clips."""
 
     path: Path
     before: bytes

@@ -1,4 +1,4 @@
-"""`FileRewrite`: a file while rules decide about its clips and collect the edits."""
+"""`FileRewrite`: the state of a file while rules decide about its clips and collect the edits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .to_config import of_family
 
 
 class FileRewrite:
-    """A file while it is rewritten. Rules give its clips a verdict, and add edits."""
+    """The state of a file during its rewrite. Rules give each clip a verdict, and add edits of the source."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target, native: bool) -> None:
         self.module, self.clips, self.target, self.native = module, clips, target, native
@@ -30,15 +30,20 @@ class FileRewrite:
         """The name of the rule that is applied."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in the order of the file. None: the clips that have no verdict yet."""
+        """Return the clips with this verdict, in the order of the file. For None, return the clips without a
+        verdict.
+        """
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
-        """Give a clip the verdict "flagged": the user has to port it. `reason`: why it cannot be rewritten."""
+        """Give a clip the verdict "flagged": the user has to port it by hand.
+
+        reason: Why the clip cannot be rewritten.
+        """
         self._decide(clip, "flagged", reason)
 
     def leave(self, clip: FoundClip, reason: str) -> None:
-        """Give a clip the verdict "left": it stays unchanged, because nothing has to be ported."""
+        """Give a clip the verdict "left": it stays unchanged, because there is nothing to port."""
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
@@ -51,14 +56,17 @@ class FileRewrite:
         site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
 
     def rename(self, clip: FoundClip, framework: str) -> None:
-        """Replace a function or class by unified_clip's, and rename its arguments."""
+        """Replace a function or class by unified_clip's function or class, and rename the arguments of its call.
+
+        framework: The framework whose namespace has the replacement, such as "torch" for `unified_clip.torch`.
+        """
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
         self.rename_arguments(clip)
         self.rewrite(clip, f"{module}.{name}")
 
     def rename_arguments(self, clip: FoundClip) -> None:
-        """Give the keywords in a clip's call the names that they have in the replacement (`ClipFunction.renamed`).
+        """Rename the keywords in a clip's call to the names of the replacement's parameters (`ClipFunction.renamed`).
 
         A positional argument whose parameter has another position in the replacement becomes a keyword argument.
         """
@@ -73,7 +81,7 @@ class FileRewrite:
                 self.edits.pass_by_keyword(argument, name)
 
     def check(self, clip: FoundClip, *checks: str) -> None:
-        """Add sentences about what the user has to check after the rewrite of a clip."""
+        """Add sentences about checks that the user has to make after the rewrite of a clip."""
         self.sites[clip].checks += checks
 
     def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:

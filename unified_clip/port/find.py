@@ -41,7 +41,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the functions to which the file assigns something else, as in torch.nn.utils.clip_grad_norm_ = mine."""
+    """Yield the clip functions that the file replaces by its own, as in torch.nn.utils.clip_grad_norm_ = mine."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -71,7 +71,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for parameter.need_clip = False, kwargs["clipnorm"] = 1.0 or optimizer.clipnorm = 1.0."""
+    """Yield a clip for a setting that code assigns, as in parameter.need_clip = False or optimizer.clipnorm = 1.0."""
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
@@ -83,7 +83,7 @@ def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
-    """Yield a clip for a name, such as `torch.nn.utils.clip_grad_norm_`, called or not."""
+    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, whether the code calls it or only names it."""
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (
@@ -112,7 +112,9 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a call with the argument `ClipFunction.needs`, without which the function clips nothing."""
+    """Yield a clip for a call with the argument `ClipFunction.needs`. Without this argument the function clips
+    nothing.
+    """
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -121,14 +123,14 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
     if function.needs in arguments.passed:
         yield FoundClip(arguments.passed[function.needs], full_name, function, call)
     elif any(argument.startswith("*") for argument in arguments.unknown):
-        why_not = f"It cannot be inferred whether {function.needs}= is passed. Pass it by name."
+        why_not = f"It cannot be inferred whether {function.needs}= is passed. Write {function.needs}=... in the call."
         yield FoundClip(node, full_name, function, call, why_not)
 
 
 def _is_read(module: Module, node: Target) -> bool:
-    """Return whether a node reads the value of a name.
+    """Return whether the code at a node reads the value of a variable, function or class.
 
-    Parts of longer names, keywords of arguments, and targets of assignments do not count.
+    It does not if the node is a part of a longer name, the keyword of an argument, or the target of an assignment.
     """
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
@@ -141,7 +143,10 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return why this use of a clip function or class, such as a subclass, cannot be ported, or '' if it can."""
+    """Return the reason why this use of a clip function or class cannot be ported, or '' if it can.
+
+    For example, a subclass of a clip class cannot be ported.
+    """
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:

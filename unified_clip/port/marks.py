@@ -22,7 +22,7 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 
 
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
-    """Return a file with a mark above each flagged clip.
+    """Return a file with a comment (mark) above each flagged clip.
 
     rewritten: Whether the returned file also has the rewritten clips.
     """
@@ -40,7 +40,10 @@ def count(files: Sequence[PortedFile]) -> int:
 
 
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
-    """Insert a comment above the statement of each of these lines."""
+    """Insert comments into source. Each comment goes above the statement that contains its line.
+
+    marks: The comments, by line number.
+    """
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
     tree = ast.parse(content, path.name)
     for line, reason in sorted(marks.items(), reverse=True):  # from the end: earlier lines keep their numbers
@@ -50,14 +53,14 @@ def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
 
 
 def _starts(tree: ast.Module, line: int) -> Iterator[int]:
-    """Yield the first line of each statement that contains a line, the innermost statement first."""
+    """Yield the first line of each statement that contains a line, from the innermost statement to the outermost."""
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     around = [node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)]
     yield from sorted({node.lineno for node in around}, reverse=True)
 
 
 def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
-    """Return source with a comment above a line. The comment gets the indentation and the line break of the line."""
+    """Return source with a comment above a line. The comment gets the line's indentation and line break."""
     lines = content.splitlines(keepends=True)
     code = lines[line - 1]
     indent, end = code[: len(code) - len(code.lstrip())].decode("ascii", "ignore"), "\r\n" if b"\r\n" in code else "\n"
@@ -67,7 +70,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether source has this syntax tree. If not, a comment was inserted into a string."""
+    """Return whether source still has this syntax tree. If it does not, a comment was inserted into a string."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

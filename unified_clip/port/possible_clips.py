@@ -1,5 +1,5 @@
-"""Find names that may be clips, although the imports do not prove it: after `import *`, by `getattr`, or in an unknown
-package.
+"""Find names that may be clips, although the imports do not prove it. They come from `import *`, `getattr` or an
+unknown package.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip if its module is imported at run time, as in import_module("paddle.nn").ClipGradByNorm(1.0)."""
+    """Yield a clip for a function of a module that is imported at run time.
+
+    An example is import_module("paddle.nn").ClipGradByNorm(1.0).
+    """
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in ENGINE_METHODS:
         return
     owner, last = module.code(node.value), node.attr.value
@@ -98,8 +101,9 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether a call of getattr may return one of these clips: the code calls the result with a gradient, or
-    with arguments that a clip takes.
+    """Return whether a call of getattr may return one of these clips.
+
+    It may if the code calls the result with a gradient, or with arguments that a clip takes.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)
@@ -128,7 +132,9 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
 
 
 def _is_in_layer(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is inside a class of a Paddle layer, which creates no optimizer and so no clip."""
+    """Return whether a call is inside a class of a Paddle layer. A layer creates no optimizer, so it creates no
+    clip.
+    """
     outer = module.enclosing(call, cst.ClassDef)
     return outer is not None and any(module.code(base.value).endswith("Layer") for base in outer.bases)
 
@@ -144,7 +150,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """Return a regular expression for the strings that an expression may evaluate to."""
+    """Return a regular expression that matches every string that an expression may evaluate to."""
     match node:
         case cst.SimpleString():
             return re.escape(str(node.evaluated_value))
@@ -157,7 +163,7 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def _words_around(module: Module, call: cst.Call) -> str:
-    """Return the words around a call of getattr: its arguments, assigned names and enclosing functions."""
+    """Return the names around a call of getattr: its arguments, assigned names and enclosing functions."""
     words = [module.code(argument) for argument in call.args[1:]]
     for outer in module.ancestors(call):
         match outer:

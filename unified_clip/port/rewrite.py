@@ -1,4 +1,4 @@
-"""Port one file: find its clips, apply the rules, and return the result."""
+"""Port one file: find its clips, apply the rules, and return the new content and the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .to_config import UnsureError, meaning
 
 
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
-    """Port the clips of one file, and return the new content with a site for each clip.
+    """Port the clips of one file. Return the file's new content, and the result for each clip.
 
     UnreadableError: the content is not valid Python.
 
@@ -45,7 +45,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip, and flag clips that cannot be rewritten with certainty."""
+    """Set the meaning of each clip. Flag the clips that cannot be rewritten with certainty."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
         reason = (
@@ -62,7 +62,7 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Return the site of a clip. Add lines to write if it is flagged, and checks to make if it is rewritten."""
+    """Return the result for a clip. Add suggested lines if it is flagged, or checks to make if it is rewritten."""
     site = file.sites[clip]
     if site.verdict == "flagged":
         site.suggestion = suggest.lines(file.module, clip, file.target)

@@ -1,4 +1,4 @@
-"""Port many files in parallel, and write either all changed files or none."""
+"""Port many files in parallel. Write either all changed files, or none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Work = Callable[[Path], Result]
 
 
 class PortError(CodedError, code="UC401"):
-    """The error for files that cannot be ported or written. The message has the reason and the remedy."""
+    """Files cannot be ported or written. The message has the reason and the remedy."""
 
 
 def sources(path: Path) -> list[Path]:
@@ -77,11 +77,11 @@ def _is_skipped(folder: Path) -> bool:
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port all files, in parallel, and return (ported files, unreadable files), both in order.
+    """Port all files in parallel. Return (ported files, unreadable files), each in the order of `paths`.
 
     A file without clips is returned without its content.
 
-    advance: Called each time files are done, with the number of files since the last call.
+    advance: A function that is called when files are done, with the number of files since its last call.
     """
     results = {path: _without_clip(path) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
@@ -104,7 +104,7 @@ def _without_clip(path: Path) -> Result | None:
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield the result of each file, in order. If a process crashes, find the file that crashes it."""
+    """Yield the result of `work` for each file, in order. If a process crashes, find the file that crashes it."""
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
@@ -155,7 +155,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result] | None:
-    """Submit a file to a pool; None if a process of the pool has crashed."""
+    """Submit a file to a pool of processes. Return None if a process of the pool has crashed."""
     try:
         with _without_interrupts():
             return pool.submit(work, path)
@@ -164,7 +164,7 @@ def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result]
 
 
 def _result(future: Future[Result] | None) -> Result | None:
-    """Return the result of a file; None if its process has crashed."""
+    """Return the result of a file. Return None if its process has crashed."""
     try:
         return future.result() if future is not None else None
     except BrokenProcessPool:
@@ -187,7 +187,10 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Check that git can restore these files: each must match the last commit. PortError: a file does not match."""
+    """Check that git can restore these files: each must be equal to its last commit.
+
+    PortError: a file differs from its last commit, or git cannot compare it.
+    """
     git = shutil.which("git")
     if git is None:
         raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.", "UC402")
@@ -204,9 +207,11 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the files in a directory that match the last commit. PortError: git cannot find that out.
+    """Return the names of the files in a directory that are equal to their last commit.
 
     path: A file in the directory, for errors.
+
+    PortError: git cannot compare the files.
     """
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -243,19 +248,22 @@ def _commit(folder: Path, names: str) -> str:
 
 
 def _git(folder: Path) -> str:
-    """Return the start of a git command for a directory."""
+    """Return the beginning of a git command for a directory."""
     return "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, and return their paths. PortError: a file cannot be written. Then none was changed."""
+    """Write all changed files, and return their paths.
+
+    PortError: a file cannot be written. Then no file was changed.
+    """
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     copies: dict[Path, Path] = {}
     replaced: list[tuple[Path, PortedFile]] = []
     try:
         for path, file in changed:
             if path.read_bytes() != file.before:
-                raise PortError(f"{file.path}: another program changed it. Run the command again.", "UC403")
+                raise PortError(f"{file.path}: another program changed this file. Run the command again.", "UC403")
             copies[path] = _write_beside(path, file.after)
         for path, file in changed:
             replaced.append((path, file))
@@ -279,12 +287,12 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
 
 
 def is_written(ported: PortedFile) -> bool:
-    """Return whether the file on disk already has the content of the port."""
+    """Return whether the file on disk already has the ported content."""
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """Create a temporary file with this content and the mode of `path` in its directory. Return its path."""
+    """Write this content to a temporary file in the directory of `path`, with the same mode. Return its path."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         copy = Path(file.name)
         try:

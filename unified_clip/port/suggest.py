@@ -1,4 +1,4 @@
-"""Suggest the code that the user can write instead of a flagged clip."""
+"""Suggest code that the user can write in place of a flagged clip."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return the lines of code to write instead of a flagged clip, or [] if there is no suggestion."""
+    """Return the lines of code to write in place of a flagged clip. Return [] if there is no suggestion."""
     try:
         meaning(module, clip)
     except UnsureError:
@@ -58,8 +58,9 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
-    """Return the lines for a trainer's limit. They have a condition or a comment if another argument, whose value is
-    unknown, chooses the rule.
+    """Return the lines to write in place of a trainer's limit.
+
+    If another argument with an unknown value chooses the rule, the lines have a condition or a comment.
     """
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
     rule, chosen = trainer_arguments.rule(module, clip, setting), trainer_arguments.chosen_rules(module, clip, setting)
@@ -72,7 +73,10 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines for a limit that code puts into a dict, or sets on an optimizer of Keras. [] for other clips."""
+    """Return the lines to write in place of a limit in a dict, or of a limit that is set on a Keras optimizer.
+
+    Return [] for other clips.
+    """
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
@@ -88,7 +92,7 @@ def _for_entry(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _config(module: Module, clip: FoundClip) -> str:
-    """Return the code of a `ClipConfig` that does what a clip does."""
+    """Return the code of a `ClipConfig` with the same effect as a clip."""
     rule, family, values = rule_of(module, clip)
     codes = [module.code(value) for value in values if value is not None]
     limits = f"threshold={(codes or ['threshold'])[0]}"
@@ -102,7 +106,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 
 
 def _attached(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines that attach a clip to the optimizer of PyTorch.
+    """Return the lines that attach a clip to an optimizer of PyTorch.
 
     Return [] if the clip is not for a whole optimizer, or if the file builds a static program.
     """
@@ -127,7 +131,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the call that takes a clip as grad_clip=, or None if there is none in the file."""
+    """Return the call that takes a clip as grad_clip=. Return None if the file has none."""
     value: cst.CSTNode | None = clip.call
     if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
         value = module.parents[cast(cst.CSTNode, value)]
@@ -154,7 +158,9 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the code of `loss_scale` if the file has a line such as clip_norm *= loss_scale; else ''."""
+    """Return the code of the factor in a line such as clip_norm *= loss_scale. Return '' if the file has no
+    such line.
+    """
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
@@ -165,7 +171,10 @@ def scale(module: Module, clip: FoundClip) -> str:
 
 
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
-    """Return the lines of a training step that clips."""
+    """Return the lines of a PyTorch training step that clips.
+
+    limits: The code of the arguments of unified_clip's function.
+    """
     rule, family, _ = rule_of(module, clip)
     if clip.kind != "class" and family == "tensorflow" and rule == "global_norm":
         return [
@@ -194,9 +203,10 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
-    """Return (a comment if the clip may not clip gradients, the code that selects its parameters) for a clip of optax.
+    """Return (comment, code of the parameters) for a clip of optax.
 
-    A transformation clips gradients if no other transformation stands before it in optax.chain.
+    The comment says that the clip may not clip gradients, or is empty. A transformation clips gradients only if no
+    other transformation stands before it in optax.chain.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""
@@ -214,7 +224,7 @@ def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
 
 
 def _chained(chain: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield the arguments of optax.chain, also those in a list as in optax.chain(*[a, b])."""
+    """Yield the arguments of optax.chain, including those in a list, as in optax.chain(*[a, b])."""
     for argument in chain.args:
         if argument.star and isinstance(argument.value, cst.List | cst.Tuple):
             yield from (element.value for element in argument.value.elements)
@@ -228,7 +238,7 @@ def _is_optax_clip(module: Module, node: cst.BaseExpression) -> bool:
 
 
 def _selected(module: Module, clip: FoundClip) -> str:
-    """Return the code of the argument param_list of set_gradient_clip; '' if the clip is for all parameters."""
+    """Return the code of the argument param_list of set_gradient_clip. Return '' if the clip is for all parameters."""
     call = _setting_call(module, clip)
     function = clip_function(module.full_name(call.func)) if call is not None else None
     value = Arguments(call, function.parameters).value("param_list") if function is not None else None

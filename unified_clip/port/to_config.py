@@ -25,13 +25,11 @@ UNBOUNDED = ('float("inf")', '-float("inf")')
 
 
 class UnsureError(Exception):
-    """The error for a clip that cannot be rewritten with certainty. The message has the reason, which becomes the
-    clip's `reason`.
-    """
+    """A clip cannot be rewritten with certainty. The message has the reason, which becomes the clip's `reason`."""
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
-    """Return (rule, family, limits) of a clip. The rule is '' if no configuration has the same effect."""
+    """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect."""
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
     if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
@@ -40,8 +38,10 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
-    """Return the threshold or the (upper, lower) bounds of a clip function. A limit is None if it is not passed, or
-    if None is passed. A function that clamps any tensor has an infinite bound instead of None.
+    """Return the expressions of the threshold, or of the upper and the lower bound, of a clip function.
+
+    A limit is None if the call does not pass it, or passes None. For a function that clamps any tensor, the limit is
+    then an infinite bound instead.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -56,7 +56,7 @@ def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the limit of a Keras optimizer is 0 or less. Most versions of Keras then clip nothing."""
+    """Return whether the limit of a Keras optimizer is 0 or less. In most versions of Keras, it then clips nothing."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 
@@ -64,7 +64,7 @@ def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    Both are '' if they depend on the version of Keras, which is unknown, or if the limit is 0 or less.
+    Return ('', '') if they depend on the version of Keras, which is unknown, or if the limit is 0 or less.
     """
     if is_off_in_keras(module, clip):
         return "", ""
@@ -76,7 +76,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return the configuration that does what a clip does, or None if there is none.
+    """Return the clip configuration with the same effect as a clip. Return None if there is none.
 
     UnsureError: the threshold is invalid.
     """
@@ -111,8 +111,9 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return the same meaning for another family, such as "pytorch". The meaning is unchanged if its rule has no
-    families.
+    """Return the same meaning for another family, such as "pytorch".
+
+    If the rule of the meaning has no families, return the meaning unchanged.
     """
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning

@@ -13,8 +13,9 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a call that passes a clipping argument to a trainer, or that leaves it at a default
-    that clips.
+    """Yield a clip for a call that passes a clipping argument to a trainer.
+
+    Also yield a clip if the call does not pass the argument, and the trainer clips by default.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
@@ -42,7 +43,7 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
 
 
 def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
-    """Return a clip for a trainer's clipping argument whose value is set outside the file."""
+    """Return a clip for a trainer's clipping argument whose value comes from outside the file."""
     sources = "a file, the command line, or arguments that cannot be inferred"
     why_not = f"{setting.keyword}= may be set by {sources}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
@@ -51,7 +52,7 @@ def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cs
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
     """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer).
 
-    None if the file does not import the trainer's package.
+    Return None if the file does not import the trainer's package.
     """
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
@@ -60,7 +61,7 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for HfArgumentParser((ModelArguments, TrainingArguments)), which sets values at run time."""
+    """Yield a clip for HfArgumentParser((ModelArguments, TrainingArguments)), which sets the limit at run time."""
     if not module.code(call.func).endswith("ArgumentParser"):
         return
     for argument in call.args:
@@ -74,7 +75,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
     """Yield a clip for a class derived from a trainer's arguments, as in class Arguments(TrainingArguments).
 
-    A parser sets its values.
+    A parser sets the values of such a class at run time.
     """
     for base in node.bases:
         name = module.full_name(base.value)
@@ -90,7 +91,7 @@ def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
 
 
 def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
-    """Return the rule of a trainer's clip, or '' if an argument that is not in the file may choose another."""
+    """Return the rule of a trainer's clip. Return '' if an argument that is not in the file may choose another rule."""
     if not setting.rule_keyword:
         return setting.rule
     chosen = chosen_rules(module, clip, setting)
@@ -102,7 +103,7 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
 
 
 def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
-    """Return the code of each value of the argument that chooses a trainer's rule.
+    """Return the code of each value that the file gives to the argument that chooses a trainer's rule.
 
     If the clip is a call, read the call's arguments. Otherwise, read the file's dict entries and assigned attributes.
     """
@@ -124,7 +125,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting with this keyword of a trainer that the file may use, or None if there is none."""
+    """Return the setting with this keyword of a trainer that the file may use. Return None if there is none."""
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]
@@ -135,6 +136,8 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setti
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is of a function or method in this file. `find` finds the clips inside it."""
+    """Return whether a call is of a function or method that is defined in this file. `find` finds the clips
+    inside it.
+    """
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

@@ -152,7 +152,7 @@ def test_the_report_is_written_where_it_is_wanted(run: Run, suffix: str) -> None
 def test_a_report_of_another_kind_is_refused_before_anything_is_written(run: Run) -> None:
     status, _, err = run(".", "--write", "--force", "--report", "out.pdf", a=CERTAIN)
     assert status == 2
-    assert "out.pdf: a report ends in .txt, .json, .html" in err
+    assert "out.pdf: the name of a report ends in .txt, .json, .html" in err
     assert Path("a.py").read_text() == CERTAIN
 
 

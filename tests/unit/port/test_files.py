@@ -157,7 +157,7 @@ def test_nothing_is_written_when_one_file_was_changed_meanwhile(project: Path) -
     paths = source_files.sources(project)
     ported, _ = source_files.port_all(paths)
     paths[-1].write_text("changed = 1\n")
-    with pytest.raises(PortError, match=r"train.py: another program changed it"):
+    with pytest.raises(PortError, match=r"train.py: another program changed this file"):
         source_files.write(ported)
     assert paths[0].read_text() == CLIPS
     assert [path.name for path in paths[0].parent.iterdir()] == ["net.py"]

@@ -19,7 +19,7 @@ from .model import Report
 
 
 class ReportError(CodedError, code="UC404"):
-    """The error for a report that cannot be written or read. The message has the reason and the remedy."""
+    """A report cannot be written or read. The message has the reason and the remedy."""
 
 
 def build_report(
@@ -30,7 +30,10 @@ def build_report(
     *,
     written: bool = False,
 ) -> Report:
-    """Return the report of ported files. `written`: whether the files were changed."""
+    """Return the report of ported files.
+
+    written: Whether the files were changed.
+    """
     tables = _Tables()
     verdicts = [site.verdict for file in ported for site in file.sites]
     counts = model.Counts(
@@ -61,9 +64,12 @@ def build_report(
 
 
 def writer(path: Path) -> Callable[[Report], str]:
-    """Return the function that formats a report for this file, by suffix. ReportError: an unknown suffix."""
+    """Return the function that formats a report for this file, chosen by the file's suffix.
+
+    ReportError: the suffix is unknown, or the directory cannot be written.
+    """
     if path.suffix.lower() not in WRITERS:
-        raise ReportError(f"{path}: a report ends in {', '.join(WRITERS)}. Rename it.", "UC203")
+        raise ReportError(f"{path}: the name of a report ends in {', '.join(WRITERS)}. Rename the file.", "UC203")
     if path.is_dir() or not path.parent.is_dir():
         reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
         raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")
@@ -71,7 +77,10 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report to a .txt, .json or .html file, atomically. Raises ReportError."""
+    """Write a report to a .txt, .json or .html file, atomically.
+
+    ReportError: the file cannot be written.
+    """
     text = writer(path)(report)
     new = path.resolve().with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -84,7 +93,10 @@ def write(path: Path, report: Report) -> None:
 
 
 def read(path: Path) -> Report:
-    """Return a report that was written as JSON. Raises ReportError."""
+    """Return a report from a JSON file.
+
+    ReportError: the file cannot be read, or is not a report.
+    """
     try:
         return Report.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -113,9 +125,9 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """Meanings, comparisons and known differences that several clips of the report share.
+    """The tables of a report: meanings, comparisons and known differences, each listed once with a number.
 
-    Each is in the report once, with a number. Clips refer to it by this number.
+    Several clips can refer to one entry by its number.
     """
 
     def __init__(self) -> None:
@@ -146,7 +158,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning, and add the meaning to the table if it is new. Return None for None."""
+        """Return the number of a meaning. Add the meaning to the table if it is new. Return None for None."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -162,7 +174,7 @@ class _Tables:
         return self.meanings[key].number
 
     def _comparison(self, before: Meaning, after: Meaning) -> tuple[int, str]:
-        """Compare a clip's meaning with its replacement's.
+        """Compare the meanings of a clip and of its replacement.
 
         Return (number of the comparison, the difference in words).
         """
@@ -220,7 +232,7 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str]) -> s
 
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
-    """Return the frameworks of rewritten clips whose other code the user still has to port."""
+    """Return the frameworks whose other code the user still has to port, next to the rewritten clips."""
     sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
     frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
     return sorted(frameworks - {"PyTorch"})

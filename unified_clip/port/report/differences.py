@@ -1,4 +1,4 @@
-"""Read the known differences of the frameworks' own functions, which the parity suite measured.
+"""Read the known differences of the frameworks' own functions. The parity suite measured them.
 
 The suite's list is not installed. `python tools/port_differences.py` writes `differences.json` from it.
 """
@@ -32,7 +32,9 @@ aliases of the names."""
 
 
 def measured_as(name: str) -> str:
-    """Return the measured function that computes the same as the function `name`; '' if none was measured."""
+    """Return the measured function that computes the same result as the function `name`. Return '' if none was
+    measured.
+    """
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)
@@ -59,7 +61,7 @@ def known_differences(function: str) -> list[KnownDifferenceSummary]:
 
 
 def rounding() -> float:
-    """Return the relative size up to which a difference counts as rounding, and is not listed."""
+    """Return the largest relative difference that counts as rounding. Such differences are not listed."""
     return _read()[0]
 
 

@@ -37,14 +37,14 @@ class WorkedExample(ReportModel):
 
     @property
     def result(self) -> str:
-        """The outcome in a few words, such as "the total norm becomes 1"."""
+        """The result in a few words, such as "the total norm becomes 1"."""
         if self.norm_clipped is None or self.outcome == "unchanged":
             return self.outcome
         return f"the total norm becomes {describe.measured(self.norm_clipped)}"
 
 
 class ClipMeaning(ReportModel):
-    """What one or more clips of the report do: in words, as a configuration, and on example gradients."""
+    """The effect of one or more clips of the report: in words, as a configuration, and on example gradients."""
 
     number: int
     """The number by which clips refer to this entry, from 1."""
@@ -80,7 +80,7 @@ class ComparedExample(ReportModel):
 
 
 class MeaningComparison(ReportModel):
-    """How a clip and its replacement differ: in settings, and on example gradients."""
+    """The differences between a clip and its replacement: in settings, and on example gradients."""
 
     number: int
     """The number by which clips refer to this entry, from 1."""
@@ -165,7 +165,7 @@ class ReportedClip(ReportModel):
     """The numbers of the entries in `known` about the replacement, if that is a framework's own function."""
 
     reason: str
-    """Why the clip is flagged, or left unchanged."""
+    """The reason why the clip is flagged, or left unchanged."""
 
     suggestion: list[str]
     """The lines to write instead of a flagged clip."""
@@ -175,8 +175,9 @@ class ReportedClip(ReportModel):
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (function, numbers of its known differences as spans such as '1-3'), for the clip and its
-        replacement.
+        """Yield (function, numbers of its known differences), for the clip and for its replacement.
+
+        The numbers are spans such as '1-3'.
         """
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]

@@ -1,5 +1,6 @@
-"""Print a report of ported code, in colour on a terminal. A long text is printed once. Later, the report names the
-place where it was first printed.
+"""Print a report of ported code, in colour on a terminal.
+
+A long text is printed once. After that, the report names the place where the text was first printed.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _lines(report: Report) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
-    """Yield a line for each reason why clips are left unchanged, with the line numbers of these clips."""
+    """Yield a line for each reason why clips are left unchanged. The line has the line numbers of these clips."""
     lines: dict[str, list[str]] = {}
     for clip in clips:
         if clip.verdict == "left":
@@ -82,7 +83,7 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
     def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
-        """Yield a text. If it is long and was printed before, yield the place where it was printed instead."""
+        """Yield a text. If it is long and was printed before, yield the place where it was first printed instead."""
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
         text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"

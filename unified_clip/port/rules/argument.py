@@ -33,14 +33,16 @@ def is_need_clip(clip: FoundClip) -> bool:
 
 @register(RuleOrder.OFF, matches=lambda clip: clip.setting is not None)
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave a trainer's argument unchanged if the trainer does not clip with it."""
+    """Leave a trainer's argument unchanged if its value switches clipping off."""
     if clip.setting is not None and trainer_arguments.is_off(file.module, clip):
         file.leave(clip, f"A limit of {clip.setting.off} switches clipping off.")
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit of a Keras optimizer whose effect depends on the version of Keras. Leave None unchanged."""
+    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras. Leave it unchanged if it is
+    None.
+    """
     assert isinstance(clip.node, cst.Arg)
     if is_standalone_clipnorm(file.module, clip):
         file.flag(clip, VERSIONS_DIFFER)

@@ -1,5 +1,8 @@
-"""Rules for functions that clip gradients, clamp any tensor, or belong to static programs: `clip_grad_norm_`,
-`tf.clip_by_value`, `set_gradient_clip`. Each becomes unified_clip's function of the same name."""
+"""Rules for functions such as `clip_grad_norm_`, `tf.clip_by_value` and `set_gradient_clip`.
+
+These functions clip gradients, clamp any tensor, or belong to static programs. Each becomes unified_clip's function of
+the same name.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ..source.module import Module
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
-LIKE_GRADIENT = "The tensor has the name of a gradient, but cannot be traced to one. If it is one, port this by hand."
+LIKE_GRADIENT = "The tensor has the name of a gradient, but may not be one. If it is one, port this by hand."
 MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradient itself, port this by hand."
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only the documented ones, by name."
@@ -31,7 +34,7 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a function or class that unified_clip cannot replace, or that is called with unknown arguments."""
+    """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments."""
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -50,8 +53,9 @@ def _has_both_bounds(module: Module, clip: FoundClip) -> bool:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Decide about a clamp of a tensor: leave it unchanged if the tensor is not a gradient, and flag it if it may be
-    one.
+    """Decide whether a function that clamps any tensor clips a gradient here.
+
+    Leave the clamp unchanged if the tensor is not a gradient. Flag it if the tensor may be a gradient.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)

@@ -1,4 +1,4 @@
-"""Rules for `--native`: replace clips by PyTorch's own functions, in steps of Paddle and TensorFlow too."""
+"""Rules for `--native`: replace clips by PyTorch's own functions. They also apply to steps of Paddle and TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .function import is_function
 from .registry import RuleOrder, register
 
 TORCH = "torch.nn.utils"
-WITHOUT = "Run port without --native."
+WITHOUT = "Run unified-clip port without --native."
 ONLY_IN_PLACE = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
 
 WriteClip = Callable[[str, str], list[str]]
-"""A function that returns the lines that clip. Its arguments: the names of the clip and of the parameters."""
+"""A function that returns the lines that clip. Its arguments are the names of the clip and of the parameters."""
 
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
@@ -44,7 +44,12 @@ def torch_function(rule: str) -> str:
 
 
 def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
-    """Return the code that calls PyTorch's function. For the rule `norm`, the code loops over `variables`."""
+    """Return code that calls PyTorch's function. For the rule `norm`, the code loops over `variables`.
+
+    variables: The code of the list of parameters.
+    limit: The code of the threshold.
+    name: The name of the loop variable.
+    """
     if rule != "norm":
         return f"{torch_function(rule)}({variables}, {limit})"
     name = module.unused_name(name)
@@ -80,7 +85,9 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (the list that is clipped, the name of the result, "norm = " if the norm is assigned or '').
+    """Return (the list that is clipped, the name of the result, "norm = " or '').
+
+    The third part is "norm = " if the statement assigns the norm.
 
     UnsureError: the statement also changes the gradients in another way.
     """
@@ -109,12 +116,13 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     numbers = [module.number(limit) for limit in limits if limit is not None]
     if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
         differ = "may differ" if None in numbers else "differ"
-        raise UnsureError(f"PyTorch's clip_grad_value_ takes one bound for both signs, and these {differ}. {WITHOUT}")
+        problem = f"PyTorch's clip_grad_value_ takes one bound for both signs, but the bounds of this clip {differ}"
+        raise UnsureError(f"{problem}. {WITHOUT}")
     return limits[0]
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that writes the lines that replace a Paddle clip.
+    """Return a function that returns the lines in PyTorch for a Paddle clip.
 
     UnsureError: PyTorch's function cannot replace the clip.
     """
@@ -138,7 +146,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Remove the statement that creates a clip: PyTorch's function replaces it."""
+    """Remove the statement that creates a Paddle clip, because PyTorch's function replaces the clip."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

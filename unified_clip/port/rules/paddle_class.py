@@ -26,7 +26,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a class of Paddle by unified_clip's.
+    """Replace a class of Paddle by the same class of unified_clip.
 
     Flag the clip instead if a training engine in the file accepts only Paddle's own classes.
     """
@@ -44,7 +44,7 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the value of the argument for which the engine tests (`ClassCheck.argument`); None if it is not passed."""
+    """Return the value of the argument `check.argument` of a call. Return None if the call does not pass it."""
     if argument := keywords_of(call).get(check.argument):
         return argument.value
     values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)
@@ -52,7 +52,7 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string, a name, or the entry "level" of a dict; '' for any other expression."""
+    """Return the text of a string, of a name, or of the entry "level" of a dict. Return '' for any other expression."""
     match node:
         case cst.SimpleString():
             return str(node.evaluated_value)

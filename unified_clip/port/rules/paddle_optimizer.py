@@ -1,4 +1,6 @@
-"""Rules for clips in Paddle's optimizers, as in `Adam(grad_clip=clip)`. For PyTorch, clips move before each step."""
+"""Rules for clips in Paddle's optimizers, as in `Adam(grad_clip=clip)`. In PyTorch code, the clip stands before each
+step.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,11 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert a clip before each step of these optimizers. UnsureError: a step cannot be changed, so that no step is
-    changed.
+    """Insert a clip before each step of these optimizers.
+
+    write_clip: A function that returns the lines of the clip.
+
+    UnsureError: a step cannot be changed. Then no step is changed.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
@@ -94,8 +99,9 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the name of a variable that has the clip and can be read at the optimizer's steps. If there is none, add
-    one to the file.
+    """Return the name of a variable that contains the clip and can be read at the optimizer's steps.
+
+    If there is no such variable, add one to the file.
     """
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
@@ -127,7 +133,9 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return ["scaler.unscale_(optimizer)"], if a loss scaler makes the step and the file lacks this line; else []."""
+    """Return ["scaler.unscale_(optimizer)"] if a loss scaler makes the step and the file lacks this line. Else return
+    [].
+    """
     if step.kind != "scaler":
         return []
     name = optimizer.binding.text
@@ -137,7 +145,10 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
 
 
 def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
-    """Return whether the line `code` stands above a statement. A line that `ends` matches stops the search."""
+    """Return whether the line `code` stands above a statement.
+
+    The search goes upwards, and stops at a line that matches `ends`.
+    """
     inner = module.parents[statement]
     for block in module.ancestors(inner):
         if isinstance(block, cst.IndentedBlock | cst.Module):
@@ -155,7 +166,7 @@ def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.P
 
 
 def _block(header: str, lines: Sequence[str]) -> list[str]:
-    """Return an indented block below a header such as "if x", as one compound statement."""
+    """Return the lines of a compound statement: a header such as "if x", and the indented lines below it."""
     return ["\n".join([f"{header}:", indent("\n".join(lines), "    ")])]
 
 

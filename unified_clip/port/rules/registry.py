@@ -53,7 +53,7 @@ clips.
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: a test whether it applies to a clip, and the function that decides about the clip."""
+    """A rule: the test for the clips that it applies to, and the function that decides about such a clip."""
 
     order: RuleOrder
     matches: Matches
@@ -72,10 +72,11 @@ _rules: list[Rule] = []
 def register(
     order: RuleOrder, *, matches: Matches, target: Target | None = None, native: bool | None = None
 ) -> Callable[[Apply], Apply]:
-    """Register the decorated function as a rule.
+    """Return a decorator that registers a function as a rule.
 
-    matches: A function that returns whether the rule is for a clip.
-    target, native: The values of --to and --native for which the rule is used. None: all values.
+    order: When the rule is applied.
+    matches: A function that returns whether the rule applies to a clip.
+    target, native: The values of --to and --native for which the rule is used. None stands for all values.
     """
 
     def decorate(apply: Apply) -> Apply:
@@ -95,7 +96,7 @@ def rules() -> Sequence[Rule]:
 
 
 def apply(file: FileRewrite, *orders: RuleOrder) -> None:
-    """Apply the rules of these orders to the clips of a file that have no verdict."""
+    """Apply the rules of these orders to each clip of a file that has no verdict yet."""
     for rule in rules():
         is_for = rule.target in (None, file.target) and rule.native in (None, file.native)
         clips = list(filter(rule.matches, file.with_verdict(None))) if rule.order in orders and is_for else []

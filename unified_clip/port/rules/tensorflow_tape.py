@@ -1,5 +1,7 @@
-"""Rules for TensorFlow's training steps with a gradient tape, and for limits of their Keras optimizers. A step becomes
-backward(), the clips, and optimizer.step() of PyTorch."""
+"""Rules for TensorFlow's training steps with a gradient tape, and for the limits of their Keras optimizers.
+
+A step becomes PyTorch's backward(), the clips, and optimizer.step().
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite training steps with a gradient tape, and the limits of their Keras optimizers, for --to torch."""
+    """Rewrite training steps with a gradient tape, and the limits of their Keras optimizers, for `--to torch`."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -59,10 +61,13 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 
 
 class TapeRewrite:
-    """The training steps of a file that contain clips, and the changes of the steps that can be rewritten."""
+    """The training steps of a file that contain clips, and the edits of the steps that can be rewritten."""
 
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-        """Find the training steps. `clips`: the clips of TensorFlow and of Keras optimizers."""
+        """Find the training steps.
+
+        clips: The clips of TensorFlow and of Keras optimizers in the file.
+        """
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
         self._ranges: dict[FoundClip, Sequence[StepRange]] = {}
@@ -87,7 +92,7 @@ class TapeRewrite:
     def _with_several_lists(self) -> set[StepRange | None]:
         """Return the steps whose optimizer updates other variables in another step.
 
-        They cannot be rewritten: PyTorch's optimizer updates all its parameters in each step.
+        These steps cannot be rewritten: PyTorch's optimizer updates all its parameters in each step.
         """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
@@ -96,7 +101,7 @@ class TapeRewrite:
         return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
-        """Return an object that identifies the optimizer of a step. Steps of one optimizer return equal objects."""
+        """Return a key for the optimizer of a step. Steps of one optimizer have equal keys."""
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
@@ -124,8 +129,9 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
-        """Return the training steps that contain a clip. UnsureError: no training step contains the clip, or one of
-        these steps cannot be rewritten.
+        """Return the training steps that contain a clip.
+
+        UnsureError: no training step contains the clip, or one of the steps cannot be rewritten.
         """
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
@@ -185,7 +191,10 @@ class TapeRewrite:
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
-    """Record the edits of a training step. `clips`: the lines to insert before optimizer.step()."""
+    """Record the edits of a training step.
+
+    clips: The lines to insert before optimizer.step().
+    """
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = module.code(step.loss)

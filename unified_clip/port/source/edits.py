@@ -1,4 +1,4 @@
-"""Collect edits of a file, and apply all at once. Unchanged code keeps its formatting.
+"""Collect the edits of a file, and apply all of them at once. Unchanged code keeps its formatting.
 
 LibCST's own AddImportsVisitor is not used: it is 20 times slower, and moves imports that must stay first.
 """
@@ -36,7 +36,7 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """All edits of a file. Call the methods to collect edits, then `to_bytes`."""
+    """All edits of a file. Call the methods to collect edits. Then call `to_bytes` for the edited source."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -74,11 +74,14 @@ class Edits(cst.CSTTransformer):
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """Assign the value of a removed argument to a name, before the statement of the argument."""
+        """Assign the value of a removed argument to a variable, in a new line before the statement.
+
+        name: The name of the variable.
+        """
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
-        """Replace a statement by lines of code. Without lines, remove it."""
+        """Replace a statement by lines of code. If there are no lines, remove the statement."""
         self._lines[statement].replacement = lines
 
     def needs_import(self, module: str) -> None:
@@ -86,7 +89,10 @@ class Edits(cst.CSTTransformer):
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
-        """Import a module right after an import. `statement`: that import, which may be conditional."""
+        """Add an import of a module right after another import.
+
+        statement: The other import, which may be conditional.
+        """
         after = self._lines[statement].after
         if f"import {module}" not in after:
             after.append(f"import {module}")
@@ -138,7 +144,7 @@ class Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the statements that replace a line. The line has one statement, and its comments are handled later."""
+        """Return the statements that replace a line with a single statement, without the comments of the line."""
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
@@ -158,8 +164,9 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return `argument` as the last argument of its call. It gets the ending of the argument that was removed after it,
-    and the comments between the two.
+    """Return `argument` as the last argument of its call, after the arguments behind it were removed.
+
+    removed: The former last argument. Its ending, and the comments between both arguments, move to `argument`.
     """
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
@@ -170,7 +177,11 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket, with the comments behind the last element that stays."""
+    """Return the white space before a closing bracket, with the comments that follow the last remaining element.
+
+    between: The white space after that element.
+    end: The white space before the closing bracket.
+    """
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
         last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
         if isinstance(end, cst.ParenthesizedWhitespace):
@@ -182,7 +193,7 @@ def end_with_comments(between: Any, end: Any) -> Any:
 
 
 def _lost_comments(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
-    """Return the comments of a statement that are missing in its replacement."""
+    """Return the comments of a statement that its replacement does not contain."""
     left = Counter(comment.value for line in after for comment in _comments(line))
     lost = []
     for comment in _comments(original):
@@ -206,7 +217,7 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Return a block without placeholders. Their comments move above the next statement, or to the block's end."""
+    """Return a block without placeholders. Move their comments above the next statement, or to the end of the block."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:
@@ -237,7 +248,10 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
-    """Return where to add an import to `body`: after the docstring and imports, but before the package's first use."""
+    """Return the index in `body` at which to add an import.
+
+    The import goes after the docstring and the other imports, but before the first use of its package.
+    """
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):
@@ -249,7 +263,10 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _imports(statement: cst.CSTNode) -> bool:
-    """Return whether a line has an import, or a `try` begins with one. LibCST's matchers take half a second to load."""
+    """Return whether a line is an import, or a `try` that begins with one.
+
+    LibCST's matchers are not used here, because they take half a second to load.
+    """
     if isinstance(statement, cst.Try):
         first = next(iter(statement.body.body), None)
         return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], IMPORTS)

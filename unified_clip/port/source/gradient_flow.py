@@ -1,4 +1,4 @@
-"""Trace gradients through a file, from the call that computes them through assignments, loops and tuples."""
+"""Find the gradients in a file: start at the call that computes them, and follow assignments, loops and tuples."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class Gradients:
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression, or the container of which it is an element, has a name that is typical of
-        gradients, such as `grads`.
+        """Return whether an expression has a name that is typical of gradients, such as `grads`.
+
+        For an element of a container, the name of the container also counts.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):
@@ -67,7 +68,7 @@ class Gradients:
         return False
 
     def _is_hook_parameter(self, node: cst.Name) -> bool:
-        """Return whether a name is the parameter of a gradient hook, as in p.register_hook(lambda x: ...)."""
+        """Return whether a name is the parameter of a gradient hook, such as x in p.register_hook(lambda x: x * 2)."""
         function = self._module.enclosing_function(node)
         if function is None:
             return False
@@ -78,7 +79,7 @@ class Gradients:
 
     @cached_property
     def _hooks(self) -> list[object]:
-        """The lambdas, and the names of functions, that are registered as hooks of tensors."""
+        """The functions that the file registers as hooks of tensors: lambdas, and names of functions."""
         calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
@@ -86,7 +87,7 @@ class Gradients:
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
         """Return whether an expression, or the value of a variable in it, contains a gradient.
 
-        visited: Variables to skip, because they are being examined already.
+        visited: Variables that a caller examines already, and that are skipped here.
         """
         visited = set() if visited is None else visited
         return any(
@@ -97,7 +98,7 @@ class Gradients:
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
-        """Return whether a call is of a function or method that the file defines, and that returns gradients."""
+        """Return whether a call is of a function or method that is defined in this file and returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
@@ -226,7 +227,7 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of a tuple's element at `place`, or of any element of a list (`place` None)."""
+    """Return the kind of a tuple's element at the index `place`, or of any element of a list if `place` is None."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

@@ -1,4 +1,4 @@
-"""A Python file with resolved names: full names by imports, and the values of variables."""
+"""A Python file whose names are resolved: full names from the imports, and the values of variables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BoundValue:
 
 @dataclass(frozen=True)
 class Binding:
-    """All places where a file binds and reads one variable of a scope, or one attribute of self of a class."""
+    """All places where a file sets and reads one variable of a scope, or one attribute of self of a class."""
 
     text: str
     bounds: Sequence[BoundValue]
@@ -53,7 +53,10 @@ class Binding:
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The expressions that are assigned. None if a value is unknown, such as a part of a tuple or a parameter."""
+        """The expressions that the file assigns to the variable.
+
+        None if a value is unknown, such as a part of a tuple, or a parameter.
+        """
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
@@ -101,8 +104,9 @@ class Module(SyntaxTree):
         return names or {""}
 
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
-        """Return whether the file defines a function or class with this name at its top level. A definition inside an
-        `if` or a `try` does not count: it may only replace a failed import.
+        """Return whether the file defines a function or class with this name at its top level.
+
+        A definition inside an `if` or a `try` does not count, because it may only replace a failed import.
         """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
@@ -121,15 +125,16 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return the full name of a dotted name, such as "torch.nn.utils" for `nn.utils`; '' if it is unknown or
-        ambiguous.
+        """Return the full name of a dotted name, such as "torch.nn.utils" for `nn.utils`.
+
+        Return '' if it is unknown or ambiguous.
         """
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
     @cached_property
     def used_names(self) -> frozenset[str]:
-        """The full names of everything that is imported and used."""
+        """The full names of all imported functions, classes and modules that the file uses."""
         return frozenset(self.full_name(node) for node in self.nodes if isinstance(node, Target)) - {""}
 
     @cached_property
@@ -139,13 +144,13 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether nothing in the file binds the first part of a dotted name."""
+        """Return whether the file does not bind the first part of a dotted name."""
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
         return first is not None and scope is not None and not scope[first.value]
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a package is a folder or a file near this file, not an installed package."""
+        """Return whether a package is a folder or a file near this file, and not an installed package."""
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
@@ -155,7 +160,7 @@ class Module(SyntaxTree):
     # -- bindings
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of a variable, or of an attribute of self; UNBOUND for any other expression."""
+        """Return the binding of a variable, or of an attribute of self. Return UNBOUND for any other expression."""
         if isinstance(node, cst.Name):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
@@ -166,7 +171,9 @@ class Module(SyntaxTree):
         return UNBOUND
 
     def assigned(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of the first target to which an expression is assigned; UNBOUND without a target."""
+        """Return the binding of the first target to which the file assigns an expression. Return UNBOUND without a
+        target.
+        """
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
 
@@ -199,7 +206,7 @@ class Module(SyntaxTree):
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that is bound to a target, with the part of it that the target gets."""
+        """Return the value that a statement binds to a target, and the part of the value that the target gets."""
         path: list[int | None] = []
         inner = node
         for outer in self.ancestors(node):
@@ -225,9 +232,9 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression would have the same value at the node `place`.
+        """Return whether an expression would have the same value at the node `place` as at its own place.
 
-        This holds if all names in the expression are visible there, and each name is bound only once.
+        It would if all names in the expression are visible at `place`, and each name is bound only once.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
@@ -252,7 +259,7 @@ class Module(SyntaxTree):
         return names
 
     def _is_constant(self, assignments: set[BaseAssignment], node: cst.CSTNode) -> bool:
-        """Return whether a name keeps the value that it has at `node`, even in loops."""
+        """Return whether a variable keeps the value that it has at `node`, even in loops."""
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         if not nodes:
             return True  # imported, or a builtin
@@ -268,8 +275,8 @@ class Module(SyntaxTree):
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return uses of an attribute of self on other objects, such as `trainer.clip` outside the class, if they may
-        be uses of the same attribute.
+        """Return the nodes that may use an attribute of self on another object, such as `trainer.clip` outside the
+        class.
         """
         if "." not in binding.text:
             return []
@@ -286,7 +293,7 @@ class Module(SyntaxTree):
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
-        """Return whether a node such as `self.clip` belongs to another, unrelated class that binds it itself."""
+        """Return whether a node such as `self.clip` is in an unrelated class that sets this attribute itself."""
         other = self.enclosing(node, cst.ClassDef)
         if other is None or not _is_of_self(node):
             return False
@@ -297,7 +304,9 @@ class Module(SyntaxTree):
     # -- numbers
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return the value of a number, or of a name that is bound to a number once, or None if it is unknown."""
+        """Return the value of a number, or of a name that is bound to a number once. Return None if the value is
+        unknown.
+        """
         try:
             value = self._value(node, 0)
             return float(value) if is_number(value) else None
@@ -318,7 +327,11 @@ class Module(SyntaxTree):
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
 
     def _may_change(self, binding: Binding) -> bool:
-        """Return whether `exec` may change a name, or an attribute of self is a dataclass' field or set elsewhere."""
+        """Return whether a variable may change at run time, although the file assigns it once.
+
+        A name may change if the file calls `exec`. An attribute of self may change if it is a dataclass field, if a
+        subclass sets it, or if code sets it on another object.
+        """
         if "." not in binding.text:
             return any(isinstance(node, cst.Call) and is_name(node.func, "exec") for node in self.nodes)
         if any(

@@ -1,4 +1,4 @@
-"""Reject source that cannot be parsed, and list the names in a file before it is parsed in full."""
+"""Reject source that a parser cannot handle, and list the names in a file before it is parsed in full."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ TOKENS = re.compile(
 
 
 class UnreadableError(Exception):
-    """The error for a file that cannot be parsed as Python. The message has the reason."""
+    """A file cannot be parsed as Python. The message has the reason."""
 
 
 def identifiers(content: bytes) -> set[str] | None:
-    """Return the names, keywords and short strings in source. None if Python cannot parse it.
+    """Return the names, keywords and short strings in source. Return None if Python cannot parse it.
 
     UnreadableError: the source is nested so deep that a parser may crash.
     """
@@ -72,7 +72,10 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _python_problem(content: bytes) -> tuple[int, str] | None:
-    """Return (line, message) of Python's own syntax error; None if there is no error. ValueError: NUL bytes."""
+    """Return (line, message) of Python's own syntax error. Return None if there is no error.
+
+    ValueError: the source contains NUL bytes.
+    """
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(content)
@@ -112,7 +115,9 @@ def _names_in(node: ast.AST) -> Sequence[str]:
 
 
 def _is_too_deep(content: bytes) -> bool:
-    """Return whether brackets, or operators, calls or strings in a row, exceed what a parser supports."""
+    """Return whether source has more nested brackets, or more operators, calls or strings in a row, than a parser
+    supports.
+    """
     links = [0]
     for token in TOKENS.finditer(codecs.decode(content, "utf-8", "replace")):
         kind = token.lastgroup

@@ -1,4 +1,4 @@
-"""Rename imported functions: in the import if that is possible, else at each use."""
+"""Rename imported functions: in the import statement if that is possible, else at each use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .syntax_tree import Target, first_name
 
 
 class Renames:
-    """Collect replacements of imported names in a file, and turn them into edits."""
+    """The imported names of a file to replace. `add` collects them, and `apply` records the edits."""
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
@@ -32,12 +32,12 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Replace a name by `module.name` in the edited file. `apply` records the edits."""
+        """Replace a name by `module.name` in the edited file. The edit is recorded only when `apply` is called."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 
     def apply(self) -> None:
-        """Record the edits for all replacements that `add` got."""
+        """Record the edits for all replacements that `add` collected."""
         by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
         for node in self._replacements:
             assignment = self._assignment(node)
@@ -58,7 +58,9 @@ class Renames:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the import statement that binds a name. None if there are several, or if it cannot be edited."""
+        """Return the import statement that binds a name. Return None if there are several, or if it cannot be
+        edited.
+        """
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None
         if not isinstance(only, ImportAssignment) or not self._is_own(only):
@@ -100,7 +102,7 @@ class Renames:
             self._beside += [(assignment.node, module) for assignment in imports]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
-        """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
+        """Return whether an import binds its name in its own scope, and not by `global` or `nonlocal` in another."""
         return self._module.scope(assignment.node) is assignment.scope
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
@@ -113,7 +115,7 @@ class Renames:
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import statement.
 
-        changed: The import that replaces each removed name, or '' if none does.
+        changed: The removed names, each with the import that replaces it, or '' if none does.
         """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
@@ -126,7 +128,7 @@ class Renames:
 
 
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
-    """Return an import statement with fewer names and the same formatting."""
+    """Return an import statement with only these names, and with the same formatting."""
     *others, last = names
     removed = statement.names[-1]
     if last.evaluated_name == removed.evaluated_name and last.evaluated_alias == removed.evaluated_alias:

@@ -1,4 +1,4 @@
-"""The syntax tree of a Python file: nodes, parents, positions and scopes. The file is never run."""
+"""The syntax tree of a Python file: nodes, parents, positions and scopes. The file's code is never run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class SyntaxTree:
     """The syntax tree of a Python file."""
 
     def __init__(self, content: bytes, path: Path | None = None) -> None:
-        """Parse a file. UnreadableError: the file is not valid Python."""
+        """Parse a file.
+
+        UnreadableError: the file is not valid Python.
+        """
         self.content, self.path = content, path
         try:
             self.tree = cst.parse_module(content)
@@ -96,14 +99,14 @@ class SyntaxTree:
         return call if isinstance(call, cst.Call) and call.func is node else None
 
     def method_call(self, node: cst.CSTNode) -> cst.Call | None:
-        """Return the call `x.method()` for a node `x`; None if the node is not the object of a method call."""
+        """Return the call `x.method()` for a node `x`. Return None if no method of the node is called."""
         method = self.parents.get(node)
         return self.call_of(method) if isinstance(method, cst.Attribute) else None
 
     def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
         """Return the simple statement that contains a node.
 
-        None if the statement may evaluate the node never or repeatedly.
+        Return None if the statement may evaluate the node never, or more than once.
         """
         if isinstance(node, cst.BaseSmallStatement):
             return node
@@ -130,7 +133,9 @@ class SyntaxTree:
         return next((scope for scope in around if scope is not None), None)
 
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
-        """Return `name`, with underscores appended until the file, or the node `within`, does not use it."""
+        """Return `name`, with as many underscores appended as needed until it is unused in the file, or in the node
+        `within`.
+        """
         nodes = self.nodes if within is None else sorted_nodes(within)
         used = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
         while name.rpartition(".")[2] in used:
@@ -149,7 +154,7 @@ class SyntaxTree:
 
 
 def first_name(node: cst.CSTNode) -> cst.Name | None:
-    """Return the first part of a dotted name; None for any other node."""
+    """Return the first part of a dotted name. Return None for any other node."""
     while isinstance(node, cst.Attribute):
         node = node.value
     return node if isinstance(node, cst.Name) else None
@@ -161,7 +166,7 @@ def is_name(node: cst.CSTNode | None, name: str) -> bool:
 
 
 def keyword_of(argument: cst.Arg) -> str:
-    """Return the keyword of an argument; '' if it is positional."""
+    """Return the keyword of an argument. Return '' if the argument is positional."""
     return argument.keyword.value if argument.keyword else ""
 
 
@@ -171,7 +176,7 @@ def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
 
 
 def method_of(call: cst.Call) -> str:
-    """Return the name of the method that is called, or '' if no attribute is called."""
+    """Return the name of the method that a call calls. Return '' if the call is of a plain function."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 

@@ -1,4 +1,4 @@
-"""Check that a step of TensorFlow applies all its gradients, each to its own variable."""
+"""Check that a TensorFlow training step applies all its gradients, each to its own variable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """Check that a training step applies all gradients that one call computed, each to its own variable.
+    """A check that a training step applies all gradients of one call, each to its own variable.
 
-    source: The call that computes the gradients. variables: The code of its list of variables.
+    source: The call that computes the gradients.
+    variables: The code of the list of variables that this call gets.
     """
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:

@@ -1,4 +1,4 @@
-"""Find Paddle's optimizers that take `grad_clip=`, and every statement in which they step."""
+"""Find Paddle's optimizers that take `grad_clip=`, and every statement in which they make a step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SELECTING_ARGUMENTS = {
 
 @dataclass(frozen=True)
 class ClipSource:
-    """The clips that a variable or a grad_clip= argument may contain."""
+    """The clips that one variable, or one `grad_clip=` argument, may contain."""
 
     clips: Sequence[FoundClip]
     binding: Binding | None
@@ -59,7 +59,7 @@ class ClipSource:
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """A statement in which an optimizer steps."""
+    """A statement in which an optimizer makes a step."""
 
     statement: cst.BaseSmallStatement
     call: cst.Call
@@ -69,7 +69,7 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A Paddle optimizer that takes a clip, and the statements in which it steps."""
+    """A Paddle optimizer that takes a clip, and the statements in which it makes a step."""
 
     binding: Binding
     arguments: Sequence[cst.Arg]
@@ -84,7 +84,7 @@ class Optimizer:
 
 
 class PaddleOptimizers:
-    """Finds the optimizers of a file that take clips, and their steps."""
+    """The optimizers of a file that take clips, and their steps."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
         self._module = module
@@ -106,8 +106,10 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources that can be rewritten. A source cannot if one of its clips is in `why_not`, or if another
-        source of the same optimizer cannot be rewritten.
+        """Return the sources of clips that can be rewritten.
+
+        A source cannot be rewritten in two cases: one of its clips is in `why_not`, or another source of the same
+        optimizer cannot be rewritten.
         """
         kept = {argument for source in sources for argument in source.uses}
         complete = []
@@ -184,7 +186,9 @@ class PaddleOptimizers:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether an attribute is only set inside an `if`. Without that `if`, a base class may set it."""
+        """Return whether an attribute is only set inside an `if`. If the condition is false, a base class may
+        set it.
+        """
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -200,17 +204,16 @@ class PaddleOptimizers:
             if isinstance(parent, cst.Arg) and keyword_of(parent) == "grad_clip":
                 yield parent
             elif not self._is_test(read) and not is_harmless(self._module, read):
-                raise UnsureError(
-                    f"Line {self._module.position(read)[0]} uses {binding.text}. Pass it only as grad_clip="
-                )
+                line, name = self._module.position(read)[0], binding.text
+                raise UnsureError(f"Line {line} uses {name} in another way than as grad_clip={name}. Remove that use.")
 
     def _is_test(self, read: cst.CSTNode) -> bool:
-        """Return whether a variable is only tested where it is read, as in `if clip:` or `clip is not None`."""
+        """Return whether code only tests a variable at the node `read`, as in `if clip:` or `clip is not None`."""
         parent = self._module.parents[read]
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
     def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the target of the assignment of an expression. None if it is not assigned, or to several targets."""
+        """Return the target to which an expression is assigned. Return None if it has no target, or several."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
@@ -219,8 +222,9 @@ class PaddleOptimizers:
     # -- optimizers
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that takes this grad_clip= argument. UnsureError: the optimizer or its steps cannot be
-        found.
+        """Return the optimizer that takes this `grad_clip=` argument.
+
+        UnsureError: the optimizer or its steps cannot be found.
         """
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
@@ -253,14 +257,20 @@ class PaddleOptimizers:
         return any(item.name.value == target.value for item in items)
 
     def _of_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
-        """Return the optimizer of a call minimize(loss, grad_clip=clip). UnsureError: the call cannot be rewritten."""
+        """Return the optimizer of a call minimize(loss, grad_clip=clip).
+
+        UnsureError: the call cannot be rewritten.
+        """
         line = self._module.position(call)[0]
         binding = self._module.binding(method.value)
         step = self._at(call, "minimize", line)
         if len(call.args) > 2:
             raise UnsureError(f"minimize() in line {line} has more arguments than loss and clip. {BY_HAND}")
         if binding.key is None or not isinstance(step.statement, cst.Expr):
-            raise UnsureError(f"Call minimize() in line {line} on a variable, and do not use its result.")
+            raise UnsureError(
+                f"minimize() in line {line} is not called on a variable, or code uses its result. Assign the optimizer "
+                "to a variable, and remove the use of the result."
+            )
         return Optimizer(binding, [argument], [step], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
@@ -304,7 +314,8 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the optimizer's step at a place that reads the optimizer's variable, or None if no step is made there.
+        """Return the step that the optimizer makes where code reads its variable. Return None if it makes no step
+        there.
 
         UnsureError: the code may make a step. For example, it passes the optimizer to another function.
         """
@@ -362,7 +373,7 @@ def is_static(module: Module) -> bool:
 
 
 def _uses_default_program(module: Module) -> bool:
-    """Return whether the file uses a default program.
+    """Return whether the file uses Paddle's default program.
 
     Setting random_seed of the program does not count, because dynamic code also sets it.
     """
@@ -372,9 +383,7 @@ def _uses_default_program(module: Module) -> bool:
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether code that reads a variable has no effect on it: the code prints the variable, or is a type
-    annotation.
-    """
+    """Return whether the code at the node `read` only prints a variable, or is a type annotation."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
@@ -383,5 +392,7 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
 
 
 def calls_parameters(node: cst.BaseExpression) -> bool:
-    """Return whether an expression is a call of model.parameters(). Such a call can be repeated at another place."""
+    """Return whether an expression is a call of model.parameters(). The same call can be written at another
+    place, too.
+    """
     return isinstance(node, cst.Call) and method_of(node) == "parameters"

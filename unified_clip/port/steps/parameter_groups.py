@@ -16,7 +16,9 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Return whether a list of parameters contains groups, which are dicts. True if the file does not show it."""
+    """Return whether a list of parameters may contain groups, which are dicts. Return True if the file does not show
+    it.
+    """
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
             return any(_may_be_group(module, element, depth) for element in elements)
@@ -36,7 +38,9 @@ def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) ->
 
 
 def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
-    """Return whether an element of a list of parameters is one or several groups. True if the file does not show it."""
+    """Return whether an element of a list of parameters may be one or more groups. Return True if the file does not
+    show it.
+    """
     match node:
         case cst.StarredElement(value=inner):
             return may_have_groups(module, inner, depth)
@@ -55,7 +59,7 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _may_add_group(module: Module, read: cst.CSTNode, depth: int) -> bool:
-    """Return whether the place where a list is read may add a group to it, as in groups.append({...})."""
+    """Return whether code that reads a list may add a group to the list, as in groups.append({...})."""
     call = module.method_call(read)
     if call is None or not call.args:
         return False

@@ -1,4 +1,4 @@
-"""Find TensorFlow's training steps, from the gradient to `apply_gradients`."""
+"""Find TensorFlow's training steps, from the call that computes the gradients to `apply_gradients`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ APPLY_METHODS = ("apply_gradients", "apply")
 
 @dataclass(frozen=True, eq=False)
 class TapeStep:
-    """A training step in one block of lines, from the call that computes gradients to the call that applies them."""
+    """A training step in one block of lines. It starts with the call that computes gradients, and ends with the call
+    that applies them.
+    """
 
     source: cst.Call
     source_statement: cst.BaseSmallStatement
@@ -42,7 +44,7 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step, and the reason if it cannot be ported."""
+    """The lines of a training step, and the reason if the step cannot be ported."""
 
     first: int
     last: int
@@ -52,7 +54,7 @@ class StepRange:
 
 
 class TapeSteps:
-    """The training steps of a file that compute gradients by a tape."""
+    """The training steps of a file that compute gradients by a gradient tape."""
 
     def __init__(self, module: Module, gradients: Gradients) -> None:
         self._module, self._gradients = module, gradients
@@ -62,16 +64,16 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the step whose lines contain a node, such as a clip, or None if no step does."""
+        """Return the step whose lines contain a node, such as a clip. Return None if no step contains it."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
     def all(self) -> list[TapeStep]:
-        """Return all steps that can be ported, with clips or without."""
+        """Return all steps that can be ported, whether they clip or not."""
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the steps in which this optimizer applies gradients."""
+        """Return the steps in which this optimizer applies the gradients."""
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
@@ -81,9 +83,9 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield a step for each call that computes gradients and the call that applies them.
+        """Yield a step for each pair of calls: the first computes gradients, and the second applies them.
 
-        Calls that compute and calls that apply gradients must alternate.
+        These two kinds of calls must alternate.
         """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
@@ -164,7 +166,7 @@ class TapeSteps:
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _is_persistent(self, tape: cst.Call) -> bool:
-        """Return whether a tape is persistent, so that it can compute gradients more than once."""
+        """Return whether a gradient tape is persistent, so that code can compute gradients with it more than once."""
         values = [argument.value for argument in tape.args if keyword_of(argument) in ("", "persistent")]
         return any(self._module.code(value) != "False" for value in values)
 
@@ -190,8 +192,9 @@ class TapeSteps:
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Check that the optimizer is in a variable that is assigned before the step. UnsureError: the optimizer is not
-        in such a variable.
+        """Check that the optimizer is in a variable that is assigned before the step.
+
+        UnsureError: it is not.
         """
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
@@ -201,7 +204,10 @@ class TapeSteps:
             raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before.")
 
     def _check_list(self, source: cst.Call) -> None:
-        """Raise UnsureError if the gradient is computed for a single variable instead of a list of variables."""
+        """Check that gradient() gets a list of variables.
+
+        UnsureError: it gets a single variable.
+        """
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
