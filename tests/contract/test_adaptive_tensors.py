@@ -13,7 +13,7 @@ from support import adaptive_tensors as oracle
 from support.kits import Kit
 from support.tiers import quick
 
-from unified_clip import ClipConfig
+from unified_clip import ClipConfig, adaptive
 
 
 @pytest.fixture(autouse=True)
@@ -142,18 +142,39 @@ def test_agc_takes_parameters_by_name_and_has_a_largest_threshold(kit: Kit) -> N
     assert results["head"] is named["head"]
 
 
-def test_agc_in_place_and_pairs_take_the_parameters_that_they_get(kit: Kit) -> None:
+def parameter_of(kit: Kit, array: np.ndarray) -> Any:
+    if kit.name == "torch":
+        import torch
+
+        return torch.nn.Parameter(torch.from_numpy(array.copy()))
+    import paddle
+
+    assign = paddle.nn.initializer.Assign(array)
+    return paddle.create_parameter(array.shape, "float32", default_initializer=assign)
+
+
+def test_agc_in_place_takes_the_parameters_that_it_gets(kit: Kit) -> None:
+    clip, gradients, parameters = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc"}), arrays(4, 1), arrays(5, 1)
+    if not kit.on_parameters:
+        with pytest.raises(TypeError, match="agc needs the parameters, but position 0 has none"):
+            clip.clip_(kit.in_place(tensors(kit, gradients)))
+        with pytest.raises(TypeError, match=r"have no gradients\. Use clip_by_unit_norm"):
+            adaptive.clip_unit_norm_(tensors(kit, gradients))
+        return
+    wanted = [oracle.agc(*pair) for pair in zip(gradients, parameters, strict=True)]
+    for function in (clip.clip_, adaptive.clip_unit_norm_):
+        holders = [parameter_of(kit, array) for array in parameters]
+        for holder, array in zip(holders, gradients, strict=True):
+            holder.grad = kit.tensor(array)
+        function(holders)
+        check(kit, kit.kept(holders), wanted)
+
+
+def test_agc_of_pairs_takes_their_parameters(kit: Kit) -> None:
     clip, gradient = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc"}), np.array([3.0, -4.0], np.float32)
     parameter = kit.parameter()
     ((_, result),) = clip.pairs([(parameter, kit.tensor(gradient))])
     check(kit, [result], [oracle.agc(gradient, kit.array(parameter))])
-    holders = kit.in_place([kit.tensor(gradient)])
-    if kit.on_parameters:
-        clip.clip_(holders)
-        check(kit, kit.kept(holders), [oracle.agc(gradient, kit.array(holders[0]))])
-    else:
-        with pytest.raises(TypeError, match="agc needs the parameters, but position 0 has none"):
-            clip.clip_(holders)
 
 
 def test_agc_rejects_what_does_not_fit(kit: Kit) -> None:

@@ -17,10 +17,14 @@ from support.trainers.adaptive_cases import (
     CONFIG,
     FITTING,
     HALF,
+    TENSORS,
     THRESHOLDS,
+    UNITS,
     Doubling,
     check_graph,
     check_tensor_graph,
+    check_tensors_in_an_optimizer,
+    check_units_in_an_optimizer,
     gradient,
     state_of_another_framework,
 )
@@ -81,6 +85,46 @@ def test_the_state_is_optaxs_and_moves_from_and_to_other_frameworks(graph: bool)
         np.testing.assert_array_equal(one["w"], other["w"])
     for each in (state, begun):
         assert optax_transforms.state_dict(CONFIG, each) == state_of_another_framework(200)
+
+
+def test_adagc_and_agc_clip_in_optax() -> None:
+    optimizer = optax.chain(TENSORS.as_optax(), optax.sgd(1.0))
+    kept = {"state": optimizer.init([jnp.zeros(3)] * 2)}
+
+    def step(gradients: Any) -> Any:
+        updates, kept["state"] = jax.jit(optimizer.update)(list(map(jnp.asarray, gradients)), kept["state"])
+        return updates
+
+    check_tensors_in_an_optimizer(step, lambda: optax_transforms.state_dict(TENSORS, kept["state"]))
+    moved = optax_transforms.load_state_dict(
+        TENSORS, optimizer.init([jnp.zeros(3)] * 2), optax_transforms.state_dict(TENSORS, kept["state"])
+    )
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), moved[0].adaptive, kept["state"][0].adaptive))
+    with pytest.raises(ValueError, match="the norms of 2 tensors, but the call has 3"):
+        optax_transforms.load_state_dict(
+            TENSORS, optimizer.init([jnp.zeros(3)] * 3), optax_transforms.state_dict(TENSORS, kept["state"])
+        )
+
+    units = optax.chain(UNITS.as_optax(), optax.sgd(1.0))
+
+    def unit_step(weight: Any, grad: Any) -> Any:
+        updates, _ = jax.jit(units.update)([jnp.asarray(grad)], units.init([weight]), [jnp.asarray(weight)])
+        return optax.apply_updates([weight], updates)[0]
+
+    check_units_in_an_optimizer(unit_step)
+    with pytest.raises(ValueError, match="agc needs the parameters"):
+        units.update([jnp.ones(3)], units.init([jnp.ones(3)]))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (1, 6), (4, 3), (2, 3, 4), (2, 2, 3, 4), (2, 1, 2, 3, 4)])
+def test_agc_is_optaxs_but_for_rounding(shape: tuple[int, ...]) -> None:
+    chance = np.random.default_rng(1)
+    params, grads = ([jnp.asarray(chance.standard_normal(shape), jnp.float32)] for _ in "pg")
+    native = optax.adaptive_grad_clip(0.3)
+    wanted, _ = native.update(grads, native.init(params), params)
+    (result,) = functions.clip_by_unit_norm(grads, params, functions.AGC(0.3, "optax"))
+    np.testing.assert_allclose(result, wanted[0], rtol=4e-7)
+    assert (result != grads[0]).any()
 
 
 def test_a_state_of_another_rule_is_an_error() -> None:

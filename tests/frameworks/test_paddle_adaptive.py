@@ -16,10 +16,14 @@ from support.trainers.adaptive_cases import (
     CONFIG,
     FITTING,
     HALF,
+    TENSORS,
     THRESHOLDS,
+    UNITS,
     Doubling,
     check_graph,
     check_tensor_graph,
+    check_tensors_in_an_optimizer,
+    check_units_in_an_optimizer,
     gradient,
     rule_of,
     state_of_another_framework,
@@ -134,6 +138,33 @@ def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework() -> No
     for norm, change, threshold in zip(adaptive.NORMS[HALF:], changes[HALF:], THRESHOLDS[HALF:], strict=True):
         np.testing.assert_array_equal(resumed(norm), change)
         assert second.last.parts[""].threshold == threshold
+
+
+def weights_of(*values: np.ndarray) -> list[Any]:
+    make = paddle.nn.initializer.Assign
+    return [paddle.create_parameter(each.shape, "float32", default_initializer=make(each)) for each in values]
+
+
+def test_adagc_and_agc_clip_in_an_optimizer() -> None:
+    weights, clip = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32)), TENSORS.as_paddle()
+    optimizer = paddle.optimizer.SGD(1.0, weights, grad_clip=clip)
+
+    def step(gradients: Any) -> Any:
+        for weight, grad in zip(weights, gradients, strict=True):
+            weight.set_value(np.zeros(3, np.float32))
+            weight.grad = paddle.to_tensor(grad)
+        optimizer.step()
+        return [weight.numpy() for weight in weights]
+
+    check_tensors_in_an_optimizer(step, clip.state_dict)
+
+    def unit_step(values: Any, grad: Any) -> Any:
+        (weight,) = weights_of(values)
+        weight.grad = paddle.to_tensor(grad)
+        paddle.optimizer.SGD(1.0, [weight], grad_clip=UNITS.as_paddle()).step()
+        return weight.numpy()
+
+    check_units_in_an_optimizer(unit_step)
 
 
 def test_several_groups_of_parameters_are_rejected() -> None:

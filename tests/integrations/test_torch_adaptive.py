@@ -10,7 +10,17 @@ import pytest
 import torch
 from support import adaptive
 from support.tiers import nightly
-from support.trainers.adaptive_cases import CONFIG, HALF, THRESHOLDS, gradient, state_of_another_framework
+from support.trainers.adaptive_cases import (
+    CONFIG,
+    HALF,
+    TENSORS,
+    THRESHOLDS,
+    UNITS,
+    check_tensors_in_an_optimizer,
+    check_units_in_an_optimizer,
+    gradient,
+    state_of_another_framework,
+)
 
 from unified_clip import ClipConfig, ClipWarning
 
@@ -48,6 +58,32 @@ def test_a_run_goes_on_from_a_state_as_it_would_have(tmp_path: Path, source: str
         np.testing.assert_array_equal(step(weight, optimizer, norm), change)
         assert resumed.last.parts[""].threshold == threshold
     assert resumed.state_dict() == handle.state_dict() == state_of_another_framework(200)
+
+
+def test_adagc_and_agc_clip_in_an_optimizer_and_its_checkpoint_has_the_state() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    optimizer = torch.optim.SGD(weights, lr=1.0)
+    handle = TENSORS.attach_to(optimizer)
+
+    def make_step(gradients: Any) -> Any:
+        for weight, grad in zip(weights, gradients, strict=True):
+            weight.data.zero_()
+            weight.grad = torch.from_numpy(grad.copy())
+        optimizer.step()
+        return [weight.detach().numpy() for weight in weights]
+
+    check_tensors_in_an_optimizer(make_step, handle.state_dict)
+    assert optimizer.state_dict()["unified_clip"] == handle.state_dict()
+
+    def unit_step(values: Any, grad: Any) -> Any:
+        weight = torch.nn.Parameter(torch.from_numpy(values.copy()))
+        weight.grad, units = torch.from_numpy(grad.copy()), torch.optim.SGD([weight], lr=1.0)
+        with UNITS.attach_to(units):
+            units.step()
+        assert units.state_dict().keys() == optimizer.state_dict().keys() - {"unified_clip"}
+        return weight.detach().numpy()
+
+    check_units_in_an_optimizer(unit_step)
 
 
 def test_a_checkpoint_without_the_state_gives_a_warning() -> None:

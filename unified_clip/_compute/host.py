@@ -120,7 +120,9 @@ class HostPath:
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self.is_one(coef):
             return []
-        return self._writes(partial(self._list.scale_, coef, self._threads), lambda: self.scale(coef))
+        is_array = isinstance(coef, np.ndarray)  # one for each slice
+        arrays = kernels.ArrayList(self._parts) if is_array else self._list
+        return self._writes(partial(arrays.scale_, coef, self._threads), lambda: self.scale(coef))
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         dtype = self._dtypes[0]

@@ -102,3 +102,30 @@ def check_tensor_graph(clip: Any, make: Any, clip_units: Any) -> None:
     results = clip_units([make(each) for each in gradients], [make(each) for each in parameters])
     for result, expected in zip(results, wanted, strict=True):
         np.testing.assert_array_equal(np.asarray(result), expected)
+
+
+UNITS = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc", "clip_factor": 0.05})
+TENSORS = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 3})
+
+
+def check_tensors_in_an_optimizer(step: Any, state_dict: Any) -> None:
+    """Compare an optimizer with a clipper of NumPy that continues from its state.
+
+    step: Makes a step with two gradients of three numbers, and returns the effects on the weights. state_dict: Returns
+    the state as data.
+    """
+    clip, sequence = TENSORS.clipper(), [[norm, 2 * norm] for norm in (2.0, 1.0, 1.5, 1.25, 40.0, 1.0, 0.5)]
+    for norms in sequence:
+        gradients = [gradient(norm) for norm in norms]
+        for effect, expected in zip(step(gradients), clip(gradients), strict=True):
+            np.testing.assert_array_equal(effect, -expected)
+    assert state_dict()["adaptive"] == clip.state_dict()["adaptive"]
+
+
+def check_units_in_an_optimizer(step: Any) -> None:
+    """step: Makes a step with the gradient of a weight with these values, and returns the effect on the weight."""
+    chance = np.random.default_rng(0)
+    weight, grad = (chance.standard_normal((4, 3)).astype(np.float32) for _ in range(2))
+    (expected,) = UNITS([grad], parameters=[weight])
+    np.testing.assert_array_equal(step(weight, grad), weight - expected)
+    assert (expected != grad).any()

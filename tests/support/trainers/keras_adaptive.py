@@ -8,7 +8,16 @@ import keras
 import numpy as np
 import pytest
 from support import adaptive
-from support.trainers.adaptive_cases import CONFIG, HALF, gradient, state_of_another_framework
+from support.trainers.adaptive_cases import (
+    CONFIG,
+    HALF,
+    TENSORS,
+    UNITS,
+    check_tensors_in_an_optimizer,
+    check_units_in_an_optimizer,
+    gradient,
+    state_of_another_framework,
+)
 
 from unified_clip import ClipWarning
 
@@ -39,6 +48,31 @@ def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework() -> No
     for norm, change in zip(adaptive.NORMS[HALF:], changes, strict=True):
         np.testing.assert_array_equal(step(norm), change)
     assert second.state_dict()["adaptive"] == first.state_dict()["adaptive"]
+
+
+def test_adagc_and_agc_clip_in_an_optimizer() -> None:
+    weights, optimizer = [keras.Variable(np.zeros(3, np.float32)) for _ in range(2)], keras.optimizers.SGD(1.0)
+    with pytest.raises(TypeError, match="the optimizer has no variables yet"):
+        TENSORS.attach_to(optimizer)
+    optimizer.build(weights)
+    handle = TENSORS.attach_to(optimizer)
+
+    def step(gradients: Any) -> Any:
+        for weight in weights:
+            weight.assign(np.zeros(3, np.float32))
+        optimizer.apply(list(map(keras.ops.convert_to_tensor, gradients)), weights)
+        return [keras.ops.convert_to_numpy(weight) for weight in weights]
+
+    check_tensors_in_an_optimizer(step, handle.state_dict)
+
+    def unit_step(values: Any, grad: Any) -> Any:
+        weight, units = keras.Variable(values), keras.optimizers.SGD(1.0)
+        units.build([weight])
+        UNITS.attach_to(units)
+        units.apply([keras.ops.convert_to_tensor(grad)], [weight])
+        return keras.ops.convert_to_numpy(weight)
+
+    check_units_in_an_optimizer(unit_step)
 
 
 @pytest.mark.nightly

@@ -99,7 +99,7 @@ class TorchPrimitives(DevicePrimitives):
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Compute products in new tensors, except for tensors that operations on lists scale in place."""
-        eager = not torch.compiler.is_compiling() and type(coef) in PLAIN
+        eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
         products = [arithmetic.product(tensor, coef) for tensor in single]
@@ -203,7 +203,7 @@ class ListPrimitives(TorchPrimitives):
         return lists.multiplied(tensors, coef)
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        return lists.prepare_multiply(tensors, coef)
+        return super().prepare_scale(tensors, coef) if coef.dim() else lists.prepare_multiply(tensors, coef)
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
         writes: list[Write] = []

@@ -182,6 +182,13 @@ class Format(ABC):
         norm = {} if rule == "value" else {"family": family or self.family}
         return {"rule": rule, "threshold": threshold, **norm, **({} if norm_type == 2 else {"norm_type": norm_type})}
 
+    def agc_settings(self, clip_factor: float | None, convention: str, **options: float) -> dict[str, Any]:
+        """Return settings that clip units by the parameters (AGC). A factor of None or inf gives the rule "none"."""
+        if clip_factor is None or clip_factor == math.inf:
+            return {"rule": "none"}
+        table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention, **options}
+        return {"rule": "norm", "eps": 0.0, "adaptive": table}
+
     # -- reading
 
     def read_threshold(

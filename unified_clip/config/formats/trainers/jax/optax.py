@@ -9,10 +9,10 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import FormatKey, Imported, rejected_key
+from ...base import FormatKey, Imported, imported_key, rejected_key
 from ...python_source import PythonFormat, Source
 
-CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
+CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_clip": "clipping"}
 
 KEEP = "This is not supported: keep optax's clip."
 SELECT = "Write a clip configuration with `include`."
@@ -20,7 +20,6 @@ PRIVACY = f"clips the gradient of each example, for differential privacy. {KEEP}
 ANY_PYTREE = "clips any pytree, not always gradients. Set the threshold in a clip configuration."
 REJECTED = {
     "clip_by_block_rms": f"clips each tensor by its root mean square. {KEEP}",
-    "adaptive_grad_clip": f"clips by the ratio of gradient to parameter (AGC). {KEEP}",
     "per_example_global_norm_clip": PRIVACY,
     "per_example_layer_norm_clip": PRIVACY,
     "differentially_private_aggregate": PRIVACY,
@@ -56,7 +55,7 @@ class Optax(PythonFormat):
         FormatKey("clip(max_delta)", "each element; 0: all gradients become 0"),
         rejected_key("a clip after another transformation", "clips updates, not gradients"),
         rejected_key("clip_by_block_rms", "each tensor by its root mean square"),
-        rejected_key("adaptive_grad_clip", "by the ratio of gradient to parameter (AGC)"),
+        imported_key("adaptive_grad_clip(clipping, eps)", "each unit by the parameter's (AGC), without axis"),
         rejected_key("per_example_global_norm_clip", "each example's gradient (privacy)"),
         rejected_key("per_example_layer_norm_clip", "each example's gradient (privacy)"),
         rejected_key("differentially_private_aggregate, dpsgd", "each example's gradient (privacy)"),
@@ -75,13 +74,23 @@ class Optax(PythonFormat):
             return Imported({"rule": "none"}, ["The file does not clip by optax.", *notes])
         name, call = clip
         notes += _PlaceCheck(source).notes(call)
-        arguments = source.arguments(call, [CLIPS[name]])
+        others = ["eps", "axis"] if name == "adaptive_grad_clip" else []
+        arguments = source.arguments(call, [CLIPS[name], *others])
         if not arguments.data:
             raise source.wrong(call, f"optax.{name} is called without {CLIPS[name]}. Pass {CLIPS[name]}.")
         if arguments.data[CLIPS[name]] is None:
             raise arguments.wrong([CLIPS[name]], "training fails with None. Pass a number.")
         threshold = self.read_threshold(arguments, [CLIPS[name]])
+        if name == "adaptive_grad_clip":
+            return Imported(self._adaptive(arguments, threshold), notes)
         return Imported(self.settings("value" if name == "clip" else "global_norm", threshold), notes)
+
+    def _adaptive(self, arguments: Document, clip_factor: float | None) -> dict[str, Any]:
+        """Return the settings of `adaptive_grad_clip`. ConfigError: an argument is not supported."""
+        if arguments.get("axis") is not None:
+            raise arguments.wrong(["axis"], "axis is not supported. Keep optax's clip.")
+        eps = self.read_threshold(arguments, ["eps"], 1e-3, zero="zeros")
+        return self.agc_settings(clip_factor, "optax", **({} if eps in (None, 1e-3) else {"eps": eps}))
 
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, imported_key, rejected_key, words
+from ...base import Format, FormatKey, Imported, imported_key, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
@@ -18,7 +18,7 @@ ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
 """A file of Composer has one of these keys, and `train_loader`. Files of OLMo have the keys without `train_loader`."""
 
-AGC = "adaptive clipping (AGC) is not supported. Use Composer's algorithm."
+AGC_FSDP = "training fails: with FSDP, Composer has no adaptive clipping. Set norm or value."
 FSDP_VALUE = (
     "With FSDP 1, clipping_type value is the global norm with norm type inf. With FSDP 2 or without FSDP, it clips "
     "each element."
@@ -50,7 +50,7 @@ class Composer(Format):
             f"algorithms.{ALGORITHM}.{KIND}: value", "each element; with fsdp_config: global norm with norm type inf"
         ),
         FormatKey(f"algorithms.{ALGORITHM}.{THRESHOLD}", "the threshold; 0: zeros; null: fails"),
-        rejected_key(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
+        imported_key(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
         imported_key("parameters", "the same below it, in a file that starts a run"),
     )
 
@@ -70,11 +70,13 @@ class Composer(Format):
         if not isinstance(document.get(*place), dict):
             raise document.wrong(place, f"Composer needs {KIND} and {THRESHOLD}. Set both.")
         kind = document.get(*place, KIND)
-        if kind == "adaptive":
-            raise document.wrong([*place, KIND], AGC)
-        if kind not in ("norm", "value"):
-            raise document.wrong([*place, KIND], f"{kind!r:.60} is not a clipping_type. Set norm or value.")
+        if kind not in ("norm", "value", "adaptive"):
+            raise document.wrong([*place, KIND], f"{kind!r:.60} is not a clipping_type. Set norm, value or adaptive.")
         threshold = self.read_threshold(document, [*place, THRESHOLD], null="error")
+        if kind == "adaptive" and document.get(*root, "fsdp_config"):
+            raise document.wrong([*place, KIND], AGC_FSDP)
+        if kind == "adaptive":
+            return Imported(self.agc_settings(threshold, "composer"))
         if kind == "value" and document.get(*root, "fsdp_config"):
             return Imported(self.settings("global_norm", threshold, math.inf), [FSDP_VALUE])
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))

@@ -8,7 +8,12 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import ATTACH, Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ...base import ATTACH, Format, FormatKey, Imported, default_note, imported_key, paths, words
+
+LAST_TWO = (
+    "With agc, timm does not clip the last two parameters of the model, such as the head's weight and bias. Add their "
+    "names to exclude."
+)
 
 
 class Timm(Format):
@@ -31,7 +36,7 @@ class Timm(Format):
         FormatKey("clip_grad", "the threshold; only null is off, and 0 makes all gradients 0", "null"),
         FormatKey("clip_mode: norm", "the global norm, PyTorch's rule", "norm"),
         FormatKey("clip_mode: value", "each element"),
-        rejected_key("clip_mode: agc", "adaptive clipping, by the norm of the parameters"),
+        imported_key("clip_mode: agc", "adaptive clipping, by the norm of the parameters, except the last two"),
         imported_key("opt: lamb", "Lamb clips the global norm at 1.0 again: not imported, with a note"),
     )
 
@@ -44,9 +49,9 @@ class Timm(Format):
             notes.append("clip_grad = 0 makes all gradients 0. null switches clipping off.")
         mode = document.get("clip_mode", default="norm")
         if mode == "agc":
-            raise document.wrong(["clip_mode"], "adaptive clipping (AGC) is not supported. Use timm's function.")
+            return Imported(self.agc_settings(threshold, "timm"), [*notes, LAST_TWO])
         if mode not in ("norm", "value"):
-            raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm or value.")
+            raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm, value or agc.")
         return Imported(self.settings("value" if mode == "value" else "global_norm", threshold), notes)
 
     def _second_clip(self, document: Document) -> list[str]:
