@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,15 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 
 
+def no_thread(*_: object) -> None:
+    """Raise the error of a browser, where Python starts no threads and no processes."""
+    raise RuntimeError("can't start new thread")
+
+
 def test_every_cell_prints_what_the_notebook_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    monkeypatch.setattr(subprocess.Popen, "__init__", no_thread)
     namespace: dict[str, object] = {}
     install, *cells = [cell for cell in CELLS if cell["cell_type"] == "code"]
     assert "".join(install["source"]) == "%pip install -q unified_clip[config]"

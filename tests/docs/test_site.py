@@ -20,6 +20,7 @@ import yaml
 import unified_clip.numpy
 from unified_clip import cli
 from unified_clip._command import subcommands
+from unified_clip.config.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,6 +157,18 @@ def test_closest_functions_differ_for_an_infinite_norm() -> None:
     assert sentence in pages["functions/tf.clip_by_global_norm.md"]
     assert sentence in pages["functions/optax.clip_by_global_norm.md"]
     assert "infinite" not in pages["functions/paddle.nn.ClipGradByNorm.md"].partition("## Measured")[0]
+
+
+def test_every_library_has_a_row(site: Path) -> None:
+    text = (site / "libraries.md").read_text(encoding="utf-8")
+    assert all(
+        f"({path.relative_to(ROOT / 'docs').as_posix()}" in text for path in (ROOT / "docs/integrations").glob("*.md")
+    )
+    assert re.findall(r"^\| Keras \|.*$", text, re.MULTILINE) == [
+        "| Keras | [yes](integrations/keras.md) | `keras` | yes | yes |"
+    ]
+    assert "| DeepSpeed |  | `deepspeed` | yes |  |" in text
+    assert all(f"`{name}`" in text for name in FORMATS)
 
 
 def test_the_page_of_the_notebook_shows_code_and_output(site: Path) -> None:

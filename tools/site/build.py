@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import api, commands, functions, gallery, llms, notebook
+from . import api, commands, functions, gallery, libraries, llms, notebook
 from .links import Links
 from .tabs import with_tabs
 
@@ -60,6 +60,7 @@ def generated_pages() -> Mapping[str, str]:
         **functions.pages(),
         "commands.md": commands.page(),
         "gallery.md": gallery.page(),
+        "libraries.md": libraries.page(),
         "notebook.md": notebook.page(),
     }
 

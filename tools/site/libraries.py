@@ -1,0 +1,126 @@
+"""The page of libraries: frameworks, trainers and optimizers, and what unified_clip does with each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unified_clip import _markdown
+from unified_clip.config.formats import FORMATS
+from unified_clip.port.catalog import clip_functions, settings
+
+FRAMEWORKS = ("PyTorch", "TensorFlow", "Keras", "Paddle", "JAX", "optax", "MLX", "NumPy")
+
+PACKAGES = {
+    "accelerate": "Accelerate",
+    "apex": "Apex",
+    "deepspeed": "DeepSpeed",
+    "jax": "JAX",
+    "keras": "Keras",
+    "lightning": "Lightning",
+    "numpy": "NumPy",
+    "opacus": "Opacus",
+    "optax": "optax",
+    "paddle": "Paddle",
+    "paddleformers": "PaddleFormers",
+    "paddlenlp": "PaddleNLP",
+    "ray": "RLlib",
+    "stable_baselines3": "Stable-Baselines3",
+    "tf": "TensorFlow",
+    "tf_slim": "TF-Slim",
+    "timm": "timm",
+    "torch": "PyTorch",
+    "transformers": "Transformers",
+    "trl": "TRL",
+}
+"""The title of each package whose clips `unified-clip port` rewrites or flags."""
+
+PAGES = {
+    "PyTorch": "integrations/pytorch.md",
+    "TensorFlow": "tensorflow.md",
+    "Keras": "integrations/keras.md",
+    "Paddle": "integrations/paddle.md",
+    "JAX": "jax.md",
+    "optax": "integrations/optax.md",
+    "MLX": "mlx.md",
+    "NumPy": "quickstart.md",
+    "Accelerate": "integrations/accelerate.md",
+    "Flax": "integrations/optax.md#flax",
+    "Lightning": "integrations/lightning.md",
+    "Megatron-core": "integrations/engines.md#megatron-core",
+    "torchtitan": "integrations/engines.md#torchtitan",
+    "Transformers": "integrations/transformers.md",
+}
+"""The page that shows how to clip in a library."""
+
+RECORDED = ("PyTorch", "TensorFlow", "Keras", "Paddle", "optax", "Accelerate", "Lightning", "Transformers")
+"""The libraries whose own clips `unified-clip record` records. The last three call PyTorch's functions."""
+
+TITLES = {"Hugging Face's TrainingArguments": "Transformers"}
+"""The library of a trainer's format, where its title is another one."""
+
+BEGIN = """# Libraries
+
+What you can do with each framework, trainer and optimizer:
+
+- **Clip**: call unified_clip in it, or attach it to the optimizer.
+- **Configuration**: `unified-clip config import`, `config export`, `config check` and `explain` read the clip from the
+  library's own configuration files ([formats](formats.md)).
+- **Port**: `unified-clip port` rewrites or flags the library's own clips in Python source ([porting](port.md)).
+- **Record**: `unified-clip record` records the library's own clips ([recording](recording.md)).
+
+An empty cell means that unified_clip has no support. An unknown clip is not ignored: `port` and `config check` report names and
+keys that look like a clip.
+"""
+
+END = """## Experiment trackers, tests and CI
+
+- TensorBoard, MLflow and Weights & Biases: log norms and clip rates ([monitoring](api/monitor.md)).
+- pytest: compare gradients and clips in your tests ([testing](api/testing.md)).
+- GitHub Actions, GitLab CI and SARIF: [parity in CI](ci.md), [check of configurations](config-check.md).
+- Files of gradients, such as safetensors, `.npz`, `.pt` and `.pdparams`: [gradient files](gradient_files.md).
+
+Your library is missing? Any container of tensors can be clipped: call a function of your framework's namespace
+([quickstart](quickstart.md)).
+"""
+
+
+def page() -> str:
+    """Return the page, with a row for each library."""
+    header = ["library", "clip", "configuration", "port", "record"]
+    others = sorted({*PAGES, *formats(), *ported()} - set(FRAMEWORKS), key=str.lower)
+    tables = (_markdown.table(header, [row(name) for name in part]) for part in (FRAMEWORKS, others))
+    frameworks, trainers = tables
+    parts = [BEGIN, "## Frameworks", frameworks, "## Trainers and optimizers", trainers, END]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def row(name: str) -> list[str]:
+    """Return the row of a library. A cell is empty where unified_clip has nothing for it."""
+    return [
+        name,
+        f"[yes]({PAGES[name]})" if name in PAGES else "",
+        ", ".join(f"`{key}`" for key in formats().get(name, ())),
+        "yes" if name in ported() else "",
+        "yes" if name in RECORDED else "",
+    ]
+
+
+def formats() -> dict[str, list[str]]:
+    """Return the names of the formats of each library."""
+    found: dict[str, list[str]] = {}
+    for name, each in FORMATS.items():
+        for title in _libraries(TITLES.get(each.title, each.title)):
+            found.setdefault(title, []).append(name)
+    return found
+
+
+def ported() -> set[str]:
+    """Return the libraries with clips that `unified-clip port` rewrites or flags."""
+    trainers = (name for each in settings() for name in (*each.packages, *each.classes, *each.elsewhere))
+    packages = {name.partition(".")[0] for name in (*clip_functions(), *trainers)}
+    return {PACKAGES[name] for name in packages if name in PACKAGES}
+
+
+def _libraries(title: str) -> Iterator[str]:
+    """Yield the libraries of a format; one format can be that of two."""
+    yield from title.split(", ")
