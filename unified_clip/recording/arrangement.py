@@ -51,7 +51,7 @@ def _column_factors(length: int) -> Float64s:
 
 
 def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "transposed", "other"]:
-    """Return how the elements of two weights with the same norm are arranged relative to each other."""
+    """Compare the order of the elements of two weights with the same norm, by their fingerprints `a` and `b`."""
     tolerance = SAME * norm
     if abs(a[0] - b[0]) <= tolerance:
         return "same"

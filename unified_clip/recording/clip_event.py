@@ -19,7 +19,7 @@ Namer = Callable[[Leaf], str | None]
 
 
 def as_mapping(names: Any) -> Any:
-    """Return names. If they are (name, parameter) tuples, as of `model.named_parameters()`, return a dict of them."""
+    """Convert (name, parameter) tuples, such as `model.named_parameters()`, to a dict. Return others unchanged."""
     if isinstance(names, Iterator):
         names = list(names)
     if isinstance(names, list | tuple) and names:
@@ -95,9 +95,9 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return the index of each gradient of a clip, by a unique name.
+    """Give each gradient of a clip a unique name. Return {name: index of the gradient}.
 
-    taken: The names that are in use. The new names are added to it.
+    taken: The names that are in use. This function adds the new names.
     """
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
@@ -279,7 +279,7 @@ class ClipEvent:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Return whether all measured norms are finite, or None if none was measured."""
+        """Return whether all measured norms are finite, or None if the event has no measured norm."""
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)

@@ -19,7 +19,7 @@ NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
 
 class RunningCall:
-    """A call of a public function that is running, with a recorder for each active recording."""
+    """A running call of a public function, with a recorder for each active recording."""
 
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
@@ -95,7 +95,7 @@ class Dispatcher:
             recording.on_unrecordable_graph(framework)
 
     def on_failure(self, what: str, error: Exception) -> None:
-        """Warn that something cannot be recorded."""
+        """Warn that `what`, such as a call of a framework's function, cannot be recorded because of an error."""
         for recording in self.natives:
             recording.on_failure(what, error)
 
@@ -110,7 +110,10 @@ class Dispatcher:
 
 
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return the public name of a call, from the function that implements it."""
+    """Return the name of a call in recordings, such as "clip_grad_norm_" or "ClipConfig.clip_".
+
+    body: The function that implements the call. args: Its arguments. The first one may be an object with the name.
+    """
     kind = getattr(args[0], "recorded_as", None) if args else None
     if kind is None:
         return body.__name__

@@ -82,9 +82,9 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
-        """Return a cause, with the sentence "RUN differs from OTHER: ...".
+        """Return a cause whose sentence begins with "RUN differs from OTHER:".
 
-        sentence: The text after the names of the runs. run: The run that the sentence is about. None: the second run.
+        sentence: The rest of the sentence. run: The run to name first. None: the second run.
         """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
@@ -156,7 +156,7 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, 
 
 
 def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
-    """Return the threshold of a call, or its two bounds; None if it is unknown.
+    """Return the threshold of a call, or its two bounds, or None if it is unknown.
 
     If the norm is float32, the threshold is rounded to float32: the caller may have passed it as a float32 tensor.
     """
@@ -166,7 +166,7 @@ def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
 
 
 def _total_norm(line: RecordedCall) -> float:
-    """Return the norm over all recorded gradients; 0 if none was recorded."""
+    """Return the norm over all recorded gradients, or 0 if the call has no recorded norm."""
     return line.norms()[0] if line.rule == "global" else combined_norm(line.known_norms(), line.order)
 
 
@@ -185,8 +185,8 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the divergences at a stage that are not between two numbers: in the names or the number of gradients, and
-    in whether gradients were clipped.
+    """Yield the divergences at a stage that have no distance: in the names or the number of gradients, or because only
+    one call changes its gradients.
     """
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))

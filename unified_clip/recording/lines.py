@@ -36,7 +36,10 @@ def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]
 
 
 def write_line(file: FileIO, line: dict[str, Any]) -> None:
-    """Write a line in one operation, so that a crash damages only the last line. After an OSError, write no more."""
+    """Write a line in one operation, so that a crash damages only the last line.
+
+    OSError: the disk is full, for example. Then write no more lines, because the last one may be incomplete.
+    """
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
         text = encode(_json.plain(line))

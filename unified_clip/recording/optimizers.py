@@ -38,7 +38,10 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Return a run without its steps if only the first were recorded, such as those before `torch.compile` ended."""
+    """Return a run without its optimizer steps if only the first steps were recorded, else unchanged.
+
+    For example, steps inside `torch.compile` are not recorded after the compilation.
+    """
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -52,8 +55,9 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Return the run with a step number for each call: that of the optimizer's next step. If the run clips late, it is
-    the number of the previous step.
+    """Return the run with each call numbered by the optimizer's next step.
+
+    If the run clips after its optimizer steps, number each call by the previous step.
     """
     offset, done, lines = 0 if _is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
@@ -92,9 +96,7 @@ def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDi
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
-    """Return a difference if the learning rates of one run equal those that the other run has one step later; else
-    None.
-    """
+    """Return a difference if the learning rates of one run are those of the other run one step later, else None."""
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
     differing = [n for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x and y and not _same_setting(x, y)]

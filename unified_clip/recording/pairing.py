@@ -95,9 +95,9 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` as {name in run a: name in run b}. The given dict may also have the other direction.
+    """Return `names` as {name in run a: name in run b}. `names` may also be {name in run b: name in run a}.
 
-    None: a name is in neither run, or both directions are mixed.
+    Return None if a name is in neither run, or if `names` mixes both directions.
     """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
@@ -188,8 +188,9 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Return how many of these calls, from the first on, can be merged: each clips a single gradient, always another
-    one, and all have the same settings.
+    """Return the number of calls at the start of the list that can be merged into one call.
+
+    Each of them clips a single gradient that no other one clips, and all have the same settings.
     """
     names: set[str] = set()
     for count, line in enumerate(lines):

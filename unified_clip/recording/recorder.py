@@ -153,7 +153,7 @@ class Recording:
         return file
 
     def _opened(self) -> FileIO | None:
-        """Return the file; None if the recording has ended."""
+        """Return the open file, or None if the recording has ended."""
         return self._file
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
@@ -186,7 +186,7 @@ class Recording:
     # -- calls
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        """Return the names that the user passed for these parameters; None for other parameters."""
+        """Return the name that the user passed for each parameter, or None for a parameter without such a name."""
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
@@ -194,7 +194,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a call of a framework's function. Store `before` and `after`: (dtype, array) by name."""
+        """Write a line for a call of a framework's function. Store its gradients: (dtype, array) by name."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
@@ -303,10 +303,10 @@ class Recording:
                 self._has_ended = True
                 self._close()
                 remedy = "Earlier calls are kept. Free disk space or choose another path, and record again."
-                self._warn(f"{self.path}: the recording ends here, since it cannot be written: {error}. {remedy}")
+                self._warn(f"{self.path}: the recording ends here, since the file cannot be written: {error}. {remedy}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
-        """Write gradients to a new file. Return the name of the file; None if it could not be written."""
+        """Write gradients to a new file. Return the name of the file, or None if it could not be written."""
         with self._lock:
             number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
@@ -350,8 +350,8 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"names= does not match the gradients of {self._call}: they do not belong to its parameters, and are "
-                "not one for each in order. Pass a dict of name to gradient, or (name, gradient) tuples."
+                f"names= does not match the gradients of {self._call}, neither by parameter nor by number. Pass a dict "
+                "of name to gradient, or (name, gradient) tuples."
             )
         new = names.keys() - recording._arranged
         recording._arranged |= new
@@ -366,7 +366,7 @@ class CallRecorder:
 
     @property
     def needs_leaves(self) -> bool:
-        """Whether the recording needs the gradients one by one."""
+        """Return whether the recording needs the gradients one by one."""
         return self.recording.needs_leaves
 
     def end_with(self, event: Any) -> None:

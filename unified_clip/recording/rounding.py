@@ -37,7 +37,7 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance between two numbers; 0 if both numbers are NaN."""
+    """Return the distance between two numbers. It is 0 if both numbers are NaN."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):

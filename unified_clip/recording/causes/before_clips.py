@@ -17,7 +17,10 @@ ruled out.
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run clips gradients that contain a loss scale, about the ratio of the norms; else None."""
+    """Return a cause if one run clips gradients that still contain a loss scale, else None.
+
+    The ratio of the norms of both runs has to be about that loss scale.
+    """
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
             continue
@@ -32,7 +35,7 @@ def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run passes parameters more than once; else None."""
+    """Return a cause if only one run passes a parameter more than once to a clip call, else None."""
     for run, line, other in _sides(point, pair):
         if line.repeated and not other.repeated:
             count = f"{line.repeated} parameter{'s' * (line.repeated != 1)}"
@@ -45,9 +48,7 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the exact norms agree, but a framework's function has returned another norm in one run; else
-    None.
-    """
+    """Return a cause if the exact norms agree, but a framework's clip function returned another norm, else None."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -63,7 +64,7 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if weights differ at the first call, before any step of an optimizer; else None."""
+    """Return a cause if weights differ at the first call, before any step of an optimizer, else None."""
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
     if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
@@ -81,7 +82,7 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
-    """Return a cause if square weights are not transposed, but all other matrices are; else None."""
+    """Return a cause if square weights are not transposed, but all other matrices are, else None."""
     matrices = {name: pair.a.parameters[name].shape for name in orders if len(pair.a.parameters[name].shape) == 2}
     square = [name for name, (rows, columns) in matrices.items() if rows == columns and orders[name] == "same"]
     rest = [name for name, (rows, columns) in matrices.items() if rows != columns and 1 not in (rows, columns)]
@@ -95,7 +96,10 @@ def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
 
 
 def _orders(pair: CallPair) -> dict[str, str]:
-    """Return, by name of a weight, how its elements are arranged in one run relative to the other run."""
+    """Return the order of each weight's elements in one run relative to the other run, by the weight's name.
+
+    The order is "same", "transposed" or "other".
+    """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
         a, b = pair.a.parameters.get(name), pair.b.parameters.get(other)
@@ -110,10 +114,10 @@ def _orders(pair: CallPair) -> dict[str, str]:
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that follows from recorded weights. None: they show none.
+    """Return the cause that follows from the recorded weights, or None if no cause follows from them.
 
-    If the weights agree and the gradients differ, it is the loss or the data. If the gradients agree and the next
-    weights differ, it is the optimizer.
+    If the weights agree and the gradients differ, the cause is the loss or the data. If the gradients agree and the
+    next weights differ, the cause is the optimizer.
     """
     if point.index >= len(point.pairs):
         return None

@@ -47,9 +47,9 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that the numbers at this point confirm.
+    """Return every cause that the recorded numbers at a divergence confirm.
 
-    If the numbers confirm none, return a possible cause, such as rounding.
+    If the numbers confirm no cause, return a possible cause, such as rounding.
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
@@ -97,7 +97,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs; else None."""
+    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs, else None."""
     name_in_a = {b: a for a, b in pair.names.items()}
     of_a = {name: each.norm for name, each in pair.a.parameters.items()}
     of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}
@@ -121,7 +121,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run clips fewer gradients, and norms of parameters are unknown; else None."""
+    """Return a cause if one run clips fewer gradients, and the norms of parameters are unknown, else None."""
     a, b = pair.a.count, pair.b.count
     if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
         return None
@@ -131,8 +131,9 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one total norm is a whole multiple of the other, and norms of parameters are unknown; else
-    None.
+    """Return a cause if one total norm is a whole multiple of the other, else None.
+
+    Return None if the norms of parameters are known, because `_before_clipping` compares these.
     """
     if point.first.stage != "norm" or point.gradients() or not pair.a.rule == pair.b.rule == "global":
         return None
@@ -145,7 +146,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
-    """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms; else None.
+    """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms, else None.
 
     Norms that differ by rounding only count as equal.
     expected: The norms of the gradients in one run, by name. observed: Those in the other run, in order.
@@ -172,7 +173,7 @@ def _nearest(ordered: Sequence[float], norm: float) -> float:
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """Return a gradient with one element for each norm. They stand for the real gradients, which were not recorded."""
+    """Return one gradient with a single element for each norm, in place of the real gradients, which are unknown."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 
@@ -206,7 +207,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether some gradients can have the total norms of both calls, each for the norm type of its call."""
+    """Return whether the same gradients can have the total norms of both calls, although the norm types differ."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -218,9 +219,7 @@ def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run clips, although both norms are above the threshold, or both are below it; else
-    None.
-    """
+    """Return a cause if only one run clips, although both norms are on the same side of the threshold, else None."""
     if point.first.stage != "clipped":
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
@@ -275,9 +274,9 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Return the `Observation` of the call `line`, from whose numbers causes are found.
+    """Convert a recorded call, `line`, to the `Observation` that `find_cause` takes.
 
-    reference: The call of the other run, which counts as the correct one.
+    reference: The call of the other run. Its results count as correct.
     """
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
@@ -309,9 +308,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 
 
 def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both coefficients follow the same formula, and a framework's function rounds one of them; else
-    None.
-    """
+    """Return a cause if both coefficients follow the same formula, but a framework's function rounds one, else None."""
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _norms_are_equal(pair):
         return None
@@ -339,8 +336,9 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
-    """Return a cause if a difference is too large for rounding, but less than GROWTH times an earlier difference; else
-    None.
+    """Return a cause if a difference is too large for rounding, but has grown from an earlier difference, else None.
+
+    It must be less than `GROWTH` times the largest earlier difference.
     """
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":

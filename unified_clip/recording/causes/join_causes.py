@@ -1,6 +1,4 @@
-"""Join the causes of differences between clip calls with those between optimizers' steps: each difference is explained
-once.
-"""
+"""Join the differences between clip calls and those between optimizers' steps, so that each is explained once."""
 
 from __future__ import annotations
 
@@ -39,8 +37,9 @@ def join(
 
 
 def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
-    """Yield the differences whose effect shows in numbers of the same step or later, and those whose effect cannot
-    show.
+    """Yield the differences that change a recorded number of the same step or later.
+
+    Also yield the differences at steps without recorded numbers, whose effect is unknown.
     """
     measured = {pair.a.step for pair in pairs if pair.a.known_norms() and pair.b.known_norms()}
     differing = {
@@ -64,10 +63,10 @@ def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> It
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Return (explained divergences, steps), in which different numbers of backward passes explain scaled gradients.
+    """Explain scaled gradients by different numbers of backward passes. Return (explained divergences, steps).
 
-    They do so if the ratio of the numbers is the factor of the gradients, which then need no cause of their own. If
-    another cause explains the gradients of this step, the difference of backward passes is left out.
+    If the ratio of these numbers is the factor of the gradients, remove the cause "scaled gradients". If another cause
+    explains the gradients of this step, remove the difference in backward passes.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -109,9 +108,10 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """Return the explained divergences. The first one without a cause gets that of `before_clips.by_elimination`.
+    """Give the first divergence without a cause the cause that `before_clips.by_elimination` finds.
 
-    It gets none if the cause of an earlier divergence may have caused it, too.
+    Return all divergences with their causes. If an earlier divergence has a cause other than rounding, change nothing,
+    because that cause may explain the later divergences, too.
     """
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):

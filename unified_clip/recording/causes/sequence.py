@@ -26,7 +26,7 @@ RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "p
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the gradients are equal, but one run's weights have already been updated; else None."""
+    """Return a cause if the gradients are equal, but one run's weights have already been updated, else None."""
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()
@@ -50,7 +50,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its optimizer step. None: weights do not prove it for exactly one run."""
+    """Return the run that clips after its optimizer step, or None if the weights do not show which run it is."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
     # which
     # run it is. With other optimizers, all weights must have moved in the same direction.
@@ -92,7 +92,10 @@ def twice(point: DivergencePoint) -> Cause | None:
 
 
 def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | None:
-    """Return (previous norm, its coefficient, norm) if a call clips the results of the previous call; else None."""
+    """Return (norm of the previous call, its coefficient, norm of this call) if a call clips the previous results.
+
+    Return None otherwise. index: The index of the call.
+    """
     line, before = call_at(run, index), call_at(run, index - 1)
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None
@@ -106,7 +109,7 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms of one run equal the norms of the other run one or two calls later; else None."""
+    """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None."""
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -135,8 +138,9 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 
 
 def per_tensor(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips by the total norm, and the other by the norms of tensors or groups of the same
-    gradients; else None.
+    """Return a cause if one run clips by the total norm, and the other per tensor or per group, else None.
+
+    The norms of the tensors or groups have to combine to the total norm, so that the gradients are the same.
     """
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
@@ -157,10 +161,10 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
 
 
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """Return the point with a divergence of the rule, if a cause is that one run clips per tensor or per group.
+    """Return the point with a divergence of the rule if one run clips per tensor or per group, else unchanged.
 
-    In a loop over parameters each call clips by a total norm, so the recorded rules are the same. Without this, the
-    first divergence is in the parameters, the norm or the number of calls, which are consequences.
+    In a loop over parameters, each call clips one gradient by its total norm, so both runs record the same rule. Their
+    first recorded divergence is then a consequence: other parameters, another norm, or another number of calls.
     """
     found = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if found is None or point.first.stage == "rule":
@@ -185,8 +189,9 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return (the norms of the next calls, the number of these calls). Stop at the call after which the total norm of
-    all calls is `total`.
+    """Return (norms of the first calls, number of these calls). Stop when the combined norm reaches `total`.
+
+    Return ([], 0) if it does not reach `total`.
     """
     norms: list[float] = []
     combined = 0.0

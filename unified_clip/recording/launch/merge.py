@@ -13,7 +13,7 @@ from .process import FAILED, NOTES, PART
 
 @dataclass(frozen=True)
 class Merged:
-    """What the processes of a command recorded."""
+    """The number of clip events that a command's processes recorded, and notes about them."""
 
     events: int
     notes: Sequence[str]
@@ -50,7 +50,7 @@ def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
 
 
 def _read_part(path: Path) -> Part | None:
-    """Return the part of a process; None if the process ended before it wrote the header."""
+    """Return the part of a process, or None if the process ended before it wrote the header."""
     whole, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     if not whole:
         return None

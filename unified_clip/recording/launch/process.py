@@ -57,7 +57,7 @@ class ProcessRecording(Recording):
         DISPATCHER.add(self)
 
     def end_recording(self) -> None:
-        """Wait for the numbers that have not arrived yet, write their lines, and close the file."""
+        """Wait for the numbers that a device still computes, write the remaining lines, and close the file."""
         self.wait()
         DISPATCHER.remove(self)
         self.wait()
@@ -94,7 +94,7 @@ def _describe_process() -> dict[str, object]:
 
 
 def _rank() -> tuple[int | None, int | None]:
-    """Return (rank of this process, world size); (None, None) if they are unknown."""
+    """Return (rank of this process, world size), or (None, None) if they are unknown."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

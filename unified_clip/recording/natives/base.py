@@ -26,7 +26,7 @@ EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    """What the open recordings need to know about a call in a graph."""
+    """The tensors of a call in a graph that the open recordings need."""
 
     results: bool
     """Whether they store the gradients before and after the call."""
@@ -72,7 +72,7 @@ class Observer:
         return wrapper
 
     def needs(self) -> Needs:
-        """Return what the open recordings need."""
+        """Return the tensors that the open recordings need."""
         recordings = DISPATCHER.natives
         return Needs(any(each.stores_results for each in recordings), any(each.needs_leaves for each in recordings))
 
@@ -82,7 +82,7 @@ class Observer:
             recording.wait_with(wait)
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Record a call that has ended. A call without gradients is not recorded."""
+        """Record a call that has ended. Do nothing if the call has no gradients."""
         weights = [None if each is None else _array(each) for each in observed.weights]
         running = RunningCall(
             call,
@@ -96,7 +96,7 @@ class Observer:
 
 
 class RunningCall:
-    """A call that is running. `end` records it."""
+    """A running call of a framework's clip function. `end` records it."""
 
     def __init__(
         self,
@@ -177,7 +177,10 @@ OBSERVER = Observer()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Return all lists without the entries at the positions at which `before` has None. An empty list stays empty."""
+    """Remove the positions at which `before` has None from all lists. Return all lists, with `before` first.
+
+    An empty list stays empty.
+    """
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 
@@ -191,7 +194,7 @@ def clip_parameters(
 ) -> Any:
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
 
-    value_of: Returns a norm that the function returned as a plain tensor.
+    value_of: A function that converts the returned norm to a plain tensor.
     """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)

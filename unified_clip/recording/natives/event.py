@@ -26,10 +26,10 @@ class Tensors(NamedTuple):
 
 
 class NativeEvent:
-    """The fields of a call. The norm is the number that the function returns. If it returns none, the norm is measured
-    exactly.
+    """The recorded fields of a call of a framework's clip function.
 
-    A recording with norms always measures the norm. The coefficient follows from the function's formula.
+    `norm` is the norm that the function returns. If the function returns no norm, or the recording has norms, the norm
+    is measured exactly. `coef` follows from the function's formula.
     """
 
     in_graph = False
@@ -108,7 +108,7 @@ class NativeEvent:
         return fields
 
     def _measure(self, tensors: Tensors, recorder: Any) -> None:
-        """Measure the norms by which the call clips, and the norms that the recording stores for each gradient."""
+        """Measure the norms by which the call clips. If the recording has norms, measure that of each gradient too."""
         call, backend = self._call, tensors.backend
         names: Sequence[str | None] = tensors.names or [None] * len(tensors.gradients)
         weights = tensors.weights or [None] * len(tensors.gradients)
@@ -167,7 +167,7 @@ class NativeEvent:
 
 
 def _number(value: Any) -> float:
-    """Return the number in a nested list that has only one."""
+    """Return the single number in a nested list, such as [[0.5]]."""
     while isinstance(value, list):
         (value,) = value
     return float(value)

@@ -1,7 +1,7 @@
-"""The fields of a call whose gradients are known before and after it.
+"""Compute the recorded fields of a call from its gradients before and after the clip.
 
-A line has the exact norm of the inputs, and the coefficient between inputs and results, which may differ from the
-function's formula.
+The norm is the exact norm of the inputs. The coefficient is the factor between inputs and results, which may differ
+from the function's formula.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float:
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
-    """Return the coefficient that turned `before` into `after`; NaN if none explains every element.
+    """Return the coefficient that turned `before` into `after`, or NaN if no coefficient explains every element.
 
-    Each element bounds the coefficient: only factors in an interval round to the observed result. The number that is in
-    all intervals and nearest to `formula` is returned.
+    Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number in
+    all intervals that is nearest to `formula`.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

@@ -24,7 +24,7 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which clips and steps are traced. A graph reports them in any order."""
+    """The order in which JAX traces clips and optimizers' steps. The compiled graph may report them in any order."""
 
     def __init__(self) -> None:
         self._reset()
@@ -74,7 +74,7 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Record a call, at once or each time its compiled graph runs. No tensor may be None.
+    """Record a call, at once or each time its compiled graph runs. The lists of tensors must not contain None.
 
     describe: A function that returns the settings of the call for the value of `threshold`.
     """

@@ -50,7 +50,7 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
 
 
 def _describe_call(optimizer: Any) -> NativeCall | None:
-    """Return the settings of an optimizer's own clipping; None if it has none."""
+    """Return the settings of an optimizer's own clipping, or None if the optimizer does not clip."""
     kind = f"keras.optimizers.{type(optimizer).__name__}"
     backend = keras.backend.backend()
     if optimizer.clipnorm and optimizer.clipnorm > 0:

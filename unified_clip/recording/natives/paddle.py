@@ -116,7 +116,7 @@ def _run(function: Callable[..., Any]) -> Any:
 
 
 def _weight(name: str) -> Dense | None:
-    """Return the value of a static program's parameter before the program runs, or None if it has none."""
+    """Return the current value of a static program's parameter, or None if the parameter has no value yet."""
     variable = paddle.static.global_scope().find_var(name)
     return None if variable is None else from_numpy(np.array(variable.get_tensor()))
 

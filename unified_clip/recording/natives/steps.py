@@ -18,7 +18,10 @@ MOST_LOSSES = 1024
 
 @contextmanager
 def reported(what: str) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning that `what` is not recorded: it must not end the training."""
+    """Turn an error in the `with` block into a warning, because an error in recording must not end the training.
+
+    what: The thing that is not recorded, such as "a backward pass".
+    """
     try:
         yield
     except Exception as error:
@@ -59,9 +62,9 @@ LOSSES = Losses()
 
 
 class StepWatcher:
-    """A counter of backward passes, which records each step of an optimizer.
+    """Counts backward passes, and records each step of an optimizer.
 
-    While gradients contain a loss scale, each clip event records it.
+    While gradients contain a loss scale, each clip event records the scale.
     """
 
     def __init__(self) -> None:
@@ -99,7 +102,7 @@ class StepWatcher:
     ) -> None:
         """Record a step, as `record_step` does.
 
-        is_cleared: Returns whether the gradients that the step used are None or zero.
+        is_cleared: A function that returns whether the gradients of the step have become None or zero.
         """
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared}
         if self.changed is not None:
@@ -115,8 +118,7 @@ def record_step(
 
     optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
     settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
-    passes: What is known about the backward passes before the step: the fields `backward_calls`, `cleared` and
-        `changed` of a recording.
+    passes: The known fields about the backward passes before the step: `backward_calls`, `cleared` and `changed`.
     is_users: The class is the user's own, so that its module may be any.
 
     ValueError: a name is unknown.
@@ -134,7 +136,7 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a number, bool or list of numbers for JSON; None for anything else."""
+    """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):

@@ -14,7 +14,10 @@ State = tuple[int, int]
 
 
 class GradientVersions:
-    """The versions of all gradients at the end of the last backward pass."""
+    """The identity and the version of each gradient at the end of the last backward pass.
+
+    PyTorch raises the version of a tensor with each change in place.
+    """
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash

@@ -127,7 +127,7 @@ def _lines(name: str, runs: Sequence[Curve], frame: Frame, partings: Sequence[in
 
 
 def _frame(runs: Sequence[Curve], finite: Sequence[float], *, logarithmic: bool) -> Frame | None:
-    """Return the axes for these numbers; None if there are no numbers."""
+    """Return the axes of a plot of these numbers, or None if there are no numbers."""
     steps = [each.step for run in runs for each in run]
     if not finite:
         return None

@@ -101,7 +101,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
 
 
 def about(run: RecordedRun) -> str:
-    """Return what a file has: the number of calls, and whether the processes agree."""
+    """Return a sentence about a recording: its number of calls, and whether its processes recorded the same clips."""
     folded = (
         f" that clip one gradient each, compared as {_calls(len(run.lines))}" if run.recorded > len(run.lines) else ""
     )
@@ -153,7 +153,7 @@ def _as_before(cause: Cause, step: int) -> str:
 
 
 def notes(comparison: RecordingComparison) -> list[str]:
-    """Return sentences about what was compared, and how closely each stage agrees."""
+    """Return sentences about the compared calls, and how closely the runs agree at each stage."""
     if comparison.first is None:
         same = f"The runs are the same: {_calls(len(comparison.pairs))}{_allowed(comparison)}."
         return [same, *_unknown_thresholds(comparison)]
@@ -165,7 +165,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
 
 
 def losses(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence for each logged number, such as the loss: how the two runs compare in it."""
+    """Return a sentence about each logged number, such as the loss, that compares its values in both runs."""
     sides = [logged(run) for run in (comparison.a, comparison.b)]
     sentences = []
     only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
@@ -214,7 +214,10 @@ def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str
 
 
 def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
-    """Return the first divergence that no clip explains, or None if it may follow from the steps of the optimizers."""
+    """Return the first divergence that no difference in clipping explains.
+
+    Return None if there is none, or if an earlier difference between optimizers' steps may have caused it.
+    """
     unexplained = [
         each for each, causes in comparison.divergences.items() if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP
     ]
@@ -238,9 +241,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about what to compare, if the first divergence is unexplained and comes before the clip; else
-    [].
-    """
+    """Return a sentence with the parts of the training to compare, or [] if the clip may explain the divergence."""
     if without_effect := _without_effect(comparison):
         return without_effect
     first, runs = _first_unexplained(comparison), (comparison.a, comparison.b)
@@ -261,7 +262,7 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
-    """Return the causes that were ruled out if a divergence is unexplained; else []."""
+    """Return the causes that were ruled out if a divergence is unexplained, else []."""
     if _first_unexplained(comparison) is None:
         return []
     runs, causes = (comparison.a, comparison.b), [*RULED_OUT.values(), "a whole factor on all gradients"]
@@ -324,7 +325,7 @@ def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison
 
 
 def _compared(comparison: RecordingComparison) -> str:
-    """Return the number of calls that were compared, and of all calls if these are more."""
+    """Return the number of compared calls in words. If a run has more calls, add the numbers of all calls."""
     count, totals = len(comparison.pairs), [len(run.lines) for run in (comparison.a, comparison.b)]
     text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
     if max(totals) == count:

@@ -24,7 +24,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec whose loader runs the action after the module; None for other modules."""
+        """Return an import spec whose loader runs the module and then its action. Return None for other modules."""
         if fullname not in self._actions or fullname in self._finding:
             return None
         self._finding.add(fullname)
