@@ -68,8 +68,8 @@ What you can do with each framework, trainer and optimizer:
 - **Port**: `unified-clip port` rewrites or flags the library's own clips in Python source ([porting](port.md)).
 - **Record**: `unified-clip record` records the library's own clips ([recording](recording.md)).
 
-An empty cell means that unified_clip has no support. An unknown clip is not ignored: `port` and `config check` report names and
-keys that look like a clip.
+An empty cell means that unified_clip has no support. `port` and `config check` also report names and keys that look
+like the clip of an unknown library.
 """
 
 END = """## Experiment trackers, tests and CI
