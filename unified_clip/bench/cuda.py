@@ -64,7 +64,7 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _apex() -> dict[str, Callable[[Any, float], Any]]:
-    """Return NVIDIA Apex's function by its name, if Apex is installed."""
+    """Return {name: function} with NVIDIA Apex's clip function, or {} if Apex is not installed."""
     try:
         from apex.contrib.clip_grad import clip_grad_norm_
     except ImportError:
@@ -87,7 +87,10 @@ def _by(call: Call, kernels: bool) -> Call:
 
 
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
-    """Capture a call in a CUDA graph, and return a function that replays it. A call before it compiles kernels."""
+    """Return a function that replays a call from a CUDA graph. The call runs once before the capture, to compile.
+
+    prepare: Returns the inputs of the call.
+    """
     import torch
 
     inputs, side, graph = prepare(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -101,7 +104,7 @@ def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
 
 
 def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
-    """Return how long the device computes a call, by its own clock. It first finishes all earlier work."""
+    """Return the milliseconds that a CUDA device takes for a call, by CUDA events. Earlier work does not count."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -33,7 +33,7 @@ class Pair(NamedTuple):
     """
 
     native_name: str
-    """The name of the framework's function; '' if it has none."""
+    """The name of the framework's function, or '' if the framework has none."""
 
     prepare: Callable[[], Any]
     unified: Call
@@ -99,8 +99,8 @@ def limits(
 ) -> dict[str, Any]:
     """Measure how long threads take to read the memory of the gradients, and to read and write it.
 
-    No clip can be faster. Return the quartiles of the milliseconds, as an entry of bench.json. Tensors that cannot be
-    written are copied.
+    No clip can be faster. Return the quartiles of the milliseconds, as an entry of bench.json. Memory that is not
+    writable is copied.
     prepare: Called before each repeat, as before a clip.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]

@@ -25,7 +25,7 @@ MARKERS = "oDs^"
 LINES: Any = {"ours_ms": "-", "native_ms": "--"}
 
 SIDES = ("unified_clip", "the framework's function")
-"""What each of LINES stands for."""
+"""The label of each of LINES."""
 
 STYLE: Any = {"svg.hashsalt": "unified_clip", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 

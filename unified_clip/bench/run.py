@@ -104,7 +104,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run a worker, and call `add` with each result that it prints. Return why it failed; '' if it did not."""
+    """Run a worker, and call `add` with each result that it prints. Return the error if it failed, else ''."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
 

@@ -1,7 +1,7 @@
 """Measure on one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
 
 JOB is a JSON object with the fields of `run.Options`. For each list of gradients, the worker prints a line of JSON to
-stdout. What frameworks print goes to stderr.
+stdout. Output of the frameworks goes to stderr.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The call of a function that clips: which parameters it clips, and whether it is in a loop over them."""
+"""Find the parameters that a clip call clips, and loops over parameters around the call."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
             over = ast.unparse(loop.iter)
             if targets & names and PARAMETERS.search(over):
-                raise ConfigError(f"It is in a loop over {over}: each iteration clips by its own norm.")
+                raise ConfigError(f"The call is in a loop over {over}: each iteration clips by its own norm.")
 
 
 def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
-    """Return a pattern of the names of the parameters in an expression; '' for all parameters of a model.
+    """Return a pattern of the names of the parameters in an expression, or '' for all parameters of a model.
 
     ConfigError: it is unknown which parameters the expression selects.
     """
@@ -85,13 +85,13 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
                 _check_condition(condition)
             return _pattern(source, loop.iter, depth)
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
-            raise ConfigError("It clips one parameter group. It is unknown whether the optimizer has other groups.")
+            raise ConfigError("The call clips one parameter group. The optimizer may have other groups.")
     return ""
 
 
 def _check_condition(condition: ast.expr) -> None:
     if not HAS_GRADIENT.search(ast.unparse(condition)):
-        raise ConfigError(f"It clips only the parameters that meet this condition: {ast.unparse(condition)}.")
+        raise ConfigError(f"The call clips only the parameters that meet this condition: {ast.unparse(condition)}.")
 
 
 def _part(source: Source, owner: ast.expr) -> str:
@@ -107,7 +107,8 @@ def _part(source: Source, owner: ast.expr) -> str:
     if not inner:
         return ""
     if not all(map(_last, inner)):
-        raise ConfigError(f"It clips {ast.unparse(owner)}, a part of {ast.unparse(parts[whole])}.")
+        model = ast.unparse(parts[whole])
+        raise ConfigError(f"The call clips {ast.unparse(owner)}, a part of {model} whose name is unknown.")
     return ".".join([*map(_last, inner), "*"])
 
 
@@ -124,7 +125,7 @@ def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
 
 
 def _last(node: ast.expr) -> str:
-    """Return the last part of a dotted name, or the index of a module in a list; '' if it is unknown."""
+    """Return the last part of a dotted name, or the index of a module in a list, or '' if it is unknown."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

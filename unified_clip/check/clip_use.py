@@ -10,19 +10,19 @@ from ..config.clip_config import ClipConfig
 
 @dataclass(frozen=True)
 class ClipUse:
-    """A clip in a file: what it does, or why this is unknown."""
+    """A clip in a file, with the configuration of its effect, or with the reason why its effect is unknown."""
 
     path: Path
     line: int
     column: int
     clip: str
-    """What clips, in words: a function, an argument, or a trainer with its key."""
+    """The code or key that clips, in words: a function, an argument, or a trainer with its key."""
 
     config: ClipConfig | None = None
     """The clip configuration that clips in the same way. None if the effect of the clip is unknown."""
 
     why_unknown: str = ""
-    """Why it is unknown what the clip does, or '' if it is known."""
+    """The reason why the effect of the clip is unknown, or '' if it is known."""
 
     read: Path | None = None
     """For a trainer's configuration: the file that was read, which may inherit the clip from `path`."""
@@ -34,7 +34,7 @@ class ClipUse:
     """For a trainer's configuration: whether the file has no clip key."""
 
     set_elsewhere: str = ""
-    """For a file without a clip of its own: where the clip is set; '' for other files."""
+    """For a file without a clip of its own: a sentence with the place that sets the clip. '' for other files."""
 
     format: str = ""
     """For a trainer's configuration: the name of its format."""

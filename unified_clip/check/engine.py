@@ -101,7 +101,8 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
         else:
             raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
         if not below:
-            raise ConfigError(f"{path}: it has no file that ends in {', '.join(SUFFIXES)}. Pass another path.", "UC108")
+            suffixes = ", ".join(SUFFIXES)
+            raise ConfigError(f"{path}: the directory has no file that ends in {suffixes}. Pass another path.", "UC108")
         found |= {Path(os.path.realpath(file)): file for file in below}
     found.pop(clip.resolve(), None)
     return [found[file] for file in sorted(found)]
@@ -149,7 +150,7 @@ def _leave_out_bases(found: Found) -> None:
 
 
 def _unreadable(path: Path) -> str:
-    """Return why a file is not read, or '' if it is read."""
+    """Return a sentence with the reason why a file is not read, or '' if it is read."""
     try:
         size = path.stat().st_size
         with path.open("rb"):
@@ -159,7 +160,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _glob(rules: CheckRules, path: Path, root: Path) -> str:
-    """Return the first pattern in `check.formats` that matches a file; '' if none does."""
+    """Return the first pattern in `check.formats` that matches a file, or '' if none does."""
     return next((glob for glob in rules.formats if _matches(glob, path, root)), "")
 
 
@@ -178,7 +179,7 @@ def _matches(glob: str, path: Path, root: Path) -> bool:
 
 
 def _pattern(glob: str, star: str) -> re.Pattern[str]:
-    """Return a regular expression for a pattern. `star`: what * stands for. ** stands for any text."""
+    """Return a regular expression for a pattern with *, ** and ?. `star`: the regular expression for *."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
     texts = {"**/": "(?:.*/)?", "**": ".*", "*": star, "?": "[^/]"}
     return re.compile("".join(texts.get(part, re.escape(part)) for part in parts))
@@ -189,7 +190,7 @@ def _unused(
 ) -> Iterator[Finding]:
     """Yield a finding for each rule of the table `check` that has no effect.
 
-    If `paths` do not cover all of `root`, ignore rules whose files were not checked are skipped, and all format rules.
+    If `paths` do not cover all of `root`, skip the ignore rules whose files were not checked, and all format rules.
 
     used: The indices of the ignore rules that matched a finding. files: The checked files.
     """

@@ -18,7 +18,7 @@ class Engine(NamedTuple):
     """The parameters of each method, in order."""
 
     variable: str = ""
-    """The usual name of an object of the class; '' if there is none."""
+    """The usual name of an object of the class, or '' if there is none."""
 
     raises: bool = False
     """Whether a norm that is not finite is an error by default."""
@@ -45,7 +45,7 @@ ENGINES = (
 
 
 def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
-    """Return the clip configuration that does what a call of an engine's method does. None: it calls no such method.
+    """Return the clip configuration with the effect of a call of an engine's method, or None for any other call.
 
     ConfigError: an argument is only known at run time.
     """
@@ -72,7 +72,10 @@ def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
 
 
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
-    """Return whether an expression is an object of a class: it has the usual name, or the file creates it so."""
+    """Return whether an expression is an object of the engine's class.
+
+    It has the usual name of such an object, or the file assigns or annotates it with the class.
+    """
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:
         return True

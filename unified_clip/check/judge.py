@@ -33,7 +33,7 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""How code clips by a shared configuration, by the package that it uses."""
+"""The code that clips by a shared configuration, by the package that the training script uses."""
 
 
 class Judge:
@@ -49,7 +49,7 @@ class Judge:
         self._comparisons: dict[str, compare.Comparison] = {}
 
     def finding(self, use: ClipUse) -> Finding | None:
-        """Return what is wrong with a clip, or None if it clips as the configuration does."""
+        """Return the finding about a clip, or None if the clip has the same effect as the configuration."""
         if use.config is None:
             return self._finding(use, "unknown", use.why_unknown, self._remedy(use))
         family = family_difference(use.config, self.wanted)
@@ -81,7 +81,7 @@ class Judge:
         return self._comparisons[key]
 
     def _edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the advice for a clip that differs: what to write instead."""
+        """Return the text to write instead of a clip that differs."""
         if use.format in FORMATS:
             try:
                 return convert.write(self.wanted, use.format)[0].rstrip()

@@ -15,8 +15,8 @@ from .clip_use import ClipUse
 from .trainer_files import has_number
 
 WHY = (
-    "It is named like a clip setting, and which code reads it is unknown. Compare it with the clip configuration by "
-    "hand, and ignore it with a reason in check.ignore."
+    "This setting is named like a clip setting, but the code that reads it is unknown. Compare its value with the clip "
+    "configuration by hand, and ignore the setting with a reason in check.ignore."
 )
 
 
@@ -60,7 +60,7 @@ def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
 
 
 def _value(node: ast.expr) -> object:
-    """Return the value of a constant, or of field(default=...) in a dataclass; None for any other expression."""
+    """Return the value of a constant, or of `field(default=1.0)` in a dataclass. Return None for other expressions."""
     match node:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
             return _value(value.body if isinstance(value, ast.Lambda) else value)

@@ -28,7 +28,7 @@ class Difference(ReportModel):
 
 
 class Finding(ReportModel):
-    """A clip that differs from the configuration, or may differ; or a rule of its table `check` without effect."""
+    """A clip that differs or may differ from the configuration, or a rule of the table `check` without effect."""
 
     kind: Kind
     """"drift": the clip differs. "unknown": what it does cannot be read from the file. "unused": a rule of

@@ -35,10 +35,10 @@ LINE = re.compile(r"^Line (\d+)")
 ADVICE = re.compile(r"^Port |by hand")
 """Matches sentences in a reason of `port` that advise how to port."""
 
-ONE_BOUND = "It clamps by one bound only. Code that clips by hand may limit its coefficient in this way."
+ONE_BOUND = "The call clamps by one bound only. Code that clips by hand may limit its coefficient in this way."
 
 NO_MEANING = (
-    "What this clip does cannot be inferred: the function is not called here, or an argument is only known at run time."
+    "The effect of this clip is unknown: the function is not called here, or an argument is only known at run time."
 )
 
 
@@ -93,7 +93,7 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         return None
     threshold = site.meaning.threshold if site.meaning else ""
     if threshold:
-        return use(why_unknown=f"Its threshold, {threshold}, is only known at run time.")
+        return use(why_unknown=f"The threshold, {threshold}, is only known at run time.")
     try:
         config = site.meaning.config if site.meaning else engine_methods.config(source, call)
         if config is None:
@@ -138,7 +138,7 @@ def _own_functions() -> dict[str, OwnFunction]:
 
 
 def _own_uses(path: Path) -> list[ClipUse]:
-    """Return the clips of a Python file that are unified_clip's: its functions, and `ClipConfig(...)`."""
+    """Return the clips by unified_clip in a Python file: the calls of its functions and of `ClipConfig`."""
     text = path.read_bytes().decode("utf-8", "replace")
     if PACKAGE not in text:
         return []
@@ -187,8 +187,9 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
 
 
 def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
-    """Return the clip configuration that does what a call of unified_clip's function does. ConfigError: an argument is
-    only known at run time.
+    """Return the clip configuration with the effect of a call of unified_clip's function.
+
+    ConfigError: an argument is only known at run time.
     """
     function, parameters = _own_functions()[name], positional_parameters(name)
     passed = dict(zip(parameters, call.args, strict=False))

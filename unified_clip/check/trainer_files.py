@@ -43,25 +43,25 @@ CLIP_NAMES = [
 LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (
-    "It is named like a clip setting, but no known trainer has such a file. Name the trainer's format in the table "
-    "check.formats, or ignore the file with a reason in check.ignore."
+    "This key is named like a clip setting, but no known trainer has such a file. Name the trainer's format in the "
+    "table check.formats, or ignore the file with a reason in check.ignore."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """The keys by which a file without a clip key may be one of TrainingArguments."""
 
 BY_DEFAULT = (
-    "It has output_dir and num_train_epochs, as TrainingArguments of Hugging Face and PaddleNLP, which clip at 1.0 by "
-    'default. Name the format in the table check.formats, as "**/{name}" = "hf", or ignore the file with a '
+    "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP, which clip at "
+    '1.0 by default. Name the format in the table check.formats, such as "**/{name}" = "hf", or ignore the file with a '
     "reason in check.ignore."
 )
 ON_A_COMMAND_LINE = (
-    "It is an option on a command line, and which trainer reads it is unknown. Move the value to a trainer's file, or "
-    "ignore the script with a reason in check.ignore."
+    "This is an option on a command line, and the trainer that reads it is unknown. Move the value to a trainer's "
+    "file, or ignore the script with a reason in check.ignore."
 )
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets, or [] if it is no trainer's file, and has no clip key.
+    """Return the clips that a configuration file sets, or [] if it is no trainer's file and has no clip key.
 
     format_: The format as "name" or "name@version". '': infer it.
     """
@@ -77,7 +77,10 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the use of the only format of a file, or of the first one if all formats have the same meaning."""
+    """Return one of the clips that the formats of a file give, or an unknown clip if these clips differ in effect.
+
+    uses: The clip of each format that recognises the file.
+    """
     known = [use for use in uses if use.config is not None]
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
@@ -155,7 +158,7 @@ def _use(path: Path, candidate: Candidate, version: object) -> ClipUse:
 
 
 def _named_in(message: str, document: Document) -> Path | None:
-    """Return the file that an error is about: its message begins with the file's name. None: the document itself."""
+    """Return the base file whose name begins an error message, or None if the error is about the document itself."""
     others = document.files[1:]
     return next((path for path in others if message.startswith((f"{path.name}:", f"{path.name},"))), None)
 
@@ -172,7 +175,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     """
     suffix = path.suffix.lower()
     if suffix not in KINDS:
-        why = f"It names a clip, but files that end in {suffix!r} are not read."
+        why = f"The file names a clip, but unified-clip does not read files that end in {suffix!r}."
         return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)
     if not (_has_clip_word(path) or may_clip):
@@ -196,7 +199,7 @@ def has_number(value: object) -> bool:
 
 
 def names_clip(path: Path) -> bool:
-    """Return whether a file has the name of a clip, or cannot be opened."""
+    """Return whether the text of a file contains the name of a clip. Return True if the file cannot be opened."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(pattern.search(content) for pattern in CLIP_NAMES)

@@ -39,8 +39,8 @@ def test_a_clip_of_a_part_of_the_model_differs_and_names_the_part(check: Check, 
     [
         ("[p for n, p in model.named_parameters() if 'bias' not in n]", "that meet this condition: 'bias' not in n."),
         ("filter(lambda p: p.ndim > 1, model.parameters())", "that meet this condition: lambda p: p.ndim > 1."),
-        ("optimizer.param_groups[0]['params']", "It clips one parameter group."),
-        ("model.blocks[i].parameters()", "It clips model.blocks[i], a part of model."),
+        ("optimizer.param_groups[0]['params']", "The call clips one parameter group."),
+        ("model.blocks[i].parameters()", "The call clips model.blocks[i], a part of model whose name is unknown."),
         ("some", "that meet this condition: 'head' in n."),
     ],
 )
@@ -173,7 +173,7 @@ def test_an_attribute_that_is_assigned_elsewhere_is_unknown(check: Check, elsewh
     source = "import torch\n\n\n" + CLASS.format("", "") + CLIP
     assert check({"a.py": source}).findings == []
     finding = one(check({"a.py": source + elsewhere}))
-    assert (finding.kind, finding.does) == ("unknown", "Its threshold, self.clip, is only known at run time.")
+    assert (finding.kind, finding.does) == ("unknown", "The threshold, self.clip, is only known at run time.")
 
 
 def test_a_field_of_a_dataclass_is_unknown(check: Check) -> None:
@@ -212,7 +212,7 @@ def test_a_clamp_by_one_bound_is_unknown(check: Check, bound: str) -> None:
 def test_a_setting_named_like_a_clip_is_unknown(check: Check, source: str, line: int, clip: str) -> None:
     finding = one(check({"config.py": source}))
     assert (finding.kind, finding.line, finding.clip) == ("unknown", line, clip)
-    assert "which code reads it is unknown" in finding.does
+    assert "the code that reads it is unknown" in finding.does
 
 
 @pytest.mark.parametrize("value", ["None", "False", "0.0", "args.grad_clip", "{}", "field(default=0)", "[*limits]"])

@@ -92,7 +92,7 @@ def test_unified_clips_own_functions_are_compared(check: Check, name: str) -> No
 def test_a_threshold_known_at_run_time_only_is_unknown(check: Check) -> None:
     finding = one(check({"a.py": TORCH % "args.max_norm"}))
     assert finding.kind == "unknown"
-    assert finding.does == "Its threshold, args.max_norm, is only known at run time."
+    assert finding.does == "The threshold, args.max_norm, is only known at run time."
 
 
 LOOPS = [
@@ -116,7 +116,7 @@ def test_a_call_in_a_loop_over_parameters_clips_by_another_norm(check: Check, fu
     for index, loop in enumerate(LOOPS):
         finding = one(check({"a.py": f"{imports}\n\n{loop.format(name)}"}))
         assert (finding.kind, finding.line) == ("unknown", 3 if index == len(LOOPS) - 1 else 4)
-        assert finding.does.startswith("It is in a loop over ")
+        assert finding.does.startswith("The call is in a loop over ")
     for loop in ALIKE:
         assert check({"a.py": f"{imports}\n\n{loop.format(name)}"}).findings == []
 
