@@ -112,4 +112,4 @@ def test_weights_are_copied_into_the_parameters_of_a_model(tmp_path: Path, capsy
 def test_weights_are_not_copied_into_copies_of_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = NATIVE.replace("dict(net.named_parameters())", "net.state_dict()")
     assert run(tmp_path, NATIVE, new, "--resync") == 2
-    assert "new.py:step: yields 'weight' as Tensor, which may be a copy" in capsys.readouterr().err
+    assert "new.py:step: the function yields 'weight' as Tensor, which may be a copy" in capsys.readouterr().err

@@ -37,7 +37,10 @@ def add_parser(commands: Any) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
-    """Add the options of `unified-clip verify` to a parser. `hidden`: leave the options out of its help."""
+    """Add the options of `unified-clip verify` to a parser.
+
+    hidden: Whether to leave the options out of the parser's help.
+    """
 
     def add(name: str, description: str, **settings: Any) -> None:
         parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)

@@ -1,4 +1,4 @@
-"""Compare two training steps: their clip calls, clipped gradients and updates, and the cause of differences."""
+"""Compare two training steps: their clip calls, clipped gradients and updates. Find the cause of a difference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_LISTED = 4
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The comparison of both runs at one step: their clip calls, and the distance at each stage."""
+    """The comparison of both runs at one step: their clip calls, and the distance of their results at each stage."""
 
     step: int
     old: Sequence[RecordedCall]
@@ -42,7 +42,7 @@ class StepComparison:
     """The distance of the clipped gradients."""
 
     update: MaxDistance | None
-    """The distance of the updates: how the step changed each parameter."""
+    """The distance of the updates, which are the changes of the parameters by the step."""
 
     clips_alike: bool
     """Whether both steps clip by the same rules and thresholds, in the same number of calls."""
@@ -63,7 +63,7 @@ class StepComparison:
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
-        """Return the stages that differ by more than `max_ulp`, and "clip" if the clip calls differ."""
+        """Return the stages whose distance is more than `max_ulp`. Add "clip" if the clip calls differ."""
         distances = self.distances().items()
         stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
@@ -93,7 +93,7 @@ class Verification:
 
     @property
     def without_clip(self) -> list[int]:
-        """The steps at which neither training step called a clip."""
+        """The numbers of the steps at which neither training step called a clip."""
         return [row.step for row in self.rows if not row.has_clip]
 
     @property
@@ -104,10 +104,12 @@ class Verification:
 def compare_steps(
     old: ScriptRun, new: ScriptRun, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
 ) -> Verification:
-    """Compare the runs of both training steps, and write their recordings to `out` as old.jsonl and new.jsonl.
+    """Compare the runs of both training steps. Write their recordings to `out` as old.jsonl and new.jsonl.
 
-    weights: The initial weights. steps: The number of batches. names: The contents of the file of --map.
-    max_ulp: Differences of up to this many units in the last place are no differences.
+    weights: The initial weights.
+    steps: The number of batches.
+    names: The contents of the file of --map, or None.
+    max_ulp: The largest distance in ULP at which two numbers count as equal.
 
     VerifyError: a run has no clip call, the outputs cannot be compared, or `names` has an unknown name.
     """
@@ -146,9 +148,9 @@ def compare_steps(
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    """Return the names of --map as {old name: new name}. The file may also have {new name: old name} in every line.
+    """Return the names of --map as {old name: new name}. The file may have {new name: old name} in every line instead.
 
-    VerifyError: a name is unknown, or the lines have both directions.
+    VerifyError: a name is unknown, or the file mixes both directions.
     """
     in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := orient_names(names, in_old, in_new)) is not None:
@@ -163,10 +165,10 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
 
 
 def reject_changing_outputs(run: ScriptRun) -> None:
-    """Check the outputs of one training step.
+    """Check that a training step yields the same parameters after each step, and only gradients of these parameters.
 
-    VerifyError: a later output has other parameters or shapes than the first output, or a gradient has no parameter of
-    the same name and shape.
+    VerifyError: an output has other parameters or shapes than the first output, or a gradient has no parameter of the
+        same name and shape.
     """
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
@@ -174,14 +176,14 @@ def reject_changing_outputs(run: ScriptRun) -> None:
         if changed := sorted(name for name in {*first, *shapes} if first.get(name) != shapes.get(name)):
             raise VerifyError(
                 f"{run.script} yields {_listing(changed)} at step {step} but not at step 1, or in another shape. Yield "
-                "the same parameters after each step.",
+                "the same parameters, in the same shapes, after each step.",
                 "UC604",
             )
         for part, tensors in (("gradients", output.gradients or {}), ("unclipped gradients", output.unclipped or {})):
             if unknown := sorted(name for name in tensors if name not in shapes):
                 raise VerifyError(
-                    f"{run.script} yields {part} of {_listing(unknown)} at step {step}, but no such parameters. Its "
-                    f"parameters are {_listing(shapes)}. Name each gradient like its parameter.",
+                    f"{run.script} yields {part} of {_listing(unknown)} at step {step}, but no parameters of these "
+                    f"names. Its parameters are {_listing(shapes)}. Name each gradient like its parameter.",
                     "UC604",
                 )
             if reshaped := [name for name, tensor in tensors.items() if tuple(tensor.shape) != shapes[name]]:
@@ -198,10 +200,10 @@ def reject_unpaired(
 ) -> None:
     """Check that both training steps yield the same parameters.
 
-    VerifyError: a parameter has no counterpart of the same shape in the other training step; or neither training step
-    yields a tensor of --weights.
-    axes: The order of axes in which the new parameter has the old shape, by old name, or None if there is no such
-    order.
+    axes: By old name, the order of axes that gives the new parameter the shape of the old one. None if there is none.
+
+    VerifyError: a parameter has no counterpart of the same shape in the other training step, or neither training step
+        yields a tensor of --weights.
     """
     for name, other_name in names.items():
         if axes[name] is None:
@@ -261,7 +263,9 @@ def _clip_alike(pair: CallPair) -> bool:
 
 
 def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
-    """Return why the updates differ, if they are all that differs at the first step with a difference; else None."""
+    """Return the cause of different updates, if nothing else differs at the first step with a difference. Else return
+    None.
+    """
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:
         return None
@@ -289,7 +293,7 @@ def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_u
 def _uncleared_gradients(
     clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if the gradients of a step still include the gradients of the previous step; else None."""
+    """Return a cause if the gradients of a step still include the gradients of the step before. Else return None."""
     step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
     side = pairing.uncleared_side(step, recordings)
     if side is None:
@@ -302,8 +306,10 @@ def _uncleared_gradients(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Return a cause if a parameter has different dtypes in the two training steps, and rounding to these dtypes
-    explains the first difference; else None.
+    """Return a cause if the two training steps use different dtypes for a parameter, and this explains the first
+    difference.
+
+    It does if the difference is within the rounding to these dtypes. Else return None.
     """
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
@@ -320,10 +326,10 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Return the cause "rounding that has grown", else None.
+    """Return the cause "rounding that has grown" if it applies, else None.
 
-    It applies if earlier steps differ by `max_ulp` at most, and the first larger difference is at most GROWTH times
-    theirs.
+    It applies if the earlier steps differ by at most `max_ulp`, and the first larger difference is at most GROWTH times
+    as large as theirs.
     """
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
@@ -340,6 +346,6 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] if the calls of a step have a single coefficient, and it is not 0; else []."""
+    """Return [coefficient] if the calls of a step have a single coefficient, and it is not 0. Else return []."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return coefs if len(coefs) == 1 and coefs[0] else []

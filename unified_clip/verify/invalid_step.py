@@ -2,6 +2,4 @@
 
 
 class InvalidStepError(Exception):
-    """The error for a function or an output that does not have the form that `docs/verify.md` describes, or whose
-    weights --resync cannot set.
-    """
+    """A training step does not have the form that `docs/verify.md` describes, or --resync cannot set its weights."""

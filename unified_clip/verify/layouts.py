@@ -15,27 +15,33 @@ Values = Mapping[str, Float64s]
 
 
 class Layout(NamedTuple):
-    """How the parameters of the old training step correspond to those of the new one."""
+    """The correspondence of the parameters of two training steps: their names, and the order of their axes."""
 
     names: Names
     """The new name of each parameter, by its old name."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """The order of axes in which a new tensor matches the old tensor, by old name; None if the shape does not fit."""
+    """By old name: the order of axes that gives the new tensor the shape of the old tensor. None if no order does."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
-        """Return the old tensors under their new names, with the axes of the new ones."""
+        """Return the old tensors with the names and the order of axes of the new tensors."""
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
         return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}
 
 
 def match_layout(old: Values, new: Values, names: Names) -> Layout:
-    """Match the parameters of both steps. `names`: the new name of each old parameter whose name differs."""
+    """Match the parameters of two training steps.
+
+    old, new: The parameters by name.
+    names: The new name of each old parameter whose name differs.
+    """
     matched = match_parameters(old, new, names)
     return Layout(matched, {name: closest_axes(old[name], new[other]) for name, other in matched.items()})
 
 
 def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes in which `new` is closest to `old`, or None if no order gives its shape."""
+    """Return the order of axes in which `new` is closest to `old`. Return None if no order gives it the shape
+    of `old`.
+    """
     orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
     return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)

@@ -1,7 +1,7 @@
 """Find the names of the gradients of a clip call among the parameters that a training step yields.
 
-A recording often has the position of a gradient only, not its name. The training step yields its parameters and
-gradients by name. A recorded gradient gets the name of the yielded gradient, or of the weight, that has the same norm.
+A recording often has only the position of a gradient, not its name. The training step yields its parameters and
+gradients by name. A recorded gradient gets the name of the yielded gradient or weight that has the same norm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Parameters = Mapping[str, Dense]
 
 
 class NameMatch(NamedTuple):
-    """The names of the gradients of one clip call, as the training step yields them."""
+    """The names of the gradients of one clip call."""
 
     names: Mapping[str, str]
     """The name that the training step yields for each gradient, by its name in the recording."""
@@ -38,7 +38,7 @@ class NameMatch(NamedTuple):
 
 
 class NameMatcher:
-    """Find the names of the gradients of clip calls at one step, among the weights and gradients that the step
+    """Finds the names of the gradients of clip calls at one step, among the weights and gradients that the step
     yields.
     """
 
@@ -50,9 +50,10 @@ class NameMatcher:
         self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
-        """Return the names of the gradients of a call. None if the call clipped a tensor that is not a gradient.
+        """Return the names of the gradients of a call. Return None if the call clipped a tensor that is not a gradient.
 
-        line: The recorded call. directory: The directory of the recording.
+        line: The recorded call.
+        directory: The directory of the recording.
         """
         parameters = line.parameters
         if not parameters:
@@ -72,8 +73,9 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether the only tensor of a call may be a gradient. Its recorded origin decides this, or else its
-        shape.
+        """Return whether the only tensor of a call may be a gradient.
+
+        The recorded origin of the tensor decides this. If there is none, the shape decides.
         """
         if line.is_gradient is not None:
             return line.is_gradient
@@ -95,9 +97,10 @@ class NameMatcher:
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
-    """Return the norm of each gradient after the clip, by its name in the recording, or {} if the norms are unknown.
+    """Return the norm of each gradient after the clip, by its name in the recording. Return {} if the norms are
+    unknown.
 
-    directory: The directory of the recording, which may have the gradients.
+    directory: The directory of the recording, which may contain the gradients.
     """
     if stored := clipped_gradients(line, directory):
         return {name: _norm(line, tensor) for name, tensor in stored.items()}
@@ -108,9 +111,13 @@ def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
 def _matches(
     line: RecordedCall, source: Parameters, norms: Mapping[str, float], known: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return, for each name in `norms`, the name of the tensor in `source` with this norm.
+    """Return the name of a tensor with the same norm, for each recorded gradient that has such a tensor.
 
-    If several tensors have it, one of the same shape is preferred. `known`: names that are matched already.
+    If several tensors have the norm, one of the same shape is preferred.
+
+    source: The tensors by name.
+    norms: The norm of each recorded gradient, by its name in the recording.
+    known: The names that are matched already, by name in the recording.
     """
     names: dict[str, str] = {}
     for _, own, name in sorted(_near(line, source, norms), key=lambda candidate: candidate[0]):
@@ -146,10 +153,10 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call, by their names in the recording. If they were not stored, compute them from
-    the gradients before the call.
+    """Return the gradients after a call, by their names in the recording.
 
-    {} if the recording has neither.
+    If they were not stored, compute them from the gradients before the call. Return {} if these were not stored,
+    either.
     """
     if line.after:
         return safetensors.load(directory / line.after)
@@ -162,20 +169,21 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients before a call, by their names in the recording; {} if they were not stored."""
+    """Return the gradients before a call, by their names in the recording. Return {} if they were not stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient of a call; [] for a clip by value or by slices."""
+    """Return the coefficient of each gradient of a call. Return [] for a clip by value or by slices."""
     count = len(line.parameters)
     coefs = line.coefs() * count if line.rule == "global" else line.coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Return a tensor times a coefficient. As in unified_clip, float64 tensors are multiplied in float64, all others in
-    float32.
+    """Return a tensor multiplied by a coefficient, computed as unified_clip does.
+
+    A float64 tensor is multiplied in float64, and any other tensor in float32.
     """
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)

@@ -1,4 +1,6 @@
-"""Rewrite the recordings of two training steps to the same names, calls and steps, so that they can be compared."""
+"""Rewrite the recordings of two training steps so that they have the same names, calls and steps, and can be
+compared.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ BY_HAND = "by hand"
 
 @dataclass
 class NormalizedRecording:
-    """A recording in which gradients have the names that the training step yields."""
+    """A recording in which the gradients have the names that the training step yields."""
 
     run: ScriptRun
     path: Path
@@ -59,11 +61,12 @@ def normalize(
 ) -> NormalizedRecording:
     """Rewrite the recording of a run so that it can be compared, and write it to `path`.
 
-    Gradients get the names that the training step yields, calls are merged and sorted, and every call has a step.
+    Gradients get the names that the training step yields. Calls are merged and sorted, and every call gets a step.
 
-    weights: The initial weights. steps: The number of batches.
-    common_names: The name that both runs share, by name in this run. Lists are sorted by this name.
-    reference: The other run's recording. The calls of this run are sorted like the calls of the other run.
+    weights: The initial weights.
+    steps: The number of batches.
+    common_names: The name that both runs share, by name in this run. Lists of gradients are sorted by the shared name.
+    reference: The other run's recording. The calls of this run are sorted like its calls.
     """
     recording = runs.read(run.directory / RECORDING)
     recorded = recording.lines
@@ -93,7 +96,7 @@ def normalize(
 
 
 def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield the calls with their steps.
+    """Yield the calls with the number of their step.
 
     If the training step yields only at the end, assign the same number of calls to each step.
     """
@@ -105,10 +108,10 @@ def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int
 
 
 def _lines_of_own_clipping(run: ScriptRun) -> Iterator[RecordedCall]:
-    """Yield a line for each step at which the script clips by its own code: it yields gradients before and after the
-    clip.
+    """Yield a recorded call for each step at which the script clips by its own code.
 
-    The rule is the total norm if one coefficient explains all gradients, else the norm of each tensor.
+    The script yields the gradients before and after such a clip. The call's rule is the total norm if one coefficient
+    explains all gradients. Else it is the norm of each tensor.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1):
@@ -142,9 +145,10 @@ def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Return the calls of one step in the order of the other run, unless calls share parameters.
+    """Return the calls of one step in the order of the other run. Keep their order if calls share parameters.
 
-    order: The parameters of each call of this run. expected: The same for the other run.
+    order: The parameters of each call of this run.
+    expected: The parameters of each call of the other run.
     """
     are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
     if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:

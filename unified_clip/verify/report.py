@@ -62,7 +62,7 @@ def show(result: Verification) -> None:
 
 
 def sentences(result: Verification) -> list[str]:
-    """Return sentences about what was compared, what differs, and why."""
+    """Return sentences about the comparison, the differences, and their causes."""
     lines = []
     for run, recording in ((result.old, result.clips.a), (result.new, result.clips.b)):
         calls = ", ".join(f"{call} ({n})" for call, n in Counter(line.call for line in recording.lines).items())
@@ -86,7 +86,7 @@ def sentences(result: Verification) -> list[str]:
 
 
 def _without_clip(result: Verification) -> list[str]:
-    """Return a list with one sentence about the steps without a clip call, or [] if there are none."""
+    """Return a list with one sentence about the steps without a clip call. Return [] if there are none."""
     steps = result.without_clip
     if not steps:
         return []
@@ -98,13 +98,13 @@ def _without_clip(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a phrase that names the stages which no step could compare, or '' if there are none."""
+    """Return a phrase with the stages that could not be compared at any step. Return '' if there are none."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if all(getattr(row, stage) is None for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
 def _stages(result: Verification) -> list[str]:
-    """Return sentences about every stage, starting with the stage that differs first and its cause."""
+    """Return sentences about every stage. The first one is about the stage that differs first, and has the cause."""
     why = [str(result.finding)] if result.finding else []
     clips = describe(result.clips)
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
@@ -118,12 +118,14 @@ def _stages(result: Verification) -> list[str]:
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:
-    """Return the first step at which a stage differs, or infinity if it never differs."""
+    """Return the number of the first step at which a stage differs, or infinity if it never differs."""
     return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
 
 
 def _another_eps(result: Verification) -> list[str]:
-    """Return a list with one sentence if both steps use another eps, but --max-ulp hides the effect; else []."""
+    """Return a list with one sentence if the training steps use different eps, but --max-ulp hides the effect. Else
+    return [].
+    """
     both = [(pair.a.eps, pair.b.eps) for pair in result.clips.pairs]
     other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
     if not other or result.clips.first is not None:
@@ -155,9 +157,9 @@ def _format_stage(result: Verification, stage: Stage) -> str:
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print: the first ones, those from the first difference on, and the last one.
+    """Yield the rows to print: the first rows, the rows from the first difference on, and the last row.
 
-    None stands for omitted rows between them.
+    None stands for the rows that are left out between them.
     """
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
@@ -196,7 +198,7 @@ def _format_distance(distance: MaxDistance) -> str:
 
 
 def as_data(result: Verification) -> dict[str, Any]:
-    """Return the result as JSON data. Infinities and NaN are strings."""
+    """Return the result as data for JSON, in which infinities and NaN are strings."""
     clips = model.build(result.clips).as_json()
     data: dict[str, Any] = {
         "old": str(result.old.script),

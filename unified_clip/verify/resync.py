@@ -30,17 +30,23 @@ HOW = (
 
 
 class OldWeights:
-    """The weights of the old step, which runs at the same time in another process."""
+    """The weights of the old training step, which runs at the same time in another process."""
 
     def __init__(self, directory: Path, ended: Path, names: Names) -> None:
-        """Read the outputs of the old step in `directory`. `ended`: the file that it writes at its end."""
+        """Prepare to read the outputs of the old training step.
+
+        directory: The directory of the outputs.
+        ended: The file that the old training step writes at its end.
+        names: The contents of the file of --map.
+        """
         self._directory, self._ended, self._names = directory, ended, names
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for the weights after a step. Return them under the names and in the layouts of `new`.
+        """Wait until the old training step has made a step. Return its weights with the names and layouts of `new`.
 
-        None if parameters do not match, or the old step has ended. `unified-clip verify` rejects such steps later.
+        Return None if the parameters do not match, or if the old training step has ended. `unified-clip verify` later
+        rejects such a run.
         """
         path = self._directory / f"{step}.safetensors"
         while not path.exists():
@@ -75,8 +81,8 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
     for name, write in writers.items():
         if write is None:
             raise InvalidStepError(
-                f"yields {name!r} as {type(parameters[name]).__name__}, which may be a copy, so --resync cannot write "
-                f"the weights of the old step into it. {HOW}."
+                f"the function yields {name!r} as {type(parameters[name]).__name__}, which may be a copy, so "
+                f"--resync cannot write the weights of the old step into it. {HOW}."
             )
     for name, write in writers.items():
         if write is not None:
@@ -84,8 +90,8 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter; None if the tensor is not a parameter that the framework
-    trains.
+    """Return a function that assigns an array to a parameter. Return None if the tensor is not a trainable
+    parameter.
     """
     framework = adapter_of(type(parameter))
     if framework == "torch":

@@ -32,11 +32,11 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class VerifyError(CodedError, code="UC601"):
-    """The error for an invalid file, function or option. The message names it, and the remedy."""
+    """A file, function or option is invalid. The message names it, and the remedy."""
 
 
 class WorkerError(CodedError, code="UC605", exit_status=3):
-    """The error for a training step whose process crashed or hung. The message has the reason."""
+    """The process of a training step crashed or hung. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,10 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields after one step. Gradients that it does not yield are None."""
+    """The tensors that a training step yields after one step: parameters, gradients and unclipped gradients.
+
+    Gradients that it does not yield are None.
+    """
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -67,13 +70,13 @@ class StepOutput:
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
-        """The parameters with which the next step begins."""
+        """The parameters at the beginning of the next step."""
         return self.parameters if self.resynced is None else self.resynced
 
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """The run of a training step: what it yielded, and its recording."""
+    """The run of a training step: its outputs, and its recording."""
 
     script: Script
     outputs: Sequence[StepOutput]
@@ -89,16 +92,17 @@ class ScriptRun:
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:
-        """Return the output after step `step` of `steps`; None if the function has no output there."""
+        """Return the output after step `step` of `steps`. Return None if the function has no output there."""
         index = step - 1 if self.yields else step - steps
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 
 
 def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
-    """Return the training step that an argument such as `old.py:step` names. VerifyError: the argument names no
-    training step.
+    """Return the training step that an argument such as `old.py:step` names.
 
-    python: The interpreter. None: the one that runs this command.
+    python: The interpreter that runs the training step. None stands for the interpreter of this command.
+
+    VerifyError: the argument names no training step.
     """
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
@@ -116,7 +120,7 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
 
 
 def _imports(file: Path) -> set[str]:
-    """Return the packages that a file imports at its top level; empty if the file cannot be parsed."""
+    """Return the packages that a file imports at its top level. Return an empty set if the file cannot be parsed."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
@@ -127,8 +131,9 @@ def _imports(file: Path) -> set[str]:
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
-    """Return the arrays of a weights file, in any format of `docs/gradient_files.md`. VerifyError: the file cannot be
-    read.
+    """Return the arrays of a weights file, in any format of `docs/gradient_files.md`.
+
+    VerifyError: the file cannot be read.
     """
     try:
         return {name: _array(name, weight) for name, weight in files.read(path, scratch).items()}
@@ -147,8 +152,9 @@ def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
 
 
 def read_batches(path: Path, steps: int | None) -> Arrays:
-    """Return arrays whose first axis is the step, reduced to the first `steps` steps. VerifyError: the file or `steps`
-    is invalid.
+    """Return the arrays of a batches file, cut to the first `steps` steps. The first axis of each array is the step.
+
+    VerifyError: the file or `steps` is invalid.
     """
     try:
         stored = np.load(path, allow_pickle=False)
@@ -177,8 +183,9 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory of --out, and return it. VerifyError: the directory has files of an earlier run, or cannot
-    be written.
+    """Create the directory of --out, and return it.
+
+    VerifyError: the directory has files of an earlier run, or cannot be written.
     """
     for name in ("old", "new", "old.jsonl", "new.jsonl"):
         if (path / name).exists():
@@ -204,13 +211,14 @@ def run(
 ) -> list[ScriptRun]:
     """Run both training steps in parallel, each in its own process, and return the runs.
 
-    VerifyError: a function or its output is invalid. WorkerError: a process crashed or hung.
-
     weights, batches: Arrays by name. The first axis of the batches is the step.
     out: The directory for the recordings and tensors.
     timeout: Seconds for both processes together.
-    resync: The contents of the file of --map, to copy the old weights into the new step after each step. None: do not.
-    advance: Moves the bars "old" and "new", by the steps that each has done.
+    resync: The names in the file of --map. If given, copy the old weights into the new training step after each step.
+    advance: A function that shows progress. It gets "old" or "new", and the number of finished steps.
+
+    VerifyError: a function or its output is invalid.
+    WorkerError: a process crashed or hung.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
@@ -259,9 +267,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return how to install unified_clip's dependencies for another interpreter, if the process lacked a module; else
-    ''.
-    """
+    """Return the command that installs the missing module, if another interpreter lacks one. Else return ''."""
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"

@@ -1,4 +1,4 @@
-"""Pair the tensors of two training steps, match their layouts, and measure their distances."""
+"""Pair the tensors of two training steps, match the order of their axes, and measure their distances."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GREATEST = 2.0**127
 
 
 class MaxDistance(NamedTuple):
-    """The largest distance between paired tensors, with the name of the parameter."""
+    """The largest distance between paired tensors, in ULP and relative, with the name of the parameter."""
 
     ulps: float
     relative: float
@@ -37,7 +37,7 @@ class MaxDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """The same tensor in both training steps. The axes of the new one are in the order of the old one's axes."""
+    """The values of one tensor in both training steps. The new values have the order of axes of the old values."""
 
     name: str
     old: Float64s
@@ -51,10 +51,13 @@ class TensorPair(NamedTuple):
 
 
 class StepPairing:
-    """Pairs each parameter of the old training step with the same parameter of the new one."""
+    """The pairs of parameters: each parameter of the old training step, and the same parameter of the new one."""
 
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """Pair the parameters by name. `names`: the new name of each old parameter whose name differs."""
+        """Pair the parameters by name.
+
+        names: The new name of each old parameter whose name differs.
+        """
         self._runs, self._weights, self._steps = (old, new), weights, steps
         self._yields_each_step = all(run.yields for run in self._runs)
         first = 1 if self._yields_each_step else steps
@@ -66,7 +69,7 @@ class StepPairing:
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield the pairs of clipped gradients. They are what the training steps yield, or else the results of the clip
+        """Yield the pairs of clipped gradients. If a training step yields no gradients, use the results of its clip
         calls.
         """
         sides, yielded = [], []
@@ -80,8 +83,9 @@ class StepPairing:
         return self._pair(sides, sides)
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """Add a gradient of zeros wherever only one training step yields a gradient: a missing gradient has the same
-        effect.
+        """Add a gradient of zeros wherever only one training step yields a gradient.
+
+        A missing gradient has the same effect as zeros.
         """
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
         for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
@@ -89,9 +93,9 @@ class StepPairing:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Yield the pairs of updates: how a step changed each parameter.
+        """Yield the pairs of updates. An update is the change of a parameter by one step.
 
-        If one side yields only at the end, an update is the change by all steps together.
+        If a training step yields only at the end, an update is the change by all steps together.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
@@ -103,8 +107,8 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side, "old" or "new", whose gradients still include its gradients of the previous step; None if no
-        side's do.
+        """Return "old" or "new", the side whose gradients still include its gradients of the step before. None if
+        neither does.
         """
         now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
@@ -125,9 +129,9 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int) -> float | None:
-        """Return the factor between the updates of the new step and those of the old one.
+        """Return the factor by which the updates of the new training step are larger than those of the old one.
 
-        None if there is no single factor.
+        Return None if no single factor explains all updates.
         """
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
@@ -140,7 +144,7 @@ class StepPairing:
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
         """Return the parameters of one side after a step.
 
-        at_the_next: Return those with which the next step begins. With --resync, they are the weights of the old step.
+        at_the_next: Return the parameters at the beginning of the next step. With --resync, these are the old weights.
         """
         output = self._runs[side].output_at(step, self._steps)
         if output is None:
@@ -148,7 +152,7 @@ class StepPairing:
         return _values(output.next_parameters if at_the_next else output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weight of each of these parameters, with its axes in the order of the parameter's."""
+        """Return the initial weights of these parameters, with the order of axes of the parameters."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -176,7 +180,7 @@ def _close(old: Float64s, new: Float64s) -> bool:
 
 
 def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
-    """Return the largest distance of these pairs; None if there are no pairs."""
+    """Return the largest distance of these pairs. Return None if there are no pairs."""
     distances = (MaxDistance(*tensor_distance(*pair[1:]), pair.name) for pair in pairs)
     return max(distances, key=lambda distance: distance[:2], default=None)
 
@@ -184,9 +188,9 @@ def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
-    scale: The number whose ULP is the unit: the rounding error of a sum depends on its largest term. If the difference
-        is too large for rounding, the unit is the ULP of the largest number in both tensors. With the ULP of `scale`,
-        different small updates would count as equal.
+    scale: The number whose ULP is the unit, since the rounding error of a sum depends on its largest term. If the
+        difference is too large for rounding, the unit is the ULP of the largest number in both tensors. With the ULP of
+        `scale`, different small updates would count as equal.
     ulp_scale: One ULP of the parameter's dtype, in ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
@@ -205,7 +209,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the dtype with the fewest bits, in ULP of float32. Integers count as exact."""
+    """Return one ULP of the least precise of these dtypes, in ULP of float32. Integers count as exact."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 

@@ -63,7 +63,9 @@ def main() -> None:
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     """Run the training step in a file, and record its clip calls. Return the content of `ended.json`.
 
-    name: The name of the function. job, out: The directories with the inputs and for the outputs.
+    name: The name of the function.
+    job: The directory with the inputs.
+    out: The directory for the outputs.
 
     InvalidStepError: the function or its output is invalid, or its weights cannot be set.
     """
@@ -106,24 +108,24 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     except SyntaxError as error:
         if error.filename != str(file):
             raise
-        raise InvalidStepError(
-            f"is in a file that is not Python: line {error.lineno}: {error.msg}. Correct it."
-        ) from None
+        raise InvalidStepError(f"the file is not valid Python: line {error.lineno}: {error.msg}. Correct it.") from None
     except ImportError as error:
         if "relative import" not in str(error):
             raise
         raise InvalidStepError(
-            f"has a relative import ({error}), but runs as a single file. Import the module by its full name, and add "
-            "the parent directory of its package to PYTHONPATH."
+            f"the file has a relative import ({error}), but runs as a single file. Import the module by its full "
+            "name, and add the parent directory of its package to PYTHONPATH."
         ) from None
     except AttributeError as error:
         if error.name != name:
             raise
         raise InvalidStepError(
-            f"has no function {name}. Pass a function that the file has, as in {file.name}:step."
+            f"the file has no function {name}. Pass a function of the file, as in {file.name}:step."
         ) from None
     if not callable(function):
-        raise InvalidStepError(f"{name} has the type {type(function).__name__}. Pass the name of a function.")
+        raise InvalidStepError(
+            f"{name} has the type {type(function).__name__}, so it is not a function. Pass a function."
+        )
     try:
         inspect.signature(function).bind({}, [])
     except TypeError as error:
@@ -139,7 +141,10 @@ the training step."""
 
 
 def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
-    """Yield the outputs of a generator. Before each of them, begin a step of the recording."""
+    """Yield the outputs of a training step's generator. Begin a step of the recording before each output.
+
+    resync: If given, copy the weights of the old training step after each output.
+    """
     sent = None
     for step in itertools.count(1):
         recording.next_step()
@@ -152,8 +157,9 @@ def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: 
 
 
 def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
-    """Return the function that copies the weights of the old step into this one; None in the old step, or without
-    --resync.
+    """Return a function that copies the weights of the old training step into this one.
+
+    Return None without --resync, or if this is the old training step.
     """
     old = out.parent / "old"
     if out == old or not (job / NAMES).exists():
@@ -180,7 +186,9 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
-    """Return (output without its loss, loss). The loss is a number at the end of the output, or None."""
+    """Return (output without its loss, loss). The loss is a number at the end of the output. If there is none, it is
+    None.
+    """
     if not isinstance(output, tuple | list) or len(output) < 2:
         return output, None
     *tensors, last = output
@@ -198,18 +206,21 @@ def _store(path: Path, step: int, output: Any) -> None:
         is_sequence = isinstance(output, tuple | list)
         what = f"{len(output)} values" if is_sequence else f"an output of type {type(output).__name__}"
         raise InvalidStepError(
-            f"yielded {what} at step {step}. Yield (parameters, gradients) or (parameters, gradients, unclipped), "
-            "dicts of tensors by name. The loss, a number, may follow as the last value."
+            f"the function yields {what} at step {step}. Yield (parameters, gradients) or (parameters, gradients, "
+            "unclipped), dicts of tensors by name. The loss, a number, may follow as the last value."
         )
     stored: dict[str, tuple[str, Any]] = {}
     for part, tensors in zip(OUTPUT_PARTS, output, strict=False):
         if tensors is None and part != "parameters":
             continue
         if not isinstance(tensors, Mapping):
-            raise InvalidStepError(f"yielded {part} as {type(tensors).__name__} at step {step}. Yield a dict by name.")
+            raise InvalidStepError(
+                f"the function yields {part} as {type(tensors).__name__} at step {step}. Yield a dict of tensors by "
+                "name."
+            )
         if part == "parameters" and not tensors:
             raise InvalidStepError(
-                f"yielded an empty dict of parameters at step {step}. Yield every parameter, by name."
+                f"the function yields an empty dict of parameters at step {step}. Yield every parameter, by name."
             )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": _dense(part, name, step, tensor) for name, tensor in present.items()}
@@ -217,18 +228,24 @@ def _store(path: Path, step: int, output: Any) -> None:
 
 
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    """Return (dtype, array) of a tensor in the output. InvalidStepError: the tensor or its name is invalid."""
+    """Return (dtype, array) of a tensor in the output.
+
+    part: The part of the output, such as "gradients".
+
+    InvalidStepError: the tensor or its name is invalid.
+    """
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
         raise InvalidStepError(
-            f"yielded {name!r} in {part} at step {step}. Yield dense tensors with strings as names: {error}"
+            f"the function yields {name!r} in {part} at step {step}, which cannot be read: {error}. Yield dense "
+            "tensors, with strings as names."
         ) from None
     assert dense is not None
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
         raise InvalidStepError(
-            f"yielded {name!r} in {part} at step {step} as {dense.dtype}. Yield only trained parameters, "
+            f"the function yields {name!r} in {part} at step {step} as {dense.dtype}. Yield only trained parameters, "
             "which are floating-point."
         )
     return dtype, dense.array

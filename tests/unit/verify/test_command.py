@@ -246,22 +246,22 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
     ("new", "says"),
     sampled(
         [
-            ("step = 1", "new.py:step: step has the type int. Pass the name of a function."),
+            ("step = 1", "new.py:step: step has the type int, so it is not a function. Pass a function."),
             ("from .beside import step", "has a relative import (attempted relative import"),
-            ("", "new.py:step: has no function step. Pass a function that the file has, as in new.py:step"),
+            ("", "new.py:step: the file has no function step. Pass a function of the file, as in new.py:step"),
             ("def step(weights): pass", "step must accept two arguments, weights and batches"),
             (
                 "def step(weights, batches): return 1",
-                "yielded an output of type int at step 1. Yield (parameters, gradients)",
+                "the function yields an output of type int at step 1. Yield (parameters, gradients)",
             ),
             (
                 "def step(weights, batches): return {}, {}, {}, {}",
-                "yielded 4 values at step 1. Yield (parameters, gradients)",
+                "the function yields 4 values at step 1. Yield (parameters, gradients)",
             ),
-            ("def step(weights, batches): return [], {}", "yielded parameters as list at step 1. Yield a dict"),
+            ("def step(weights, batches): return [], {}", "yields parameters as list at step 1. Yield a dict"),
             (
                 "def step(weights, batches): return {'w': 'x'}, {}",
-                "yielded 'w' in parameters at step 1 as str32. Yield only trained parameters",
+                "yields 'w' in parameters at step 1 as str32. Yield only trained parameters",
             ),
             ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
             (
@@ -274,7 +274,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
             ),
             (
                 "def step(weights, batches): return {}, {}",
-                "yielded an empty dict of parameters at step 1. Yield every parameter, by name",
+                "the function yields an empty dict of parameters at step 1. Yield every parameter, by name",
             ),
         ],
         3,
@@ -329,7 +329,7 @@ def test_what_is_wrong_with_the_command_is_refused(
             "names.toml:step",
             "names.toml is not a .py file. Pass a Python file and a function in it, as in old.py:step.",
         ),
-        ("wrong.py:step", "wrong.py:step: is in a file that is not Python: line 2: invalid syntax. Correct it."),
+        ("wrong.py:step", "wrong.py:step: the file is not valid Python: line 2: invalid syntax. Correct it."),
         ("both.py:step", "both.py imports tensorflow and paddle, and one process cannot import both"),
     ],
 )

@@ -106,7 +106,8 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             OLD,
             OLD,
-            "new.py:step: yields 'weight' as ndarray, which may be a copy, so --resync cannot write the weights",
+            "new.py:step: the function yields 'weight' as ndarray, which may be a copy, so --resync cannot write the "
+            "weights",
         ),
         (
             OLD.replace("yield weights, grads", "last = grads") + "    return weights, last\n",
@@ -121,7 +122,7 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             OLD,
             NEW.replace("CLIP", CLIP).replace("yield weights, grads", "yield {'weight': weights['weight']}, grads"),
-            "new.py:step yields gradients of 'bias' at step 1, but no such parameters",
+            "new.py:step yields gradients of 'bias' at step 1, but no parameters of these names",
         ),
     ],
 )

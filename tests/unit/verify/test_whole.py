@@ -28,12 +28,12 @@ def giving(parameters: str, gradients: str = "None") -> str:
             ),
             (
                 giving("weights", "{'x.' + name: each for name, each in grads.items()}"),
-                "yields gradients of 'x.bias', 'x.weight' at step 1, but no such parameters. "
+                "yields gradients of 'x.bias', 'x.weight' at step 1, but no parameters of these names. "
                 "Its parameters are 'weight'",
             ),
             (
                 giving("weights", "grads, {'x': grads['bias']}"),
-                "yields unclipped gradients of 'x' at step 1, but no such parameters",
+                "yields unclipped gradients of 'x' at step 1, but no parameters of these names",
             ),
             (
                 giving("weights", "{**grads, 'weight': grads['weight'].T}"),
