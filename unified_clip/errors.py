@@ -15,7 +15,7 @@ class ClipWarning(UserWarning):
 
 
 class NonFiniteNormError(RuntimeError):
-    """A norm is NaN or infinite, and the caller set that this is an error. No gradient was changed.
+    """A norm is NaN or infinite, and the caller's settings make this an error. No gradient was changed.
 
     The message names the gradients that are not finite. Skip the optimizer's step, or find the cause.
     """

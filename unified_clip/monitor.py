@@ -83,7 +83,7 @@ class Monitor:
         self._calls = 0
 
     def __call__(self, step: int | None = None) -> None:
-        """Log at every n-th call, once gradients have been clipped. `step`: the logged step; None: count calls."""
+        """Log at every n-th call, once gradients have been clipped. `step`: the step to log. None: count calls."""
         if self._calls % self._every == 0:
             with suppress(NothingClippedError):  # such as while gradients accumulate
                 self._log(metrics(self._clip, self._prefix), self._calls if step is None else step)

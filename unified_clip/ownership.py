@@ -1,7 +1,8 @@
 """Assign each gradient element to one rank, where placements do not: functions for `ownership` of `clip_grad_norm_`.
 
-Each returns a function of a parameter (of a gradient, if you pass gradients only): whether this rank counts it. In the
-process group, exactly one rank counts each element. Pass `check_numel` to check that.
+Each returns a function that takes a parameter, or a gradient if you pass gradients only. That function returns whether
+this rank counts the parameter. In the process group, exactly one rank has to count each element. Pass `check_numel` to
+check that.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class _StagedOwnership:
         self._elsewhere = _ElsewhereCounted(also_elsewhere)
 
     def check_present(self, tensors: Iterable[Any]) -> None:
-        """Raise ValueError unless `tensors`, those of a call, include all that `also_elsewhere` lists."""
+        """Raise ValueError if `also_elsewhere` lists a parameter that is not in `tensors`, those of a clip call."""
         self._elsewhere.check_present(tensors)
 
 
@@ -130,7 +131,10 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return self._is_first(np.asarray(own.mesh).reshape(-1))
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
-        """Return all ranks with the local tensor that `ranks` of a mesh have. `check_replicas` reads it."""
+        """Return all ranks that have a copy of a local tensor, for `check_replicas`.
+
+        mesh: The ranks of the parameter's own mesh. ranks: The ranks of that mesh that have the local tensor.
+        """
         return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
 
     def _everywhere(self, mesh: Ranks, ranks: Ranks) -> Ranks:
@@ -144,7 +148,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return Ranks(self.mesh_ranks.at(numbers))
 
     def _is_first(self, ranks: npt.NDArray[Any]) -> bool:
-        """Return whether this rank counts parameters on these ranks."""
+        """Return whether this rank counts the parameters that are on these ranks."""
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
@@ -185,7 +189,7 @@ def megatron_ownership(
         tensor_rank: This rank in its tensor-parallel group.
         expert_tensor_rank: This rank in its expert-tensor-parallel group. None: the same as `tensor_rank`.
         data_rank: This rank in its data-parallel group, if the process group has several data-parallel ranks with
-            copies. None: it has not, or the distributed optimizer shards gradients over them.
+            copies. None: it has no such copies, or the distributed optimizer shards gradients over these ranks.
         expert_data_rank: This rank in its expert-data-parallel group. With `data_rank`, experts need it.
 
     Raises:

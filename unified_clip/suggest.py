@@ -35,7 +35,7 @@ class Suggestion:
     """The number of norms that are NaN or infinite."""
 
     def __str__(self) -> str:
-        left_out = f"; {self.not_finite} that were NaN or infinite left out" if self.not_finite else ""
+        left_out = f". NaN or infinite norms that were left out: {self.not_finite}" if self.not_finite else ""
         return (
             f"threshold {self.threshold:g}: the {self.percentile:g}th percentile of {len(self.norms)} norms, which "
             f"clips {100 * self.clipped:.3g} % of them{left_out}"

@@ -39,7 +39,8 @@ def test_norms_that_are_not_finite_are_left_out_and_told() -> None:
     found = suggest_threshold([*NORMS, math.nan, math.inf])
     assert (found.threshold, found.not_finite) == (90.0, 2)
     assert str(found) == (
-        "threshold 90: the 90th percentile of 100 norms, which clips 10 % of them; 2 that were NaN or infinite left out"
+        "threshold 90: the 90th percentile of 100 norms, which clips 10 % of them. NaN or infinite norms that were "
+        "left out: 2"
     )
 
 

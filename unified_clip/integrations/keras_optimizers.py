@@ -39,8 +39,8 @@ ALL_REDUCE = "_all_reduce_sum_gradients"
 the clip."""
 
 NO_STATE = (
-    "Files of Keras have no state of the adaptive threshold, which stays as it is. Pass the result of state_dict() at "
-    "the time of saving to load_state_dict()."
+    "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
+    "Save the result of state_dict() beside the file, and pass it to load_state_dict()."
 )
 
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
@@ -85,8 +85,8 @@ def _check(optimizer: Any) -> None:
             raise ValueError(f"The optimizer clips by itself: {name} is {getattr(optimizer, name)}. Remove {name}.")
     if WRAPPED[0] in vars(optimizer):
         raise ValueError(
-            "A configuration is attached to this optimizer already. Call detach() on what the first attach_to() "
-            "returned."
+            "A configuration is attached to this optimizer already. Call detach() on the handle that the first "
+            "attach_to() returned."
         )
 
 
@@ -134,7 +134,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 steps that changed a gradient. None if that is known for none of them."""
+        """The share of the last 100 steps that changed a gradient. None if it is unknown for all of these steps."""
         return steps.rate_of(np.asarray(self._recent).tolist())
 
     @property
@@ -155,7 +155,7 @@ class Attached(AbstractContextManager[Any, None]):
         The step is the optimizer's `iterations`, which this does not change.
 
         Raises:
-            ValueError: It is no such data, or that of a configuration with other adaptive rules.
+            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
         """
         self._clipper.load_state_dict(state)
         counts = [variable.shape[0] - 1 for variable in self._adaptive]
@@ -276,7 +276,10 @@ class Attached(AbstractContextManager[Any, None]):
 
 
 def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
-    """Return the number of the optimizer's trainable variables, for each state. TypeError: it is needed and unknown."""
+    """Yield the number of the optimizer's trainable variables, again for each adaptive state.
+
+    TypeError: a rule needs this number, and the optimizer has no variables yet.
+    """
     per_tensor = any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in settings.parts)
     if per_tensor and not optimizer.built:
         raise TypeError(

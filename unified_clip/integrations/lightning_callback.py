@@ -81,12 +81,15 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
     @property
     def state_key(self) -> str:
-        """The key of the state in checkpoints. Without a state, keys differ, so that `setup` rejects two callbacks."""
+        """The key of the state in checkpoints.
+
+        Without a state, each callback has its own key. Lightning then accepts two callbacks, and `setup` rejects them.
+        """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for Lightning's checkpoint: with an adaptive threshold, that of each optimizer's clip."""
+        """Return the clip state of each optimizer for Lightning's checkpoint, or {} without an adaptive threshold."""
         if not self._config.is_adaptive:
             return {}
         return {"clips": [self._by_index[index].state_dict() for index in sorted(self._by_index)]}
@@ -163,7 +166,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         return self._steps[optimizer]
 
     def _skips_step(self, trainer: Any, optimizer: Any) -> bool:
-        """Return whether the trainer's gradient scaler skips this step; False without a scaler."""
+        """Return whether the trainer's gradient scaler skips this step. Return False if there is no scaler."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is None:
             return False

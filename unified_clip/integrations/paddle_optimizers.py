@@ -78,7 +78,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         """Continue from a state that `state_dict` returned, here or on another framework.
 
         Raises:
-            ValueError: It is no such state, or that of a configuration with other adaptive rules.
+            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
         """
         super().load_state_dict(state)
         self._clipped = set()
@@ -98,7 +98,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
             )
         if self._settings.is_adaptive:
             raise TypeError(
-                "an adaptive threshold works in dynamic mode only: a static program has no place for its state. Use "
+                "an adaptive threshold works in dynamic mode only: a static program cannot keep its state. Use "
                 "unified_clip.adaptive.clip_by_global_norm, which takes and returns the state."
             )
         step = self.step

@@ -84,7 +84,7 @@ def outcome_arrays(
 
     np: The framework's module with the functions of NumPy, such as `jax.numpy`.
     gradients: (gradient before the clip, gradient after it) tuples. Only read for the rule `value`.
-    anywhere: Needed if gradients may be sharded over ranks.
+    anywhere: Combines the ranks' results. Required if gradients may be sharded over ranks.
     """
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
@@ -122,7 +122,7 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps that changed a gradient. None if that is known for none of them.
+    """Return the share of steps that changed a gradient, or None if it is unknown for all steps.
 
     recent: `OutcomeArrays.clipped` of each step.
     """

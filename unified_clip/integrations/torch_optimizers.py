@@ -80,7 +80,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     @property
     def step(self) -> int:
-        """The step of the next clip for a schedule, counted from 0. It can be set."""
+        """The step of the next clip for a schedule, counted from 0. You can set it."""
         return self._clipper.step
 
     @step.setter
@@ -182,7 +182,7 @@ def check_not_attached(optimizer: Any) -> None:
     if any(isinstance(getattr(hook, "__self__", None), Attached) for hook in getattr(optimizer, HOOKS, {}).values()):
         raise ValueError(
             f"A configuration is attached to this {type(optimizer).__name__} already. Gradients would be clipped "
-            "twice. Call detach() on what the first attach_to() returned."
+            "twice. Call detach() on the handle that the first attach_to() returned."
         )
 
 

@@ -43,7 +43,7 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 
     A flag on a GPU is read only if the scaler or the configuration waits for the GPU anyway.
 
-    flags: What `unscale` returned. waits: Whether the scaler waits for the GPU.
+    flags: The flags that `unscale` returned. waits: Whether the scaler waits for the GPU.
     """
     waits = waits or settings.nonfinite in ("raise", "skip")
     return any(bool(flag) for flag in flags if waits or flag.device.type == "cpu")
