@@ -45,11 +45,18 @@ def gradient(kit: Kit, norm: float) -> Any:
 
 
 @pytest.mark.parametrize("settings", FITTING)
-def test_thresholds_results_and_states_have_the_bits_of_the_recursion(kit: Kit, settings: dict[str, Any]) -> None:
+def test_thresholds_results_and_states_have_the_bits_of_the_recursion_also_after_a_resume(
+    kit: Kit, settings: dict[str, Any]
+) -> None:
     skip_growing_states(kit, settings)
     clip = clipper(settings)
     wanted_steps = adaptive.steps(settings)
-    for norm, (threshold, _) in zip(adaptive.NORMS, wanted_steps, strict=True):
+    for step, (norm, (threshold, _)) in enumerate(zip(adaptive.NORMS, wanted_steps, strict=True)):
+        if step == 110:
+            saved = json.loads(json.dumps(clip.state_dict()))
+            clip = clipper(settings)
+            clip.load_state_dict(saved)
+            assert clip.step == 110
         (result,) = clip([gradient(kit, norm)])
         assert clip.last.parts[""].threshold == threshold
         wanted = np.array([0.0, -norm, 0.0], np.float32)
@@ -62,35 +69,23 @@ def test_thresholds_results_and_states_have_the_bits_of_the_recursion(kit: Kit, 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", FITTING)
-def test_a_run_that_is_resumed_from_a_json_file_continues(kit: Kit, settings: dict[str, Any]) -> None:
-    skip_growing_states(kit, settings)
-    clip = clipper(settings)
-    for norm in adaptive.NORMS[:110]:
-        clip([gradient(kit, norm)])
-    resumed = clipper(settings)
-    resumed.load_state_dict(json.loads(json.dumps(clip.state_dict())))
-    assert resumed.step == 110
-    wanted = adaptive.steps(settings)
-    for norm, (threshold, _) in zip(adaptive.NORMS[110:], wanted[110:], strict=True):
-        resumed([gradient(kit, norm)])
-        assert resumed.last.parts[""].threshold == threshold
-    assert resumed.state_dict()["adaptive"][""]["state"] == wanted[-1][1]
+FEW = adaptive.NORMS[:65]
+"""Steps with spikes, NaN, infinities and zeros, within and after warm-up."""
 
 
 def test_a_fixed_threshold_or_schedule_is_the_largest_threshold(kit: Kit) -> None:
-    schedule = {"schedule": "piecewise", "values": [1.0, 1.5], "boundaries": [100]}
+    schedule = {"schedule": "piecewise", "values": [1.0, 1.5], "boundaries": [40]}
     clips = {1.0: clipper({"rule": "zclip"}, threshold=1.0), 1.5: clipper({"rule": "zclip"}, threshold=schedule)}
-    for step, (norm, (threshold, _)) in enumerate(zip(adaptive.NORMS, adaptive.steps({"rule": "zclip"}), strict=True)):
+    for step, (norm, (threshold, _)) in enumerate(zip(FEW, adaptive.steps({"rule": "zclip"}, FEW), strict=True)):
         for limit, clip in clips.items():
             clip([gradient(kit, norm)])
-            assert clip.last.parts[""].threshold == min(threshold, limit if step >= 100 else 1.0)
+            assert clip.last.parts[""].threshold == min(threshold, limit if step >= 40 else 1.0)
 
 
 @pytest.mark.parametrize("nonfinite", ["zero", "skip", "raise"])
 def test_norms_that_are_not_finite_never_enter_the_state(kit: Kit, nonfinite: str) -> None:
     clip = clipper({"rule": "zclip"}, nonfinite=nonfinite)
-    for norm, (_, state) in zip(adaptive.NORMS, adaptive.steps({"rule": "zclip"}), strict=True):
+    for norm, (_, state) in zip(FEW, adaptive.steps({"rule": "zclip"}, FEW), strict=True):
         try:
             (result,) = clip([gradient(kit, norm)])
         except RuntimeError:
@@ -105,9 +100,9 @@ def test_each_group_has_a_state_of_its_own(kit: Kit) -> None:
     head = {"name": "head", "include": ["head.*"], "adaptive": {"rule": "ema_ratio"}}
     fixed = {"name": "fixed", "include": ["fixed.*"], "threshold": 1.0}
     clip = clipper({"rule": "zclip"}, groups=[head, fixed])
-    twice = [2 * norm for norm in adaptive.NORMS]
-    bodies, heads = adaptive.steps({"rule": "zclip"}), adaptive.steps({"rule": "ema_ratio"}, twice)
-    for norm, (body, _), (head_threshold, _) in zip(adaptive.NORMS, bodies, heads, strict=True):
+    twice = [2 * norm for norm in FEW]
+    bodies, heads = adaptive.steps({"rule": "zclip"}, FEW), adaptive.steps({"rule": "ema_ratio"}, twice)
+    for norm, (body, _), (head_threshold, _) in zip(FEW, bodies, heads, strict=True):
         grads = {"body.w": gradient(kit, norm), "fixed.w": gradient(kit, 3.0), "head.w": gradient(kit, 2 * norm)}
         clip(grads)
         thresholds = {title: part.threshold for title, part in clip.last.parts.items()}
@@ -128,7 +123,7 @@ def test_a_step_without_gradients_leaves_the_state_unchanged(kit: Kit) -> None:
 
 def test_in_place_names_and_pairs_advance_the_state_too(kit: Kit) -> None:
     clip, settings = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}), {"rule": "zclip"}
-    for step, (norm, (threshold, _)) in enumerate(zip(adaptive.NORMS, adaptive.steps(settings), strict=True)):
+    for step, (norm, (threshold, _)) in enumerate(zip(FEW, adaptive.steps(settings, FEW), strict=True)):
         if step % 2:
             clip.clip_(kit.in_place([gradient(kit, norm)]))
         else:

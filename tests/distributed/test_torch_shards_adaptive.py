@@ -26,3 +26,17 @@ def test_ranks_with_different_states_raise(torch_worlds: Callable[[int], World])
     other = {**state, "adaptive": {"": {"rule": "zclip", "state": {"steps": 6.0, "mean": 9.0, "var": 1.0}}}}
     for failure in torch_worlds(2).attempt(torch_sharded.adaptive_state, [1.0], [state, other]):
         assert "'mean': 9.0" in str(failure)
+
+
+def test_every_rank_has_the_state_of_its_tensors_total_norms(torch_worlds: Callable[[int], World]) -> None:
+    clip = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 3}).clipper()
+    for norm in NORMS:
+        grads = [np.array([0.6 * size, 0.8 * size], np.float32) for size in (norm, 3 * norm)]
+        results = [array.tolist() for array in clip(grads)]
+    found = torch_worlds(2).run(torch_sharded.adagc_state, NORMS)
+    assert found == [(clip.state_dict(), results)] * 2
+
+
+def test_units_of_shards_are_rejected(torch_worlds: Callable[[int], World]) -> None:
+    for failure in torch_worlds(2).attempt(torch_sharded.agc_of_shards):
+        assert "agc does not support distributed gradients" in str(failure)

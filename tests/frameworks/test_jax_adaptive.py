@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from support import adaptive
-from support.tiers import quick
+from support.tiers import nightly, quick
 from support.trainers.adaptive_cases import (
     ADAGC,
     AGC,
@@ -42,7 +42,7 @@ def jitted(rule: Any) -> Any:
     return clip
 
 
-@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2], FITTING[6]))
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[6]))
 def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
     from support.trainers.adaptive_cases import rule_of
 
@@ -65,7 +65,7 @@ def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph() -> None
     )
 
 
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", [True, *nightly(False)])
 def test_the_state_is_optaxs_and_moves_from_and_to_other_frameworks(graph: bool) -> None:
     optimizer = optax.chain(CONFIG.as_optax(), optax.sgd(1.0))
     params = {"w": jnp.zeros(3)}

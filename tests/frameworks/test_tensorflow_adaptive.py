@@ -21,7 +21,7 @@ def graph(rule: Any, xla: bool) -> Any:
     return clip
 
 
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [True, *nightly(False)])
 @pytest.mark.parametrize("settings", quick(FITTING, FITTING[2]))
 def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any], xla: bool) -> None:
     rule = rule_of(settings)

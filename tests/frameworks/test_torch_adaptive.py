@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiers import nightly, quick
+from support.tiers import quick
 from support.trainers.adaptive_cases import (
     ADAGC,
     AGC,
@@ -46,7 +46,8 @@ def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None
     check_graph(compiled(rule, "eager"), torch.from_numpy, rule, settings)
 
 
-@pytest.mark.parametrize("backend", ["eager", *nightly("inductor")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph(backend: str) -> None:
     torch._dynamo.reset()
 
@@ -98,7 +99,7 @@ class OnDevice(TorchDispatchMode):
         return results
 
 
-@pytest.mark.parametrize("settings", FITTING)
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2], FITTING[6]))
 def test_on_a_device_no_step_reads_a_value(settings: dict[str, Any]) -> None:
     rule = rule_of(settings)
     with FakeTensorMode():
@@ -110,4 +111,17 @@ def test_on_a_device_no_step_reads_a_value(settings: dict[str, Any]) -> None:
             _, state = functions.clip_grad_norm_([parameter], rule, state, max_norm=1.0)
             _, norm, state = functions.clip_by_global_norm([parameter.grad], rule, state)
     assert seen.operations > 10
+    assert {norm.device.type, state.device.type} == {"cuda"}
+
+
+def test_on_a_device_thresholds_of_tensors_and_units_read_no_value() -> None:
+    with FakeTensorMode():
+        parameters = [torch.nn.Parameter(torch.empty(shape, device="cuda")) for shape in ((4, 3), (5,))]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        state = functions.initial_state(ADAGC, parameters)
+        with OnDevice() as seen:
+            norm, state = functions.clip_tensor_norm_(parameters, ADAGC, state, max_norm=1.0)
+            functions.clip_by_unit_norm([parameter.grad for parameter in parameters], parameters, AGC)
+    assert seen.operations > 20
     assert {norm.device.type, state.device.type} == {"cuda"}

@@ -16,7 +16,7 @@ from .._core.rule import ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
 from . import rules
 from . import state as states
-from .number import Number, Real, where
+from .number import Number, Real
 from .protocol import AdaGC
 
 
@@ -94,8 +94,7 @@ def _advance(
     numbers = dict(state) if packed is None else states.unpacked(adagc, xp, packed)
     step, mean = numbers[states.STEPS], _at(xp, numbers["norms"], slots)
     zeros = mean * 0.0
-    finite = where(is_finite, _real(xp, vector), zeros)
-    limits, new = rules.adagc({"norms": mean}, finite, _real(xp, scale), step, **vars(adagc))
+    limits, new = rules.adagc({"norms": mean}, _real(xp, vector), _real(xp, scale), step, **vars(adagc))
     norms = _put(xp, numbers["norms"], slots, new["norms"])
     if packed is None:
         after = {states.STEPS: step + 1.0, "norms": norms} if is_finite else state

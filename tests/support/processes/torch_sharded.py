@@ -148,3 +148,24 @@ def adaptive_state(norms: list[float], loaded: list[Any]) -> Any:
     for norm in norms:
         clip.clip_(parameters([np.array([[0.6 * norm], [0.8 * norm]], np.float32)], "FSDP"))
     return clip.state_dict()
+
+
+def adagc_state(norms: list[float]) -> Any:
+    """The state of an adaptive threshold of tensors after two gradients of such norms, of which each rank has a half,
+    and the last clipped gradients.
+    """
+    from unified_clip import ClipConfig
+
+    clip = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 3}).clipper()
+    for norm in norms:
+        arrays = [np.array([[0.6 * size], [0.8 * size]], np.float32) for size in (norm, 3 * norm)]
+        sharded = parameters(arrays, "FSDP")
+        clip.clip_(sharded)
+    return clip.state_dict(), [gathered(parameter.grad).ravel().tolist() for parameter in sharded]
+
+
+def agc_of_shards() -> None:
+    from unified_clip import ClipConfig
+
+    sharded = parameters([np.array([[3.0], [4.0]], np.float32)], "FSDP")
+    ClipConfig(rule="norm", adaptive={"rule": "agc"}).clip_(sharded)

@@ -82,6 +82,33 @@ def test_zclip_has_the_thresholds_of_the_published_code(mode: str, option: str) 
     assert spikes >= 5
 
 
+def published_adagc(steps: list[list[float]]) -> list[list[float]]:
+    """Return the coefficients of PaddleFleet's ClipGradByAdaptiveNorm, by its description: the warm-up has one step
+    more than its start_clip_steps, and limits the total norm to 1.
+    """
+    averages, found = list(steps[0]), []
+    for index, norms in enumerate(steps):
+        if index <= 9:
+            found.append([min(1.0, 1.0 / (math.hypot(*norms) + 1e-8))] * len(norms))
+            averages = list(map(min, averages, norms))
+            continue
+        limits = [1.04 * average for average in averages]
+        found.append([min(1.0, limit / (norm + 1e-8)) for limit, norm in zip(limits, norms, strict=True)])
+        averages = [0.99 * a + 0.01 * min(n, limit) for a, n, limit in zip(averages, norms, limits, strict=True)]
+    return found
+
+
+def test_adagc_has_the_coefficients_of_the_published_code() -> None:
+    chance = random.Random(0)
+    steps = [[chance.uniform(0.5, 1.5) * (30 if step % 20 == 15 else 1) for _ in range(3)] for step in range(60)]
+    table = {"rule": "adagc", "warmup_steps": 10, "warmup_norms": "unclipped"}
+    clip = ClipConfig(rule="norm", family="paddle", eps=1e-8, adaptive=table).clipper()
+    for norms, wanted in zip(steps, published_adagc(steps), strict=True):
+        results = clip([np.array([norm]) for norm in norms])
+        for result, norm, coef in zip(results, norms, wanted, strict=True):
+            assert math.isclose(result[0] / norm, coef, rel_tol=1e-9)
+
+
 @pytest.mark.parametrize("scale", [2.0, 0.5])
 def test_an_average_of_0_clips_nothing(scale: float) -> None:
     """Or all later gradients would become 0, and the average would stay 0."""
