@@ -227,7 +227,7 @@ $(VENV)/package: $(VENV)/requirements $(SOURCES)
 
 $(VENV)/requirements: $(REQUIREMENTS) $(wildcard requirements/*.txt)
 	python3 -m venv $(VENV)
-	$(BIN)/pip install -q -r $(REQUIREMENTS)
+	$(BIN)/pip install -q --no-compile -r $(REQUIREMENTS)
 	touch $@
 
 clean:

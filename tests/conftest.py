@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.kits import KITS, Kit
 from support.processes.worlds import World
+from support.tiers import leave_variants_to_nightly
 
 settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -33,6 +34,12 @@ collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
 OF_ONE_FRAMEWORK = ("frameworks", "distributed", "integrations")
 """Directories whose files are each for one framework, which their names begin with."""
 
+SLOW = ("contract", *OF_ONE_FRAMEWORK, "docs", "parity", "port", "tensors")
+"""Directories of whose tests the change tier runs a third of the variants."""
+
+CHANGE_TIER = "not nightly"
+"""The expression of `pytest -m` in it."""
+
 KIT = pytest.StashKey[Kit]()
 
 
@@ -47,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from unified_clip._native import KERNELS
     if KERNELS is None:
         os.environ.setdefault("UNIFIED_CLIP_NATIVE", "0")  # in the processes that tests start too
-    if config.getoption("markexpr") == "not nightly":
+    if config.getoption("markexpr") == CHANGE_TIER:
         settings.load_profile("change")
     config.stash[KIT] = kit = KITS[config.getoption("--framework")]()
     if kit.name == "jax" and not kit.exact:  # which compiles for every shape
@@ -60,6 +67,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     of_one = collection_path.parent.name in OF_ONE_FRAMEWORK and name.startswith("test_")
     framework = config.getoption("--framework").removesuffix("-x64")
     return True if of_one and not name.startswith(f"test_{framework}_") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that is named, as in `pytest FILE::TEST`, runs in all of its variants."""
+    named = any("::" in argument for argument in config.args)
+    if config.getoption("markexpr") == CHANGE_TIER and not named:
+        suite = config.getoption("--framework") + os.environ.get("UNIFIED_CLIP_PATH", "")
+        leave_variants_to_nightly((item for item in items if item.path.parent.name in SLOW), suite)
 
 
 @pytest.fixture(scope="session")

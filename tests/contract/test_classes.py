@@ -177,6 +177,7 @@ def test_groups_are_by_name_and_threshold(kit: Kit) -> None:
     assert got == [[0.6], [0.8], [round(5 / 13, 6)], [round(12 / 13, 6)], [2.0]]
 
 
+@pytest.mark.nightly
 def test_gradients_of_a_network_are_scaled_to_the_limit(kit: Kit) -> None:
     # As in Paddle 1.x's static example, but narrower; at 2.0 some are clipped, at half of the shortest norm all.
     shapes = ((784, 16), (16,), (16, 12), (12,), (12, 10), (10,))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from support.kits import Kit, in_a_new_process
-from support.tiers import quick
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("torch", "tensorflow", "paddle", "jax", "mlx")
@@ -32,7 +31,8 @@ SETTINGS = ("enable_static", "set_logical_device", "disable_v2", "FLAGS", "enabl
 EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 
 
-@pytest.mark.parametrize("alone", quick([False, True], False))
+@pytest.mark.nightly
+@pytest.mark.parametrize("alone", [False, True])
 def test_the_examples_run(kit: Kit, request: pytest.FixtureRequest, alone: bool) -> None:
     if request.config.getoption("--framework") not in PAGES:
         pytest.skip("there is no page about it")

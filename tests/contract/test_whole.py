@@ -188,6 +188,7 @@ def test_a_dict_keeps_its_order_and_its_kind(kit: Kit) -> None:
     np.testing.assert_allclose(kit.array(clipped["a"]["c"]), [0.8], rtol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc here")
 def test_clipping_in_place_takes_no_memory_for_what_is_long(kit: Kit) -> None:
     if not (kit.writable and kit.writes_memory):

@@ -126,6 +126,7 @@ def test_a_norm_in_the_middle_of_two_numbers_goes_to_the_even_one(way: str) -> N
         assert function(put([array], specs, mesh))[1] == norm
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["bfloat16", *nightly("float16", "complex64")])
 def test_other_formats(dtype: str, way: str) -> None:
@@ -231,6 +232,7 @@ def test_arrays_of_one_device_beside_others_stay_free_to_leave_it() -> None:
             assert [result.committed for result in clipped] == [array is cut for array in given]
 
 
+@pytest.mark.nightly
 def test_sparse_rows_on_several_devices() -> None:
     mesh = mesh_of(4)
     data, indices = put([np.full((4, 2), 2.0, np.float32), np.array([[0], [1], [1], [3]], np.int32)], [P(), P()], mesh)
@@ -278,6 +280,7 @@ def test_no_exchange_for_gradients_that_every_device_has_whole() -> None:
         assert all_reduces(function.lower(put(given, specs, mesh)).compile()) == (0, 0)
 
 
+@pytest.mark.nightly
 def test_under_jit_xla_adds_up_along_the_axes_that_an_array_is_cut_on() -> None:
     mesh = mesh_of(4)
     for spec, number in ((P("x"), 1), (P(None, "x"), 1), (P("x", "y"), 2), (P(("x", "y")), 1)):
@@ -345,6 +348,7 @@ def test_every_name_clips_by_norms_over_all_devices(name: str) -> None:
     assert float(norm) == reference.norm(given)
 
 
+@pytest.mark.nightly
 def test_where_xla_cuts_along_other_axes() -> None:
     mesh, given = mesh_of(4), arrays()
     specs = [P("x"), P(None, "x"), P("x"), P(), P("x"), P()]
@@ -460,6 +464,7 @@ def test_one_of_two_axes() -> None:
     assert norms.tolist() == [5.0, 10.0]
 
 
+@pytest.mark.nightly
 def test_pmap_where_it_is_stated_what_devices_have() -> None:
     def clip(g: Any, group: Any) -> Any:
         return uc.GradientClipByGlobalNorm(1.0, process_group=group)([(None, g)])[0][1]
@@ -639,6 +644,7 @@ def test_a_transformer(devices: int, layout: str) -> None:
     assert_equal([eager[name] for name in MODEL], [wanted[name] for name in MODEL])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
 def test_layers_in_shard_map(devices: int) -> None:
     mesh, random = mesh_of(devices), np.random.default_rng(1)

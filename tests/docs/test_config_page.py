@@ -64,6 +64,7 @@ def test_every_block_of_the_page_is_executed() -> None:
 COMMANDS = re.findall(r"^\$ (.*)", PAGE, re.MULTILINE)
 
 
+@pytest.mark.nightly
 def test_the_commands_run_as_printed(tmp_path: Path) -> None:
     (tmp_path / "clip.toml").write_text(TOML[0], encoding="utf-8")
     assert len(COMMANDS) >= 5

@@ -24,6 +24,7 @@ def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
     assert set(found.lines[0].parameters) == {"weight", "bias"}
 
 
+@pytest.mark.nightly
 def test_the_comparison_prints_what_the_page_says(tmp_path: Path) -> None:
     _, example = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     run(tmp_path, "-c", example)

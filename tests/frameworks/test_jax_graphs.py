@@ -287,6 +287,7 @@ def test_first_and_second_derivatives_of_clips(name: str) -> None:
     np.testing.assert_allclose(gradient, jax.grad(total(wanted))(at), rtol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("p", [2, *nightly(0.5, 1, 3, math.inf)])
 def test_first_and_second_derivatives_of_norms(p: float) -> None:
     def norm(x: Any) -> Any:
@@ -310,6 +311,7 @@ def test_the_greatest_share_the_derivative_of_their_norm() -> None:
     assert (np.sign(gradient) == [1, -1, 0, 1]).all()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("p", [2, *nightly(0.5, 1, 3, math.inf)])
 def test_no_derivative_at_zero_is_nan(p: float) -> None:
     zeros = jnp.zeros(3, "float32")
@@ -407,6 +409,7 @@ def different(count: int) -> list[Any]:
     return [jnp.ones(length, "float32") for length in range(1, count + 1)]
 
 
+@pytest.mark.nightly
 def test_what_is_traced_for_a_tensor_does_not_grow_with_their_number() -> None:
     def equations(grads: list[Any]) -> int:
         return len(jax.make_jaxpr(lambda given: uc.clip_by_global_norm(given, 1.0))(grads).eqns)

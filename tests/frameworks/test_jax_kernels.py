@@ -161,6 +161,7 @@ print(compiled([jnp.array([3.0, 4.0])]))
 """
 
 
+@pytest.mark.nightly
 def test_another_process_loads_a_compiled_program(tmp_path: Path) -> None:
     path = str(tmp_path / "program")
     in_a_new_process(COMPILE.format(path=path))
@@ -246,6 +247,7 @@ def test_an_empty_batch() -> None:
     assert jax.jit(jax.vmap(lambda x: uc.global_norm([x])))(jnp.zeros((0, 4))).shape == (0,)
 
 
+@pytest.mark.nightly
 def test_derivatives_are_those_of_the_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     def loss(grads: list[Any]) -> Any:
         clipped, norm = uc.clip_by_global_norm(grads, 1.0)
@@ -318,5 +320,6 @@ print("end")
 """
 
 
+@pytest.mark.nightly
 def test_a_process_ends_with_a_program_alive() -> None:
     assert in_a_new_process(EXIT).strip() == "end"

@@ -299,6 +299,7 @@ def test_gradients_of_integer_parameters_are_rejected_by_name(clip: Any) -> None
     assert float(uc.clip_grad_norm_(gradients, 1.0)) == float(np.sqrt(np.float32(2)))
 
 
+@pytest.mark.nightly
 def test_sparse_arrays_of_other_forms_are_refused() -> None:
     for n_batch, n_dense in ((1, 0), (0, 2)):
         sparse = BCOO.fromdense(jnp.eye(2), n_batch=n_batch, n_dense=n_dense)

@@ -144,6 +144,7 @@ def test_four_devices_work_under_strict_promotion(name: str, mode: str) -> None:
     check(DEVICES[mode](NAMES[name]))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_strict")
 @pytest.mark.parametrize("axes", [None, "device"])
 @pytest.mark.parametrize("p", quick([1, 2, 3, "inf"], 2))

@@ -337,6 +337,7 @@ print("optax" in sys.modules)
     assert in_a_new_process(code) == "False\nTrue\n"
 
 
+@pytest.mark.nightly
 def test_without_optax_the_error_says_what_to_install() -> None:
     code = """
 import sys

@@ -105,6 +105,7 @@ def test_each_gradient_of_the_clone_is_the_plain_one_scaled_to_the_limit() -> No
     assert not all(changed)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("static")
 def test_the_examples_gradients_by_one_norm_and_by_value() -> None:
     digits = Digits()

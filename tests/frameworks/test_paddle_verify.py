@@ -52,6 +52,7 @@ def paddle(source: str, kind: str, call: str = "") -> str:
 GLOBAL = paddle(DYGRAPH, "ClipGradByGlobalNorm")
 
 
+@pytest.mark.nightly
 @needs_torch
 def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Paddle shows its gradients before clipping only: what its clip makes of them is seen at the clip."""

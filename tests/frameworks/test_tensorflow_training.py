@@ -136,6 +136,7 @@ def test_a_train_step_with_a_scaled_loss(scale: float, jit: bool) -> None:
     np.testing.assert_allclose(history["norm"], length(gradients_of(made())), rtol=0.01)
 
 
+@pytest.mark.nightly
 @half_precision
 @jits
 def test_an_optimizer_inside_one_that_scales_the_loss(jit: bool) -> None:

@@ -356,6 +356,7 @@ def test_a_warning_is_the_only_one() -> None:
         torch.compile(lambda x: uc.clip_grad_norm_([x], 1.0), backend="eager", fullgraph=True)(torch.tensor([3.0]))
 
 
+@pytest.mark.nightly
 def test_a_break_in_the_graph_of_a_step_leaves_its_other_parts_compiled() -> None:
     counter = CompileCounterWithBackend("eager")
 

@@ -521,6 +521,7 @@ def test_the_kernels_are_used_on_request(setting: str, is_enabled: bool, monkeyp
     assert gpu._is_enabled() is is_enabled
 
 
+@pytest.mark.nightly
 def test_the_setting_is_read_at_import() -> None:
     script = "import unified_clip.torch\nfrom unified_clip._backends.torch import gpu\nprint(gpu.ENABLED)"
     environment = {**os.environ, "UNIFIED_CLIP_TRITON": "1"}

@@ -415,6 +415,7 @@ def test_under_vmap() -> None:
     assert torch.equal(got, torch.stack([uc.clip_by_norm(row, 1.0) for row in rows]))
 
 
+@pytest.mark.nightly
 def test_compiled_without_a_graph_break() -> None:
     compiled = torch.compile(lambda x, c: uc.clip_by_global_norm([x], c), backend="aot_eager", fullgraph=True)
     generator = torch.Generator().manual_seed(8)

@@ -186,6 +186,7 @@ def gitlab(machine: Machine, **variables: str) -> subprocess.CompletedProcess[st
     return machine.run("\n".join(JOB["script"]), JOB["variables"] | variables)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("code", "status"), sampled([(WRONG, 1), (RIGHT, 0)], 2))
 def test_the_gitlab_job_keeps_the_exit_status_and_what_it_collects_is_there(
     machine: Machine, code: str, status: int

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from support.tiers import leave_variants_to_nightly
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Tiers")[2].partition("\n## ")[0]
@@ -144,3 +145,38 @@ def test_the_workflow_of_the_change_tier_tests_each_framework_alone() -> None:
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_no_shell_line_of_a_workflow_has_anything_pasted_into_it(name: str) -> None:
     assert not [step["run"] for step in steps(WORKFLOWS[name]) if "${{" in step.get("run", "")]
+
+
+class Variant:
+    """A test as pytest collects it, so far as tiers look at it."""
+
+    def __init__(self, nodeid: str, *marks: str) -> None:
+        self.nodeid, self.marks = nodeid, [getattr(pytest.mark, mark) for mark in marks]
+
+    def get_closest_marker(self, name: str) -> Any:
+        return next((mark for mark in self.marks if mark.name == name), None)
+
+    def add_marker(self, mark: Any) -> None:
+        self.marks.append(mark)
+
+
+def in_the_change_tier(suite: str, items: list[Variant]) -> list[str]:
+    leave_variants_to_nightly(items, suite)  # type: ignore[arg-type]
+    return sorted(item.nodeid for item in items if item.get_closest_marker("nightly") is None)
+
+
+def test_a_third_of_many_variants_runs_in_the_change_tier_and_other_suites_run_others() -> None:
+    many = [f"test_x.py::test_many[{number}]" for number in range(30)]
+    found = {suite: in_the_change_tier(suite, list(map(Variant, many))) for suite in FRAMEWORKS}
+    assert {len(kept) for kept in found.values()} == {10}
+    assert len(set(map(tuple, found.values()))) == len(FRAMEWORKS)
+    assert found["torch"] == in_the_change_tier("torch", list(map(Variant, reversed(many))))
+
+
+def test_few_variants_and_those_that_the_test_itself_chooses_all_run_in_the_change_tier() -> None:
+    few = [Variant(f"test_x.py::test_few[{number}]") for number in range(3)]
+    alone = Variant("test_x.py::test_alone")
+    chosen = [Variant(f"test_x.py::test_quick[{n}]", *([] if n < 3 else ["nightly"])) for n in range(9)]
+    assert in_the_change_tier("torch", [*few, alone, *chosen]) == sorted(
+        item.nodeid for item in (*few, alone, *chosen[:3])
+    )

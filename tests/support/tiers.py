@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -27,3 +29,19 @@ def sampled(values: Iterable[Any], every: int) -> list[Any]:
     values = [value if isinstance(value, tuple) else (value,) for value in values]
     marks = [() if index % every == 0 else pytest.mark.nightly for index in range(len(values))]
     return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
+
+
+def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
+    """Mark two thirds of each test's variants as nightly; a test with fewer than four keeps them all.
+
+    Every suite keeps others, so together they run nearly all variants of a test that they share.
+    """
+    variants: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("nightly") is None:
+            variants[item.nodeid.partition("[")[0]].append(item)
+    for of_one_test in variants.values():
+        if len(of_one_test) > 3:
+            of_one_test.sort(key=lambda item: crc32(f"{suite} {item.nodeid}".encode()))
+            for item in of_one_test[max(2, len(of_one_test) // 3) :]:
+                item.add_marker(pytest.mark.nightly)

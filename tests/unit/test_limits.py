@@ -139,6 +139,7 @@ def test_limits_can_be_raised_and_lowered(
         files.call("grads.py:f", tmp_path, tmp_path)
 
 
+@pytest.mark.nightly
 def test_ordinary_files_are_below_the_limits(tmp_path: Path, read: Callable[..., Found]) -> None:
     np.savez_compressed(tmp_path / "zeros.npz", w=np.zeros(20_000_000, np.float32))
     assert read(tmp_path / "zeros.npz")["w"].shape == (20_000_000,)

@@ -58,6 +58,7 @@ def test_a_terminal_shows_the_progress_of_long_work(command: str, directory: Pat
     assert printed.rindex("\x1b[?25h") > printed.index("\x1b[?25l")  # and shows it again
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", [*QUICK, *nightly(*sorted(COMMANDS.keys() - QUICK))])
 def test_elsewhere_nothing_of_it_is_printed(command: str, directory: Path) -> None:
     ended = subprocess.run([*COMMAND, *command.split()], cwd=directory, capture_output=True, text=True, check=False)

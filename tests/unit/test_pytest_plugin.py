@@ -76,6 +76,7 @@ def test_a_failure_shows_the_call_and_what_differs_and_not_what_is_inside(inner:
     assert "__tracebackhide__" not in result.stdout.str()
 
 
+@pytest.mark.nightly
 def test_interpreters_come_from_the_ini_file_or_the_command_line(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         HEAD
@@ -112,6 +113,7 @@ def test_the_options_are_explained(inner: pytest.Pytester) -> None:
     assert [each for each in options if each not in lines] == []
 
 
+@pytest.mark.nightly
 def test_the_page_about_ci_has_tests_that_run_with_its_options(inner: pytest.Pytester) -> None:
     blocks = dict(BLOCK.findall((ROOT / "docs" / "ci.md").read_text(encoding="utf-8")))
     inner.makepyfile(test_page=blocks["python"], test_strict=blocks["python"].replace(", max_ulp=1", ""))

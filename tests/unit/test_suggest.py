@@ -70,6 +70,7 @@ def test_what_configurations_told_is_read() -> None:
     assert suggest_threshold(lasts).threshold == 90.0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["norms.svg", "norms.png"])
 def test_it_is_plotted(tmp_path: Path, name: str) -> None:
     suggest_threshold(NORMS).plot(tmp_path / name)

@@ -45,6 +45,7 @@ def samples_that_are_recognised() -> list[Path]:
     return list(paths.values())
 
 
+@pytest.mark.nightly
 def test_loading_a_trainers_own_file_names_the_command_that_imports_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

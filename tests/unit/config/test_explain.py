@@ -260,6 +260,7 @@ def test_examples_lie_around_all_thresholds() -> None:
     assert [each.distance for each in comparison.compared] == pytest.approx([0, 1e-6, 0.75, 0.75], rel=1e-1)
 
 
+@pytest.mark.nightly
 def test_examples_have_the_same_order_in_every_process() -> None:
     code = (
         "from unified_clip import ClipConfig; from unified_clip.config.explain import examples\n"

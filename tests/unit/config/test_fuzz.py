@@ -140,6 +140,7 @@ FRAGMENTS = (
 )
 
 
+@pytest.mark.nightly
 @given(st.sampled_from(SEEDS), st.lists(st.tuples(st.floats(0, 1), st.sampled_from(FRAGMENTS)), min_size=1, max_size=3))
 def test_any_text_is_read_or_rejected(seed: tuple[str, str], inserted: list[tuple[float, str]]) -> None:
     text, kind = seed

@@ -319,6 +319,7 @@ def marks(report: Path) -> dict[str, str]:
     return {mark.tag: mark.attrib["message"] for case in suites.iter("testcase") for mark in case}
 
 
+@pytest.mark.nightly
 def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     run: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def results(report: Path) -> list[dict[str, Any]]:
     return [result for each in cases for modes in each["frameworks"].values() for result in modes.values()]
 
 
+@pytest.mark.nightly
 def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
     assert second.detail.startswith(f"after the last case: signal {signal.SIGABRT.value}")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "starts"),
     [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", pool.STARTS)],

@@ -124,6 +124,7 @@ def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_pa
     ]
 
 
+@pytest.mark.nightly
 def test_many_files_are_ported_by_several_processes_as_few_are(tmp_path: Path) -> None:
     counted: list[int] = []
     for number in range(source_files.FEW + 5):

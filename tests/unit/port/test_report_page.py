@@ -134,6 +134,7 @@ def test_headings_cells_and_regions_have_names(opened: Any) -> None:
     assert opened.execute_script(unnamed) == []
 
 
+@pytest.mark.nightly
 def test_nothing_is_wider_than_the_screen(opened: Any) -> None:
     box = "const box = document.querySelector('#clips').parentElement; return box.scrollWidth - box.clientWidth"
     assert opened.execute_script(box) == 0

@@ -181,6 +181,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["subprocess", "spawn", "fork"])
 def test_each_process_of_a_launcher_is_recorded_by_rank(folder: Path, way: str) -> None:
     write(folder / "launch.py", LAUNCH)
@@ -247,6 +248,7 @@ def test_warnings_of_a_process_are_left_to_the_command(tmp_path: Path) -> None:
     assert merged.events == 0
 
 
+@pytest.mark.nightly
 def test_an_unknown_version_of_a_library_does_not_end_the_script(folder: Path) -> None:
     (folder / "optax").mkdir()
     write(folder / "optax" / "__init__.py", "__version__ = '0.0.1'")

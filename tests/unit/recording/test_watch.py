@@ -141,6 +141,7 @@ def test_stdout_is_that_of_the_command_if_it_is_no_terminal(folder: Path) -> Non
 ROW = r"-\s+\d+\s+[\d.]+\s+1\s+100% of \d+\s+100%\s+-\s+-\s*"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ends", ["by itself", "by Ctrl-C"])
 def test_on_a_terminal_every_line_of_the_command_stays_above_the_view(folder: Path, ends: str) -> None:
     output = in_a_terminal(

@@ -45,6 +45,7 @@ def first_with(data: dict[str, Any], stage: str) -> int | None:
     return next((each["step"] for each in data["steps"] if stage in each["differs"]), None)
 
 
+@pytest.mark.nightly
 def test_a_threshold_that_is_wrong_from_step_201_is_found_though_the_optimizers_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], many_batches: Path
 ) -> None:
