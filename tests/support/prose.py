@@ -21,6 +21,7 @@ PRIVATE = {
     r"says? so|says? what|what it says": "print, or report",
     r"nobody|somebody": "name the actor",
     r"what is (?:set|said|told|held|due|elsewhere)": "a noun",
+    r"[a-z]\w+'s (?:is|are|has|have|does|do|did|can|by|selects|enables|takes|needs)": "the noun after the possessive",
 }
 """Words that readers have to decode, as patterns, and what to write instead."""
 

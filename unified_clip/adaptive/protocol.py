@@ -267,7 +267,7 @@ RULES: dict[str, type[EmaRatio | ZClip | Percentile | AdaGC | AGC]] = {
 """The rules by their names in configurations."""
 
 PER_TENSOR = ("adagc", "agc")
-"""The rules with thresholds for tensors or units of them. The others have a threshold for the total norm."""
+"""The rules with a threshold for each tensor or unit. Other rules have one threshold, for the total norm."""
 
 
 def _check(rule: Any, **ranges: tuple[float, float]) -> None:

@@ -56,7 +56,7 @@ class Clipping(ConfigModel):
     norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
     family: FamilyName | None = Field(
         default=None,
-        description="the framework whose rule applies. Families differ in eps (PyTorch's is 1e-6, the others' 0) and "
+        description="the framework whose rule applies. Families differ in eps (1e-6 of PyTorch, 0 of the others) and "
         "in gradients whose norm is infinite; default: pytorch",
     )
     eps: Finite | None = Field(

@@ -175,7 +175,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, such as that of its `init`.
-        data: The result of `state_dict`, here, or of a clipper or handle on another framework.
+        data: The result of `state_dict`: of this function's module, or of a clipper or handle on any framework.
 
     Raises:
         ValueError: data is the state of another configuration.

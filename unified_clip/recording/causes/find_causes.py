@@ -198,11 +198,11 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
         yield point.cause("another threshold", instead(what, new, old, ""))
     if not same(a.norm_type, b.norm_type) and a.rule == b.rule == "global" and _can_be_of_one_list(a, b):
         values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
-        sentence = f"{instead('norm_type', b.order, a.order)}; the same gradients can have the norms {values}"
+        sentence = f"{instead('norm_type', b.order, a.order)}. The same gradients can have the norms {values}"
         yield point.cause("another norm type", sentence)
     differ = any(left != right for _, left, right in numbers(pair, "coefficient"))
     if follow and differ and a.eps != b.eps and _norms_are_equal(pair):
-        frameworks = "; PyTorch's functions add 1e-06, Paddle's and TensorFlow's do not" * ({a.eps, b.eps} == {0, 1e-6})
+        frameworks = ". Of the frameworks, only PyTorch adds 1e-06 to the norm" * ({a.eps, b.eps} == {0, 1e-6})
         yield point.cause("another eps", f"{instead('eps', b.eps or 0.0, a.eps or 0.0)}{frameworks}")
 
 
