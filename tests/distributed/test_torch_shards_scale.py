@@ -94,6 +94,13 @@ def test_one_collective_over_all_ranks(collectives: list[Any], layout: str) -> N
     assert collectives == groups
 
 
+def test_a_model_that_is_complete_on_this_rank_needs_no_collective(collectives: list[Any]) -> None:
+    given = parameters(rows(), Replicate(), Replicate())
+    expected = uc.get_total_norm([parameter.grad.to_local() for parameter in given], process_group=None)
+    assert uc.clip_grad_norm_(given, 1.0, process_group=None) == expected
+    assert not collectives
+
+
 def test_the_shard_dimension_of_hsdp_may_be_passed(collectives: list[Any]) -> None:
     mesh = rows()
     given = parameters(mesh, Replicate(), Shard(0))
@@ -108,33 +115,40 @@ def test_the_shard_dimension_of_hsdp_may_be_passed(collectives: list[Any]) -> No
 
 
 @pytest.mark.parametrize(
-    ("types", "bound", "backend", "device"),
+    ("types", "bound", "mesh", "backend", "device"),
     [
-        (["cpu"], None, "gloo", "cpu"),
-        (["cuda"], None, "nccl", "cuda"),
-        (["cpu", "cuda"], None, "nccl", "cpu"),
-        (["cpu", "cuda"], "cuda:3", "nccl", "cuda:3"),
-        (["cpu", "cuda"], "cuda:3", "gloo", "cpu"),
-        (["cpu"], "cuda:3", "nccl", "cpu"),
+        (["cpu"], None, "cpu", "gloo", "cpu"),
+        (["cuda"], None, "cuda", "nccl", "cuda"),
+        (["cuda"], None, None, "nccl", "cuda"),
+        (["cpu", "cuda"], None, None, "nccl", "cpu"),
+        (["cpu", "cuda"], None, "cpu", "nccl", "cpu"),
+        (["cpu", "cuda"], None, "cuda", "nccl", "cuda"),
+        (["cpu", "cuda"], None, "cuda", "gloo", "cpu"),
+        (["cpu", "cuda"], "cuda:3", "cuda", "nccl", "cuda:3"),
+        (["cpu", "cuda"], "cuda:3", None, "nccl", "cuda:3"),
+        (["cpu", "cuda"], "cuda:3", "cuda", "gloo", "cpu"),
+        (["cpu"], "cuda:3", "cuda", "nccl", "cpu"),
     ],
 )
-def test_the_group_alone_chooses_the_device_of_its_collectives(
-    types: list[str], bound: str | None, backend: str, device: str
+def test_the_group_and_the_mesh_choose_the_device_of_collectives(
+    types: list[str], bound: str | None, mesh: str | None, backend: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`device_id` of `init_process_group` binds a group to a GPU."""
+    """`device_id` of `init_process_group` binds a group to a GPU. A mesh has the type of its devices."""
     group = SimpleNamespace(
         _device_types=[torch.device(name) for name in types],
         bound_device_id=bound and torch.device(bound),
         _get_backend=lambda _: SimpleNamespace(name=lambda: backend),
     )
-    assert sharded._device(group) == torch.device(device)
+    monkeypatch.setattr(sharded, "is_dtensor", lambda tensor: hasattr(tensor, "device_mesh"))
+    beside = SimpleNamespace(device_mesh=SimpleNamespace(device_type=mesh))
+    assert sharded._device(group, [torch.ones(2), *[beside] * (mesh is not None)]) == torch.device(device)
 
 
 def test_a_group_has_the_attributes_that_choose_a_device(collectives: list[Any]) -> None:
     world: Any = dist.group.WORLD
-    assert sharded._device(world) == torch.device("cpu")
+    assert sharded._device(world, []) == torch.device("cpu")
     world.bound_device_id = torch.device("cuda:1")
-    assert sharded._device(world) == sharded._device(dist.new_group([0, 1])) == torch.device("cuda:1")
+    assert sharded._device(world, []) == sharded._device(dist.new_group([0, 1]), []) == torch.device("cuda:1")
 
 
 def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:

@@ -29,6 +29,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.distributed.tensor.placement_types import Placement
 
 import unified_clip.torch as uc
 from unified_clip.ownership import megatron_ownership, mesh_ownership, stage_ownership
@@ -233,6 +234,47 @@ def wide_gradients() -> Layout:
         parameter.grad = made.grad
         found[name] = parameter
     return of_whole(found)
+
+
+class RaggedShard(Placement):  # type: ignore[misc]
+    """An imitation of veScale's placement: each rank has some rows of the flattened dimensions `dims`."""
+
+    def __init__(self, dims: tuple[int, ...], local_units: tuple[int, ...]) -> None:
+        super().__init__()
+        self.dims, self.local_units = dims, local_units
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RaggedShard) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        return f"RaggedShard(dims={self.dims}, local_units={self.local_units})"
+
+
+def ragged() -> Layout:
+    """Rows that are not spread evenly. One rank has none."""
+    mesh, rank, placement = row("fsdp"), dist.get_rank(), RaggedShard((0,), (1, 4, 0, 5))
+    pieces, parameters = [], []
+    for name, shape in (("up", (WORDS, WIDTH)), ("norm", (WORDS,))):
+        parameter = with_gradient(name, shape, mesh, Replicate())
+        whole: Any = parameter.grad
+        begin = sum(placement.local_units[:rank])
+        local = whole.to_local()[begin : begin + placement.local_units[rank]].clone()
+        like = {"run_check": False, "shape": whole.shape, "stride": whole.stride()}
+        parameter = nn.Parameter(DTensor.from_local(torch.zeros_like(local), mesh, [placement], **like))
+        parameter.grad = DTensor.from_local(local, mesh, [placement], **like)
+        parameters.append(parameter)
+        first = begin * whole.numel() // WORDS
+        pieces.append((name, whole.numel(), np.arange(first, first + local.numel()), parameter))
+    return Layout(
+        parameters,
+        lambda _: [
+            Piece(name, size, at, parameter.grad.to_local().flatten().numpy().copy())  # type: ignore[union-attr]
+            for name, size, at, parameter in pieces
+        ],
+    )
 
 
 def with_gradient(name: str, shape: Sequence[int], mesh: DeviceMesh, placement: Any) -> nn.Parameter:
@@ -449,6 +491,7 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "FSDP2, `CPUOffloadPolicy`, accumulation without gradient sync": lambda: trained(models.offloaded),
     "FSDP2, adapters (LoRA) beside frozen layers": adapters,
     "FSDP2, float32 gradients of bfloat16 parameters (`grad_dtype`)": wide_gradients,
+    "veScale, `RaggedShard`": ragged,
     "tensor parallel, `parallelize_module`": tensor_parallel,
     "sequence parallel, `SequenceParallel`": sequence_parallel,
     "FSDP2 and tensor parallel": lambda: trained(models.tensor_parallel, mesh=models.mesh_of("rows")),

@@ -93,13 +93,15 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 class TorchGroup(ProcessGroup):
     """A process group of `torch.distributed`."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, tensors: Sequence[Any] = ()) -> None:
+        """`tensors`: the parameters and gradients of a call."""
         super().__init__(group, _RANKS.get(group, _ranks_of_group), here=torch.distributed.get_rank())
+        self._device = _device(group, tensors)
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.int64, device=_device(self.key))
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), self.key)
         reduced: list[int] = tensor.tolist()
         return reduced
@@ -111,7 +113,7 @@ class TorchGroup(ProcessGroup):
             return False
         from .gpu.table import INTERPRETED
 
-        return bool((_device(self.key).type == "cuda") != INTERPRETED)
+        return bool((self._device.type == "cuda") != INTERPRETED)
 
     def fits_device(self, tensors: Sequence[Tensor]) -> bool:
         return all(tensor.dtype in NARROW for tensor in tensors)
@@ -122,7 +124,7 @@ class TorchGroup(ProcessGroup):
         from .gpu import ranks
         from .gpu.table import Table
 
-        device, words = _device(self.key), list(numbers)
+        device, words = self._device, list(numbers)
         present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors) else []
         table = gpu.table_of(present) if present else None
         if not isinstance(table, Table) or table.device != device:
@@ -143,17 +145,22 @@ NARROW = (*HALF, torch.float32)
 """The dtypes of gradients whose norm is float32."""
 
 
-def _device(group: Any) -> torch.device:
+def _device(group: Any, tensors: Sequence[Any]) -> torch.device:
     """Return the device for the collectives of a process group: the GPU that `device_id` of `init_process_group` binds
-    it to, unless gloo communicates for that GPU. Otherwise the CPU, if the group's backend supports that.
+    it to, or the current GPU if a tensor is on a device mesh of GPUs. Otherwise the CPU, if the group's backend
+    supports that. gloo communicates over the CPU.
 
-    It depends on the group only, so that all ranks choose the same kind of device, even a rank without tensors.
+    It depends on the group and on meshes only, so that all ranks choose the same kind of device, even a rank without
+    gradients, or with parameters in CPU memory.
     """
-    devices = [device.type for device in group._device_types] if group is not None else []
+    kinds = [device.type for device in group._device_types] if group is not None else []
     bound = getattr(group, "bound_device_id", None)
-    if bound is not None and bound.type in devices and group._get_backend(bound).name() != "gloo":
-        return torch.device(bound)
-    return torch.device("cpu" if "cpu" in devices or not devices else devices[0])
+    meshes = {tensor.device_mesh.device_type for tensor in tensors if is_dtensor(tensor)}
+    on_gpu = [bound] if bound is not None else [torch.device(kind) for kind in kinds if kind in meshes - {"cpu"}]
+    for device in on_gpu:
+        if device.type in kinds and group._get_backend(device).name() != "gloo":
+            return torch.device(device)
+    return torch.device("cpu" if "cpu" in kinds or not kinds else kinds[0])
 
 
 class TorchShards(DistributedGradients):
@@ -313,7 +320,7 @@ class TorchShards(DistributedGradients):
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
     def _group_of(self, group: Any) -> ProcessGroup:
-        return self.cached_group(group, functools.partial(TorchGroup, group))
+        return self.cached_group(group, functools.partial(TorchGroup, group, self._tensors()))
 
 
 _RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
