@@ -46,8 +46,9 @@ def clip_grad_norm_(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
             for the norm. Not supported in static programs.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
-        process_group: The ranks that own the gradients together, all of which call: a group of `paddle.distributed`, a
-            `ProcessMesh`, or None for this process alone. 'auto' reads it from `fleet` and from placements.
+        process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
+            None for this process alone. All of these ranks have to call. 'auto' reads it from `fleet` and from
+            placements.
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (every rank has other elements). Or a function of a parameter that returns whether this rank
             counts it, or a dict from patterns of names to these.

@@ -45,8 +45,8 @@ def clip_grad_norm_(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
             for the norm. `torch.compile` breaks its graph for it.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
-        process_group: The ranks that own the gradients together, all of which call: a `torch.distributed` process
-            group, a `DeviceMesh`, or None for this process alone. 'auto' reads it from DTensors.
+        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. All of these ranks have to call. 'auto' reads it from DTensors.
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (every rank has other elements). Or a function of a parameter that returns whether this rank
             counts it, or a dict from patterns of names to these.

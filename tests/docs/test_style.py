@@ -42,6 +42,7 @@ LONG = "One " + "word " * 35 + "more."
         (f"- An item.\n- {LONG}", "37 words: write two sentences, or a list"),
         ("Tensors do not tell this.", "return, print, report, or show"),
         ("The norms are ours.", "unified_clip"),
+        ("Pass the ranks, all of which call.", "a second sentence"),
         ("It returns gradients, as Paddle's does.", "the noun after the possessive"),
         ("## What is read", "name the thing or the task that people search for"),
         ("The natives differ.", "define native first, or write: the framework's function"),

@@ -20,6 +20,7 @@ PRIVATE = {
     r"in silence": "silently",
     r"says? so|says? what|what it says": "print, or report",
     r"nobody|somebody": "name the actor",
+    r"(?:each|all|both|none) of which": "a second sentence",
     r"what is (?:set|said|told|held|due|elsewhere)": "a noun",
     r"[a-z]\w+'s (?:is|are|has|have|does|do|did|can|by|selects|enables|takes|needs)": "the noun after the possessive",
 }

@@ -64,7 +64,7 @@ class CoalescedSparse(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """The slices of a gradient's values, each of which is clipped by its own norm."""
+    """The slices of a gradient's values. Each slice is clipped by its own norm."""
 
     axes: Sequence[int]
 

@@ -70,7 +70,7 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
 def clip_by_tensor_norm(
     t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return gradients, each of which is clipped by the threshold that a rule computes from its own earlier norms.
+    """Return gradients with each one clipped by the threshold that a rule computes from its own earlier norms.
 
     Args:
         t_list: As for `unified_clip.clip_by_global_norm`, with the same number of entries in each step.

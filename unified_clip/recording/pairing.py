@@ -206,7 +206,7 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
 
 
 def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
-    """Return one call that stands for these calls, each of which clips one gradient (see `count_mergeable`)."""
+    """Return one call that stands for these calls, which clip one gradient each (see `count_mergeable`)."""
     if len(lines) == 1:
         return lines[0]
     parameters = {

@@ -54,7 +54,7 @@ class Files:
     ) -> Document | UnreadFile:
         """Parse a file that a document names at a path of keys. Return an `UnreadFile` if the file does not exist.
 
-        above: The files from the main file to `document`, each of which names the next. ConfigError: the file is one of
+        above: The chain of files from the main file to `document`: each names the next. ConfigError: the file is one of
             these, or the configuration names more than `MOST_FILES` files.
         """
         if path.resolve() in [other.resolve() for other in above]:
