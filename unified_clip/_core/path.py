@@ -39,7 +39,7 @@ class Scalars(Protocol):
         """Return the sum of a vector of which one element differs from 0."""
 
     def least(self, numbers: Scalar) -> Scalar:
-        """Return the smallest of the numbers of an array, none of which is NaN."""
+        """Return the smallest number of an array without NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return the same finite number. Compilers cannot merge the operation that computed it with the next one."""
@@ -270,7 +270,7 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def least(self, numbers: Scalar) -> Scalar:
-        """Return the smallest of the numbers of an array, none of which is NaN."""
+        """Return the smallest number of an array without NaN."""
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
