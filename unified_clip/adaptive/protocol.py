@@ -234,7 +234,11 @@ class AGC:
     def axes(self, shape: Sequence[int | None]) -> Sequence[int] | None:
         """Return the axes along which each unit has its norm. None: the whole tensor is one unit.
 
-        ValueError: The convention has no units for this number of axes.
+        Args:
+            shape: The shape of a parameter.
+
+        Raises:
+            ValueError: The convention has no units for this number of axes.
         """
         axes = range(len(shape))
         if self.convention != "optax":

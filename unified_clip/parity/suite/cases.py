@@ -305,7 +305,7 @@ OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the case breaks a rule, the error for a case that does) for each rule about its arguments."""
+    """Yield (whether the case breaks it, the error) for each rule about a case's arguments."""
     arguments = case.arguments
     thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
     yield any(math.isnan(value) for value in thresholds), f"a threshold is NaN. Give a number, {OR_EXPECT}"
