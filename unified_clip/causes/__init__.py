@@ -1,1 +1,3 @@
-"""Find out why two clips of the same gradients differ: a result and the exact one, or a recorded call and its port."""
+"""Find the cause if two clips of the same gradients differ: a result and the exact result, or a recorded call and its
+port.
+"""

@@ -1,9 +1,9 @@
 """Find the cause of a difference: test the known causes on the numbers of a call.
 
 Causes that show in the tensors are tested first, such as swapped results. Then each cause in `hypotheses` predicts a
-norm and coefficients. A cause fits if the call returned its norm, and its coefficients explain every element: bit for
-bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit. If no cause counts,
-or causes of different kinds do, the cause is unknown.
+norm and coefficients. A cause fits if the call returned the predicted norm, and the coefficients explain every element:
+bit for bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit. The cause
+is unknown if no cause counts, or if causes of different kinds do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return why a call differs from the correct call. None: nothing differs, or no known cause fits."""
+    """Return the cause of the difference between a call and the correct call.
+
+    Return None if nothing differs, or if no known cause fits.
+    """
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause
@@ -35,8 +38,9 @@ def find_cause(call: Observation) -> Cause | None:
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
-    """Return the first cause whose hypothesis explains the numbers. None: no hypothesis explains them, or hypotheses of
-    several kinds do.
+    """Return the first cause whose hypothesis explains the numbers of a call.
+
+    Return None if no hypothesis explains them, or if hypotheses of several kinds do.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -56,7 +60,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
 
 
 def swapped(call: Observation) -> Cause | None:
-    """Return a cause if the results are correct, but in another order; else None."""
+    """Return a cause if the results are correct, but in another order. Else return None."""
     expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
     if sorted(expected) != sorted(results) or not call.norm_is_expected:
         return None
@@ -66,7 +70,7 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if some gradients have no result, and the results of all others are correct; else None."""
+    """Return a cause if some gradients have no result, and the results of all others are correct. Else return None."""
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
         lost = [number for number, (expected, result) in pairs if expected and not result]
@@ -83,7 +87,9 @@ def without_result(call: Observation) -> Cause | None:
 
 
 def beyond_range(call: Observation) -> Cause | None:
-    """Return a cause if squares or products were too large or too small for the dtype of the computation; else None."""
+    """Return a cause if squares or products were too large or too small for the dtype of the computation. Else return
+    None.
+    """
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
@@ -105,7 +111,7 @@ def beyond_range(call: Observation) -> Cause | None:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN; else None."""
+    """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN. Else return None."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
@@ -130,21 +136,21 @@ def nan(call: Observation) -> Cause | None:
 
 
 def zeros(call: Observation) -> Cause | None:
-    """Return a cause if only zeros with the wrong sign differ; else None."""
+    """Return a cause if the only difference is the sign of zeros. Else return None."""
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
     return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
 
 
 def not_clipped(call: Observation) -> Cause | None:
-    """Return a cause if all gradients are unchanged, although some should be clipped; else None."""
+    """Return a cause if all gradients are unchanged, although some should be clipped. Else return None."""
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
     return Cause("not clipped", NOT_CLIPPED) if is_unchanged and norm_fits and not call.gradients_match_norm else None
 
 
 def touched(call: Observation) -> Cause | None:
-    """Return a cause if only gradients that should be unchanged differ, and only by rounding; else None."""
+    """Return a cause if only gradients that should be unchanged differ, and only by rounding. Else return None."""
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)
@@ -154,7 +160,7 @@ def touched(call: Observation) -> Cause | None:
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Return a cause if all elements are clipped to other bounds; else None."""
+    """Return a cause if all elements are clipped to other bounds. Else return None."""
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

@@ -1,5 +1,5 @@
-"""Known causes of a difference, such as another eps. Each predicts norms and coefficients. `find` tests whether these
-fit.
+"""Known causes of a difference, such as another eps. Each cause predicts norms and coefficients, which `find` compares
+with the call.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", 
 
 
 def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield the causes that need no number from the call, such as another common eps. The simplest come first.
+    """Yield the causes that need no number from the call, such as another common eps. The simplest cause comes first.
 
-    slack: The relative error up to which numbers fit.
+    slack: The relative error up to which numbers count as equal.
     """
     if call.by == "per slice":
         yield from _other_norms(call)
@@ -65,9 +65,9 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _rounding_noise(elements: int) -> float:
-    """Return the relative error that is seldom exceeded by a norm of this many elements, if float32 computes it.
+    """Return the relative error that a norm computed in float32 seldom exceeds.
 
-    The error grows only with the square root of the number of elements, because roundings partly cancel.
+    elements: The number of elements. The error grows only with its square root, because roundings partly cancel.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
@@ -88,8 +88,9 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that squares are added up in float32, as some frameworks and ported code do, but not
-    unified_clip.
+    """Yield hypotheses that the squares are added up in float32.
+
+    Some frameworks and ported code do so. unified_clip does not.
     """
     if call.p != 2 or call.passed_norm is not None:
         return
@@ -103,7 +104,9 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
 def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
     """Return the norm over some gradients, with their squares added up in float32.
 
-    way: The order of the sum, an index of SUMS. numbers: The indices of the gradients.
+    values: The elements of each gradient, by index.
+    way: The order of the sum, as an index of SUMS.
+    numbers: The indices of the gradients.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
@@ -126,7 +129,7 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _lost(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that some gradients are unchanged or zero, and the others clipped."""
+    """Yield hypotheses that some gradients are returned unchanged or as zeros, and the others are clipped."""
     wrong = {number: call.scalings[number] for number in call.wrong}
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
     if not lost:
@@ -142,9 +145,10 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm leaves out a gradient, or all gradients with one dtype or number of axes.
+    """Yield hypotheses that the norm includes too few gradients, or too many.
 
-    Also yield the hypothesis that the norm includes gradients that do not count.
+    It may leave out one gradient, or all gradients with one dtype or number of axes. It may include gradients that it
+    should exclude.
     """
     expected = call.norm_over(call.counted)
 
@@ -172,8 +176,9 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that gradients are clipped by another norm: by the total norm, by the norm of each tensor, or by
-    a measured norm although the caller passes one.
+    """Yield hypotheses that gradients are clipped by another norm than the correct one.
+
+    It may be the total norm, the norm of each tensor, or a measured norm although the caller passes one.
     """
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
@@ -191,12 +196,12 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether one of these norms is above 0 and differs from the correct norm of its gradient."""
+    """Return whether at least one norm is above 0 and differs from the correct norm of its gradient."""
     return any(n and n != expected for n, expected in zip(norms, call.norms, strict=True))
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm has another norm_type, or is the square of the norm."""
+    """Yield hypotheses that the norm has another norm_type, or is the square of the correct norm."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))
@@ -239,8 +244,9 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis of another threshold. The threshold is computed from the gradient that shows it most
-    precisely.
+    """Yield the hypothesis of another threshold.
+
+    The threshold is computed from the gradient that determines it most precisely.
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
@@ -256,7 +262,9 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that squares were added up in float32, if the error of the norm is small enough for that."""
+    """Yield the hypothesis that the squares were added up in float32, if the error of the norm is small enough for
+    that.
+    """
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or call.p != 2:
         return

@@ -1,4 +1,6 @@
-"""A clip call to explain: its tensors and settings, and whether a hypothesis explains its numbers."""
+"""A clip call whose result differs: its tensors and settings, and the test whether a hypothesis explains its
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ CauseKind = Literal[
 
 
 class Cause(NamedTuple):
-    """The cause of a difference: its kind, and a sentence."""
+    """The cause of a difference: its kind, and a sentence about it."""
 
     kind: CauseKind
 
@@ -59,7 +61,10 @@ class Cause(NamedTuple):
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:
     """Return a phrase about a setting that differs, such as "as with eps 0 instead of 1e-06".
 
-    actual: The value that explains the numbers. expected: The correct value.
+    what: The name of the setting.
+    actual: The value that explains the numbers.
+    expected: The correct value.
+    form: The format of the numbers.
     """
     sides = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
@@ -89,7 +94,7 @@ class Hypothesis(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A clip call that differs from the correct one. Gradients are identified by their indices."""
+    """A clip call that differs from the correct call. Each gradient is identified by its index."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
@@ -126,7 +131,7 @@ class Observation:
     """The relative errors with which causes are tested, one after the other."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return the names of the gradients with these indices as text. If there are more than four, it names only
+        """Return text with the names of the gradients of these indices. If there are more than four, it has the first
         three.
         """
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
@@ -135,7 +140,9 @@ class Observation:
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
-        """Yield (index, before, expected, after) for each gradient that has all three."""
+        """Yield (index, gradient before the call, expected result, observed result) for each gradient that has all
+        three.
+        """
         sides = zip(map(densify, self.before), self.expected, self.after, strict=False)
         for number, (before, expected, after) in enumerate(sides):
             if before is not None and expected is not None and after is not None:
@@ -151,7 +158,7 @@ class Observation:
 
     @cached_property
     def norm_is_expected(self) -> bool:
-        """Return whether the returned norm is the correct one, or no norm was returned."""
+        """Return whether the returned norm is correct. Return True if the call returned no norm."""
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
@@ -159,7 +166,7 @@ class Observation:
 
     @cached_property
     def counted(self) -> Mapping[int, Dense]:
-        """The gradients to clip, as dense tensors by index."""
+        """The gradients that the call should clip, as dense tensors by index."""
         return {i: each for i, each in self._dense.items() if not self.need_clip or self.need_clip[i]}
 
     @cached_property
@@ -183,17 +190,18 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the norm over all gradients with these indices.
+        """Return the norm over all gradients with these indices together.
 
-        own: The norm of each gradient. None: the norms with the call's norm_type. p: The norm_type. 0: the call's.
+        own: The norm of each gradient. None stands for the norms with the call's norm_type.
+        p: The norm_type. 0 stands for the call's norm_type.
         """
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return, for each gradient, the norm by which the rule `by` clips it.
+        """Return the norm by which the rule `by` clips each gradient.
 
-        measure: A function that returns the norm over the gradients with some indices. None: `norm_over`.
+        measure: A function that returns the norm over the gradients with some indices. None stands for `norm_over`.
         """
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
@@ -206,8 +214,8 @@ class Observation:
     def total_norm(self) -> float:
         """The total norm by which the call should clip.
 
-        It is the norm that the caller passed. Without a passed norm, it is the norm that the call returned, if that is
-        within `NEAR` of the exact norm, else the exact norm.
+        It is the norm that the caller passed. Without a passed norm, it is the norm that the call returned, if that
+        norm is within `NEAR` of the exact norm. Else it is the exact norm.
         """
         if self.passed_norm is not None:
             return self.passed_norm
@@ -224,8 +232,10 @@ class Observation:
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
-        """Return the coefficient that a hypothesis predicts for each gradient. If the hypothesis lists no coefficients,
-        that of a gradient that is not to be clipped is 1.
+        """Return the coefficient that a hypothesis predicts for each gradient.
+
+        If the hypothesis has no coefficients, compute them from its norms. The coefficient is then 1 for a gradient
+        that the call should not clip.
         """
         if hypothesis.coefs:
             return hypothesis.coefs
@@ -252,7 +262,7 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the numbers of the call. The correct call may explain them, too."""
+        """Return whether a hypothesis explains the numbers of the call. The correct call may also explain them."""
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False
         coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())
@@ -263,7 +273,9 @@ class Observation:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
     def expected_fits(self, slack: float) -> bool:
-        """Return whether the correct call explains the numbers, up to a relative error of CLEARLY times `slack`."""
+        """Return whether the correct call explains the numbers, with a relative error of at most CLEARLY times
+        `slack`.
+        """
         slack *= CLEARLY
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()
@@ -275,7 +287,7 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Return whether the gradients are clipped correctly by `total_norm`: only the returned norm may be wrong."""
+        """Return whether the gradients are clipped correctly by `total_norm`. The returned norm may still be wrong."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
         return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

@@ -23,8 +23,9 @@ TWICE_ROUNDED = 2.0**-23
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Return the p-norm over all tensors from the p-norm of each. 0 for no tensors; NaN unless p is above 0, and if
-    a norm is NaN.
+    """Return the p-norm over all tensors, computed from the p-norm of each tensor.
+
+    Return 0 for no tensors. Return NaN if a norm is NaN, or if p is not above 0.
     """
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
@@ -44,8 +45,9 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)).
 
-    It is 1 if the threshold is infinite, 0 if the norm and the threshold are 0. infinite_norm_gives_nan: whether an
-    infinite norm gives NaN, not 0.
+    It is 1 if the threshold is infinite, and 0 if the norm and the threshold are 0.
+
+    infinite_norm_gives_nan: Whether the coefficient of an infinite norm is NaN, not 0.
     """
     if threshold == math.inf:
         return 1.0
@@ -58,7 +60,8 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return (smallest, largest) coefficient that turns every finite element of `before` into the one of `after`.
+    """Return (smallest, largest) coefficient that turns every finite element of `before` into the same element of
+    `after`.
 
     A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
     (-inf, inf) if no element bounds it.
@@ -75,8 +78,9 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return the size of one ULP at each number. For subnormal numbers, the size is larger, because these may be
-    flushed to 0.
+    """Return the size of one ULP at each number.
+
+    For a subnormal number, the size is larger, because a framework may replace it by 0.
     """
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
@@ -86,7 +90,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How a call scaled one gradient, in numbers. It keeps no tensors, because they may be large."""
+    """The factors by which a call may have scaled one gradient. No tensors are kept, because they may be large."""
 
     dtype: str
     low: float
@@ -105,7 +109,7 @@ class Scaling:
     """The largest difference from the expected result, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether this coefficient explains the clipped gradient, up to a relative error of `slack`."""
+        """Return whether this coefficient explains the clipped gradient, with a relative error of at most `slack`."""
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged
         size = FORMATS[self.dtype].size
@@ -116,7 +120,12 @@ class Scaling:
 
 
 def scaling(before: Dense, expected: Dense, after: Dense) -> Scaling:
-    """Return how a gradient was scaled. All three tensors must have the same shape and dtype."""
+    """Return the factors by which a gradient was scaled. All three tensors must have the same shape and dtype.
+
+    before: The gradient before the call.
+    expected: The correct result.
+    after: The observed result.
+    """
     return Scaling(
         before.dtype,
         *coefficient_bounds(before, after),
