@@ -1,4 +1,4 @@
-"""Functions that the commands of `unified-clip` share: for errors, exit statuses and the directory to write to."""
+"""Functions that several commands of `unified-clip` use: for errors, exit statuses and output directories."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ __all__ = [
 
 
 def reject(error: CodedError) -> int:
-    """Print an error with its code, and return the exit status of the command."""
+    """Print an error with its code. Return the exit status for it."""
     print_error(str(error), error.code)
     return error.exit_status
 
 
 def interrupted() -> int:
-    """Print that the command was interrupted, and return the exit status for that."""
+    """Print that the user interrupted the command. Return the exit status for an interruption."""
     print("unified-clip: interrupted. The workers were ended, and no report was written.", file=sys.stderr)
     return INTERRUPTED
 
 
 def check_writable(out: Path, name: str) -> None:
-    """Make a directory. Raise UsageError if the file `name` cannot be written there.
+    """Make the directory `out`, and check that the file `name` can be written there.
 
-    A file that did not exist is removed again: if the work is interrupted, no empty report is left.
+    If the check created the file, it removes the file again. So an interrupted command leaves no empty report.
+
+    UsageError: the file cannot be written.
     """
     path = out / name
     try:
@@ -46,5 +48,8 @@ def check_writable(out: Path, name: str) -> None:
 
 
 def unwritable(out: Path, error: OSError, option: str = "another directory to --out") -> UsageError:
-    """Return the error about a directory or file that cannot be written. `option`: what to pass instead."""
+    """Return the error about a directory or file that cannot be written.
+
+    option: The advice, such as "another directory to --out".
+    """
     return UsageError(f"{out} cannot be written: {error.strerror}. Pass {option}.", "UC205")

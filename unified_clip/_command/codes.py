@@ -1,4 +1,4 @@
-"""The error codes: their pages for `unified-clip help UC101`, and the list of all."""
+"""The error codes: the page of each code for `unified-clip help UC101`, and the list of all codes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ErrorCode:
 
     @property
     def message(self) -> str:
-        """The example as a command prints it."""
+        """The example message as a command prints it, with the code."""
         return f"unified-clip: error {self.code}: {self.example}"
 
     @property
@@ -59,7 +59,7 @@ def read() -> dict[str, ErrorCode]:
 
 
 def page(code: ErrorCode, width: int) -> Iterator[str]:
-    """Yield the lines of the page of a code, for a terminal of this width."""
+    """Yield the lines of the help page of an error code, for a terminal with `width` characters in a line."""
     for line in _wrapped(f"{code.code}: {code.title}", width):
         yield paint(line, BOLD, sys.stdout)
     yield ""
@@ -73,7 +73,10 @@ def page(code: ErrorCode, width: int) -> Iterator[str]:
 
 
 def listing(width: int) -> Iterator[str]:
-    """Yield a line for each code, below the subject of its group."""
+    """Yield a line for each error code, below the subject of its group.
+
+    width: The number of characters in a line.
+    """
     group = ""
     for code in read().values():
         if code.group != group:
@@ -83,7 +86,7 @@ def listing(width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, first: str = "", other: str = "") -> list[str]:
-    """Return the lines of a text. Paths, options and long words are not broken."""
+    """Return the lines of a text. A path, an option or a long word is never split over two lines."""
     lines = textwrap.TextWrapper(
         max(width, 20), initial_indent=first, subsequent_indent=other, break_on_hyphens=False, break_long_words=False
     )

@@ -1,4 +1,4 @@
-"""The command `unified-clip completion SHELL`. shtab writes the scripts from the parsers."""
+"""The command `unified-clip completion SHELL`. The package shtab writes the completion scripts from the parsers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(
 
 
 def _describe(action: argparse.Action, formats: Sequence[str]) -> None:
-    """Set how shtab completes an option or argument: with files, or with the names of formats."""
+    """Set how shtab completes an option or an argument: with file names, or with the names of formats."""
     import shtab
 
     if action.type is Path or action.dest in ("old", "new", "gradients"):

@@ -21,7 +21,10 @@ WIDEST = 100
 
 
 def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
-    """Add `help` to the command line. `root`: the parser of `unified-clip`, whose help it prints."""
+    """Add `help` to the command line.
+
+    root: The parser of `unified-clip`, whose help the command prints.
+    """
     parser = commands.add_parser(
         "help",
         help="explain an error code, or print the help of a command",
@@ -49,7 +52,12 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    """Yield the lines about a topic that is not a command. UsageError: there is no such topic."""
+    """Yield the lines of the help about a topic.
+
+    commands: The parser of each command.
+
+    UsageError: there is no such topic.
+    """
     width = min(shutil.get_terminal_size().columns, WIDEST)
     if topic == ERRORS:
         return codes.listing(width)

@@ -1,4 +1,4 @@
-"""The parser of every command: its help, and the options that several commands share."""
+"""The parser of every command: its help, and the options that several commands have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ FORMATS = {
 
 
 class Formatter(argparse.HelpFormatter):
-    """Formats help. Unlike argparse's formatter, it keeps line breaks, and indents the lines of a list."""
+    """Formats the help of a command. Unlike argparse's formatter, it keeps line breaks, and indents the lines of a
+    list.
+    """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_fill(line, width, indent) for line in text.splitlines())
@@ -37,19 +39,19 @@ def _fill(line: str, width: int, indent: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of a command. Sub-commands that `add_subparsers` creates have this class too."""
+    """The parser of a command. Sub-commands that `add_subparsers` creates also have this class."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **settings})
 
     def error(self, message: str) -> NoReturn:
-        """Print an error of the command line, and exit with the status for that."""
+        """Print an error about the command line, and exit with the status for invalid usage."""
         self.print_usage(sys.stderr)
         print_error(self._advice(message), _code(message))
         raise SystemExit(statuses.REJECTED)
 
     def _advice(self, message: str) -> str:
-        """Return a message of argparse with what to type instead."""
+        """Return a message of argparse, with the command or option to type instead."""
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], self._commands())}"
         if unknown := re.match(r"unrecognized arguments: (\S+)", message):
@@ -65,13 +67,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggestion(name: str, known: Sequence[str], otherwise: str = "") -> str:
-    """Return a sentence with the closest known name. If none is close, return `otherwise`, or all known names."""
+    """Return a sentence with the known name that is closest to `name`.
+
+    If no known name is close, return `otherwise`. If `otherwise` is empty, return a sentence with all known names.
+    """
     close = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean {close[0]}?" if close else otherwise or f"Choose from {', '.join(known)}."
 
 
 def _code(message: str) -> str:
-    """Return the code of one of argparse's errors."""
+    """Return the error code for a message of argparse."""
     if ": not allowed with argument" in message:
         return "UC202"
     is_value = message.startswith("argument ") and not re.search(r": (expected |ignored explicit )", message)
@@ -82,9 +87,9 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
     """Add the option `--format` to a command that prints a result.
 
     Args:
-        parser: The parser of the command. The parsed options have the name of the format as `format`.
-        formats: The names of the formats. The first one is the default. FORMATS describes each.
-        old: The formats that have an option of their own, such as `--json`. It still works, and the help omits it.
+        parser: The parser of the command. The attribute `format` of the parsed options is the name of the format.
+        formats: The names of the formats. The first one is the default. FORMATS describes each format.
+        old: The formats that also have an option of their own, such as `--json`. The help does not list this option.
     """
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"
@@ -97,7 +102,7 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
 
 
 def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield (command, its parser) for each command, also for `config` and `config import`."""
+    """Yield (command, its parser) for each command, and also for commands of commands such as `config import`."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
@@ -106,7 +111,7 @@ def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[t
 
 
 def describe_exit_statuses(parser: argparse.ArgumentParser) -> None:
-    """Add the exit statuses of each command to its help."""
+    """Add a list of the exit statuses to the help of each command."""
     for name, command in subcommands(parser):
         if meanings := statuses.COMMANDS.get(name):
             paragraph = "\n".join(["exit status:", *statuses.lines(meanings)])

@@ -1,7 +1,7 @@
 """Compute sums, roots and roundings exactly, in integers and fractions, to check the library's results.
 
-It shares no code with `unified_clip._core.exact`, which it checks, and rounds by another method: it compares a number
-with the points halfway between floats, instead of using sticky bits.
+This module shares no code with `unified_clip._core.exact`, which it checks. It also rounds by another method: it
+compares a number with the points halfway between floats, instead of using sticky bits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ FORMATS = {
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return the number of `dtype` nearest to the root (degree 1 or 2) of a fraction of 0 or more, ties to even."""
+    """Return the number of `dtype` nearest to a root of a fraction, ties to even.
+
+    square: A fraction of 0 or more.
+    degree: 1 for the fraction itself, 2 for its square root.
+    """
     if square == 0:
         return 0.0
     target = FORMATS[dtype]
@@ -57,13 +61,13 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """Return the number of `dtype` nearest to a fraction, ties to even. Zero is never negative."""
+    """Return the number of `dtype` nearest to a fraction, ties to even. A zero result is never negative."""
     magnitude = nearest_root(abs(value), 1, dtype)
     return -magnitude if value < 0 else magnitude
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """Return a float rounded once to `dtype`. NaN, infinities and the sign of zero do not change."""
+    """Return a float rounded once to `dtype`. Return NaN, an infinity or a signed zero unchanged."""
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)
@@ -76,7 +80,7 @@ def _exponent(value: Fraction) -> int:
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
-    """Return every element rounded once to `dtype`, ties to even, as float64."""
+    """Return every element rounded once to `dtype`, ties to even. The result is a float64 array."""
     target = FORMATS[dtype]
     if target.size == 8:
         return values
@@ -92,7 +96,9 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 
 
 def power_sum(values: Float64s, p: float) -> Fraction:
-    """Return the sum of |x|**p of finite values: exact for p = 1 and p = 2, otherwise to 60 digits."""
+    """Return the sum of |x|**p over finite values. It is exact for p = 1 and p = 2, and has 60 digits for any
+    other p.
+    """
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
         return _sum_to_60_digits(flat, p)
@@ -109,7 +115,11 @@ float64 adds whole numbers exactly."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
-    """Return the exact sum of |x|**p for p = 1 or 2, in at most CHUNK elements."""
+    """Return the exact sum of |x|**p over at most CHUNK elements.
+
+    magnitudes: The values |x|.
+    p: 1 or 2.
+    """
     fractions, exponents = np.frexp(magnitudes)
     first, rest = _split(fractions)
     second, rest = _split(rest)
@@ -125,7 +135,9 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split numbers below 1. Return (first LIMB bits of each as a whole number, remaining bits as a number below 1)."""
+    """Split each number below 1 into (its first LIMB bits as a whole number, the remaining bits as a number
+    below 1).
+    """
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole
@@ -134,7 +146,7 @@ def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
 def root(total: Fraction, p: float, dtype: str) -> float:
     """Return the number of `dtype` nearest to total**(1 / p), ties to even.
 
-    If p is not 1 or 2, 60 digits are computed.
+    For p other than 1 and 2, the root is computed to 60 digits before it is rounded.
     """
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)

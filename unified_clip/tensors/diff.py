@@ -1,5 +1,6 @@
-"""Describe how two sets of gradients differ. For each tensor that differs: the index of an element, both numbers, and
-their distance in ULP.
+"""Describe the differences of two sets of gradients.
+
+The description has, for each tensor that differs: the index of an element, both numbers, and their distance in ULP.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ MOST_TENSORS = 5
 
 
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp`, or '' if no gradient does.
+    """Return a text about the gradients that differ by more than `max_ulp`. Return '' if no gradient does.
 
-    Sparse gradients are compared as dense ones.
+    A sparse gradient is compared as the equal dense gradient.
 
     left, right: Gradients by name.
-    sides: What the text calls `left` and `right`, such as ("unified_clip", "expected").
+    sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
@@ -38,7 +39,7 @@ def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides:
 
 
 def hexadecimal(value: float) -> str:
-    """Return a number as `float.hex` does, without trailing zeros."""
+    """Return a number as hexadecimal text, as `float.hex` does, but without trailing zeros."""
     return re.sub(r"\.?0+p", "p", value.hex())
 
 
@@ -81,7 +82,7 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
 
 
 def _number(tensor: Dense, position: int) -> str:
-    """Return an element as text: the shortest decimal that rounds to it, and hexadecimal for finite floats."""
+    """Return an element as text: the shortest decimal that rounds to it, and the hexadecimal form of a finite float."""
     if tensor.dtype == "int64":
         return str(tensor.array.reshape(-1)[position])
     value = float(tensor.values().reshape(-1)[position])

@@ -14,7 +14,10 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container by name, or else by position. TypeError: an entry is not a gradient."""
+    """Return the gradients in a container, by name. A gradient without a name gets a name with its position.
+
+    TypeError: an entry is not a gradient.
+    """
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)
     leaves = containers.flatten(backend, container).leaves
@@ -30,7 +33,7 @@ def read_container(container: Any) -> dict[str, Gradient]:
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
-    """Return a name for each gradient. If two have the same name, the second gets " (2)"."""
+    """Return a name for each gradient. If two gradients have the same name, the second one gets " (2)"."""
     names: dict[str, None] = {}
     for leaf in leaves:
         name = leaf.name or f"gradient {leaf.position}"

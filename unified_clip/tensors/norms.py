@@ -19,7 +19,7 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 
 
 def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
-    """Return the p-norm over all elements of all gradients, correctly rounded to `dtype`."""
+    """Return the p-norm over all elements of all gradients, computed exactly and rounded once to `dtype`."""
     parts = [_part(gradient, p) for gradient in gradients]
     beyond = [part for part in parts if isinstance(part, float)]
     if beyond:
@@ -38,7 +38,10 @@ def clear_caches() -> None:
 
 @lru_cache(maxsize=1024)  # a suite makes many calls on the same tensors
 def _part(gradient: Dense, p: float) -> Fraction | float:
-    """Return the sum of |x|**p; for p = inf the largest |x|. Return inf or NaN if an element is not finite."""
+    """Return the sum of |x|**p over the elements of a gradient. For p = inf, return the largest |x|.
+
+    Return inf or NaN if an element is not finite.
+    """
     values = gradient.values()
     if not np.isfinite(values).all():
         return math.nan if np.isnan(values).any() else math.inf

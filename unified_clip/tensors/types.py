@@ -32,9 +32,7 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 
 class UnreadableError(CodedError, code="UC701"):
-    """The error for a file that is damaged, or whose content is not supported. The message has the reason and the
-    remedy.
-    """
+    """A file is damaged, or its content is not supported. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +50,13 @@ class Dense:
         return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
-        """Return the elements in float64, which is exact for all dtypes."""
+        """Return the elements as float64. The conversion is exact for every dtype."""
         if self.dtype != "bfloat16":
             return self.array.astype(np.float64)
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements as unsigned integers. All NaN get the same pattern."""
+        """Return the bit patterns of the elements as unsigned integers. All NaN have the same pattern."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -68,7 +66,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """Rows of a tensor of `shape`: `values[i]` belongs to row `rows[i]`. Repeated rows are summed."""
+    """Some rows of a tensor of `shape`. `values[i]` belongs to row `rows[i]`. Repeated rows are summed."""
 
     rows: npt.NDArray[np.int64]
     values: Dense
@@ -103,9 +101,9 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype.
+    """Return the name of a NumPy dtype.
 
-    The NumPy dtype V2 (two bytes without a type) is bfloat16: np.savez and HDF5 write it so.
+    The NumPy dtype V2 (two bytes without a type) is bfloat16, because np.savez and HDF5 write bfloat16 so.
     """
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
@@ -116,7 +114,9 @@ def form(tensor: Dense | None) -> str:
 
 
 def encode(values: Float64s, dtype: str) -> Dense:
-    """Return numbers as a tensor of `dtype`, which must represent them exactly (see `arithmetic.rounded`)."""
+    """Return numbers as a tensor of `dtype`. The dtype must represent each number exactly (see
+    `arithmetic.rounded`).
+    """
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))
     bits = np.asarray(values.astype(np.float32)).view(np.uint32) >> np.uint32(16)
@@ -124,8 +124,9 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return a gradient as a dense tensor. Repeated rows are summed exactly and rounded once. Absent rows are zeros.
-    None stays None.
+    """Return a gradient as a dense tensor. Return None for None.
+
+    Repeated rows are summed exactly and rounded once. Absent rows are zeros.
     """
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
@@ -148,7 +149,7 @@ def _densified(gradient: Sparse) -> Dense:
 
 
 def digest(tensors: Iterable[Dense | None]) -> str:
-    """Return the SHA-256 of the dtypes, shapes and bits of tensors."""
+    """Return the SHA-256 over the dtypes, shapes and bits of tensors, as text."""
     sha256 = hashlib.sha256()
     for tensor in tensors:
         sha256.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
@@ -157,7 +158,9 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 
 class Lazily(Sequence[Dense | None]):
-    """A sequence that makes its tensor anew at each access, because all tensors at once may not fit into memory."""
+    """A sequence that computes a tensor at each access and does not keep it. All tensors at once may not fit into
+    memory.
+    """
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:
         self._make, self._count = make, count

@@ -15,14 +15,15 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
-    """Return the largest distance in ULP between two lists of tensors of the same shapes."""
+    """Return the largest distance in ULP between the elements of two lists of tensors of the same shapes."""
     pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
     return max((float(each.max(initial=0.0)) for each in distances), default=0.0)
 
 
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
-    """Return (indices of the elements that differ, their distances in ULP). Indices count elements in memory order.
+    """Return (indices of the elements that differ, their distances in ULP). The indices are those of the flattened
+    tensor.
 
     NaN equals NaN, and its distance from a number is inf. The distance of 0 and -0 is 1.
     """
@@ -38,7 +39,7 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Return integers that have the same order as the numbers with these bit patterns.
+    """Return integers in the same order as the numbers with these bit patterns.
 
     whole: Whether the numbers are integers, not floats.
     """

@@ -254,7 +254,8 @@ def test_patterns_choose_names(tmp_path: Path, read: Callable[..., Found]) -> No
     assert list(read(tmp_path / "a.npz", only=["head", "enc*"])) == ["encoder/a", "encoder/b", "head"]
     assert list(read(tmp_path / "a.npz", only=["head[0]"])) == ["head[0]"]
     with pytest.raises(
-        UnreadableError, match=r"only = 'decoder\*' matches no tensor. Choose from the 4 in the file, such as 'enc"
+        UnreadableError,
+        match=r"only = 'decoder\*' matches no tensor. Choose from the 4 names in the file, such as 'enc",
     ):
         read(tmp_path / "a.npz", only=["head", "decoder*"])
 
@@ -354,7 +355,8 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         ("repeated", r"grads\.py: two gradients have the name 'a'"),
         (
             "unheard_of",
-            r"grads\.py: It imports a package .* says: No module named 'unheard_of'. Install it there, or set python",
+            r"grads\.py: The file imports a package .*: No module named 'unheard_of'. Install the package for .*, or "
+            "set python",
         ),
         (
             "leaves",
@@ -364,7 +366,11 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
             "kills",
             (r"grads\.py: the process that runs the function ended with signal 9 \(SIGKILL\).*\. Correct the function"),
         ),
-        ("hangs", r"grads\.py: no result after 2 seconds; it was in hangs \(grads\.py, line \d+\)"),
+        (
+            "hangs",
+            r"grads\.py: the process that runs the function gave no result after 2 seconds; it was in hangs "
+            r"\(grads\.py, line \d+\)",
+        ),
         ("", r"'grads\.py:' must name an existing file and a function in it. Write it as grads\.py:gradients"),
     ],
 )

@@ -35,8 +35,8 @@ def test_an_interpreter_without_the_framework_is_told(tmp_path: Path, read: Call
     (tmp_path / "a.pt").write_bytes(b"PK")
     with pytest.raises(
         UnreadableError,
-        match=rf"a\.pt: PyTorch is needed to read it\. {python} says: No module named 'torch'\. "
-        r"Install it there, or set python under \[frameworks\.torch\] in suite\.toml",
+        match=rf"a\.pt: PyTorch is needed to read the file: No module named 'torch'\. "
+        rf"Install the package for {python}, or set python under \[frameworks\.torch\] in suite\.toml",
     ):
         read(tmp_path / "a.pt", pythons={"torch": str(python)})
     with pytest.raises(UnreadableError, match=r"a\.pt: .*absent cannot be started: No such file"):
@@ -50,8 +50,8 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
 @pytest.mark.parametrize(
     ("header", "size", "message"),
     [
-        ({"a": ENTRY}, 7, "it has 7. bytes, but its header describes 7.: it is damaged"),
-        ({"a": ENTRY}, 9, "it is damaged"),
+        ({"a": ENTRY}, 7, "the file has 7. bytes, but its header describes 7.: the file is damaged"),
+        ({"a": ENTRY}, 9, "the file is damaged"),
         (
             {"a": ENTRY, "b": {**ENTRY, "data_offsets": [4, 12]}},
             12,
@@ -71,7 +71,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             16,
             "its tensors take 7.276 TiB, and the limit for this file is 4 GiB. Choose fewer .*MAX_BYTES='8 TiB'",
         ),
-        ({"__metadata__": {"sparse": "[" * 100_000}}, 0, "`sparse` in its metadata is not a JSON object"),
+        ({"__metadata__": {"sparse": "[" * 100_000}}, 0, "`sparse` in the metadata is not a JSON object"),
         ({"a": {**ENTRY, "shape": [-2]}}, 8, "'a' lacks a dtype, a shape or two data_offsets"),
         ({"a": {"dtype": "F32"}}, 8, "'a' lacks a dtype, a shape or two data_offsets"),
         ({"a": 1}, 8, "'a' lacks a dtype, a shape or two data_offsets"),
@@ -89,17 +89,17 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (b"{'a'", 0, "its header is not JSON"),
         (b"[" * 100_000, 0, "its header is not JSON"),
         ({}, 0, "no tensor has a floating-point dtype"),
-        ({"__metadata__": {"sparse": "{"}}, 0, "`sparse` in its metadata is not a JSON object"),
-        ({"__metadata__": {"sparse": '{"x": 4}'}}, 0, "`sparse` in its metadata is not a JSON object"),
+        ({"__metadata__": {"sparse": "{"}}, 0, "`sparse` in the metadata is not a JSON object"),
+        ({"__metadata__": {"sparse": '{"x": 4}'}}, 0, "`sparse` in the metadata is not a JSON object"),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "a": ENTRY},
             8,
-            r"its metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values is missing. Save both",
+            r"the metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values is missing. Save both",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY},
             8,
-            r"its metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values is missing. Save both",
+            r"the metadata lists 'x' as sparse, but x\.indices \(int64\) or x\.values is missing. Save both",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_safetensors_that_are_not_whole(
 def test_safetensors_that_end_in_their_header(tmp_path: Path, read: Callable[..., Found], data: bytes) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     with pytest.raises(
-        UnreadableError, match=f"it has {len(data)} bytes, but its header .*: it is not a safetensors file, or"
+        UnreadableError, match=f"the file has {len(data)} bytes, but its header .*: the file is cut short, or is not"
     ):
         read(tmp_path / "a.safetensors")
 
@@ -322,7 +322,7 @@ def test_a_pickle_is_not_run(
         (COPIES, "the pickle copies the same data many times"),
         (b"\x80\x04c_codecs\nencode\n}b.", "the pickle changes a function"),
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has dtype object"),
-        (pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2), "Save it with protocol 4"),
+        (pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2), "Save the file with protocol 4"),
         (pickle.dumps({"LR_Scheduler": {"last_lr": np.float64(0.1)}}, 4), "no tensor has a floating-point dtype"),
     ],
 )
@@ -349,7 +349,7 @@ def test_a_keras_file_without_readable_weights_is_named_with_its_problem(
 
 @pytest.mark.nightly
 def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> None:
-    assert refused(torch_files, "evil.pt").startswith("it contains posix.mkdir, but only tensors are read")
+    assert refused(torch_files, "evil.pt").startswith("the file contains posix.mkdir, but may contain only tensors")
     assert not (torch_files / "run_by_torch").exists()
     assert "'w' has dtype float8_e4m3fn" in refused(torch_files, "eight.pt")
     assert "cut short" in refused(torch_files, "cut.pt")
@@ -363,10 +363,16 @@ def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> N
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cut.bin", "it is cut short, or not a file of torch.save. Copy it again, or save it with torch.save"),
-        ("page.bin", "it is cut short, or not a file of torch.save. Copy it again, or save it with torch.save"),
-        ("numbers.bin", "it cannot be read: RuntimeError: unexpected EOF, expected 4 more bytes"),
-        ("protocol.pt", "PyTorch cannot read it: Unsupported operand 149. Copy it again, or save it with torch.save"),
+        ("cut.bin", "the file is cut short, or torch.save did not write it. Copy it again, or save it with torch.save"),
+        (
+            "page.bin",
+            "the file is cut short, or torch.save did not write it. Copy it again, or save it with torch.save",
+        ),
+        ("numbers.bin", "the file cannot be read: RuntimeError: unexpected EOF, expected 4 more bytes"),
+        (
+            "protocol.pt",
+            "PyTorch cannot read the file: Unsupported operand 149. Copy it again, or save it with torch.save",
+        ),
     ],
 )
 def test_a_damaged_file_of_torch_is_not_reported_as_other_objects(torch_files: Path, name: str, message: str) -> None:
@@ -386,7 +392,9 @@ def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
     )
     assert "'w' is a link to another file, 'vast.h5'" in refused(tensorflow_files, "linked.h5")
     message = refused(tensorflow_files, "elsewhere")
-    assert re.search("its file `checkpoint` names .*/prefix in another directory. Pass that directory", message)
+    assert re.search(
+        "the file `checkpoint` names .*/prefix, which is in another directory. Pass that directory", message
+    )
 
 
 def test_compressed_hdf5_is_read_chunk_by_chunk_or_rejected(tensorflow_files: Path) -> None:
@@ -411,10 +419,11 @@ def test_what_is_linked_inside_a_file_is_read_once(tensorflow_files: Path) -> No
     [
         ("absent.npz", "the file does not exist"),
         ("empty.npz", "the file is empty"),
-        ("directory.npz", "it is a directory without a TensorFlow checkpoint. Pass a file"),
+        ("directory.npz", "this directory has no TensorFlow checkpoint. Pass a file"),
         (
             "notes.txt",
-            r"its suffix is not one of \.safetensors, \.npz, .*\.pt, .*\.keras, .*. Save the gradients in one of",
+            r"the suffix of the file is not one of \.safetensors, \.npz, .*\.pt, .*\.keras, .*. Save the gradients "
+            "in one of",
         ),
     ],
 )

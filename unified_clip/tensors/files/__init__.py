@@ -47,10 +47,10 @@ FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow
 """The framework whose interpreter converts a file, by kind of file."""
 
 NEEDED = {
-    "torch": "PyTorch is needed to read it",
-    "tensorflow": "TensorFlow is needed to read it",
-    "keras": "h5py, which comes with TensorFlow, is needed to read it",
-    "function": "It imports a package that is not installed",
+    "torch": "PyTorch is needed to read the file",
+    "tensorflow": "TensorFlow is needed to read the file",
+    "keras": "h5py, which comes with TensorFlow, is needed to read the file",
+    "function": "The file imports a package that is not installed",
 }
 """The beginning of the error if a package is missing in the interpreter, by kind of file."""
 
@@ -81,11 +81,11 @@ def read(
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
-    only: Patterns of names, as for `fnmatch`. Without patterns, all gradients are read.
-    pythons: The interpreter of each framework. Default: the one that runs this process.
+    only: Patterns of names, as for `fnmatch`. If empty, all gradients are read.
+    pythons: The interpreter of each framework. The default is the interpreter that runs this process.
 
     UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or a pattern matches
-    nothing.
+        nothing.
     """
     try:
         path, kind = _kind(path)
@@ -105,13 +105,15 @@ def read(
 
 
 def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
-    """Call a function in a Python file, and return its tensors by name, from any framework.
+    """Call a function in a Python file, and return its tensors by name. They may be tensors of any framework.
 
     The function runs in another process, on the CPU.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
+    scratch: A directory for the tensors, as for `read`.
     python: The interpreter that runs the function.
-    scratch: As for `read`. The errors are those of `read`, too.
+
+    UnreadableError: the function fails, or returns no gradients.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
@@ -135,16 +137,18 @@ def _kind(path: Path) -> tuple[Path, str]:
     """
     if path.is_dir():
         if not (path / "checkpoint").is_file():
-            raise UnreadableError("it is a directory without a TensorFlow checkpoint. Pass a file")
+            raise UnreadableError("this directory has no TensorFlow checkpoint. Pass a file")
         return path, "tensorflow"
     if not path.is_file():
         if not path.with_name(f"{path.name}.index").is_file():
-            raise UnreadableError("the file does not exist. Correct its path")
+            raise UnreadableError("the file does not exist. Correct the path")
         return path, "tensorflow"
     suffix = path.suffix.lower()
     if suffix not in READ_HERE and suffix not in CONVERTED:
         known = ", ".join([*READ_HERE, *CONVERTED])
-        raise UnreadableError(f"its suffix is not one of {known}. Save the gradients in one of these formats")
+        raise UnreadableError(
+            f"the suffix of the file is not one of {known}. Save the gradients in one of these formats"
+        )
     if not path.stat().st_size:
         raise UnreadableError("the file is empty. Save it again")
     if suffix == ".index":
@@ -153,31 +157,37 @@ def _kind(path: Path) -> tuple[Path, str]:
 
 
 def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
-    """Convert a file, or the result of a function, in another process. UnreadableError: that failed.
+    """Convert a file, or the result of a function, in another process. Return the gradients by name.
 
-    Return the gradients, as memory maps of the files that this process wrote.
+    The gradients are memory maps of files that the other process writes.
+
+    UnreadableError: the conversion failed.
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
-    remedy = f"Install it there, or set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
-    again = "Correct the function" if kind == "function" else "If memory did not run out, save the file again"
+    setting = f"set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
+    again = "Correct the function" if kind == "function" else "Give the process more memory, or save the file again"
     reader = "the process that runs the function" if kind == "function" else "the process that reads the file"
     if kind == "function":
-        remedy = f'{remedy}, and add framework = "torch" below function'
+        setting = f'{setting}, and add framework = "torch" below the key function'
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
     try:
         with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
             end = worker.wait(timeout)
     except OSError as error:
-        raise UnreadableError(f"{python} cannot be started: {error.strerror}. {remedy}", "UC703") from None
+        raise UnreadableError(
+            f"{python} cannot be started: {error.strerror}. Install it, or {setting}", "UC703"
+        ) from None
     if end.code is None:
-        raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer", "UC702")
+        remedy = f"Set {MAX_SECONDS} to a higher number of seconds"
+        raise UnreadableError(f"{reader} gave no result after {timeout:g} seconds; {end}. {remedy}", "UC702")
     if end.code:
         raise UnreadableError(f"{reader} ended with {end}. {again}.")
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
-            raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}", "UC703")
+            remedy = f"Install the package for {python}, or {setting}"
+            raise UnreadableError(f"{NEEDED[kind]}: {failed['missing']}. {remedy}", "UC703")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
         again = "Correct the function: it must return, not exit" if kind == "function" else "Save the file again"

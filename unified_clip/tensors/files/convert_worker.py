@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UnreadableError, LimitError) as error:
         failed = {"error": str(error)}
     except Exception as error:
-        failed = {"error": f"it cannot be read: {type(error).__name__}: {error}. Save it again"}
+        failed = {"error": f"the file cannot be read: {type(error).__name__}: {error}. Save it again"}
     else:
         return
     (options.out / FAILED).write_text(json.dumps(failed), encoding="utf-8")
@@ -99,14 +99,14 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:
         if not is_zip and not _has_complete_pickles(source):
-            raise UnreadableError(f"it is cut short, or not a file of torch.save. {AGAIN}") from None
+            raise UnreadableError(f"the file is cut short, or torch.save did not write it. {AGAIN}") from None
         if not isinstance(error, pickle.UnpicklingError):
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            problem = f"it contains {rejected[1]}, but only tensors are read. Save a dict of tensors"
+            problem = f"the file contains {rejected[1]}, but may contain only tensors. Save a dict of tensors"
         else:
             reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))
-            problem = f"PyTorch cannot read it: {reason[1] if reason else error}. {AGAIN}"
+            problem = f"PyTorch cannot read the file: {reason[1] if reason else error}. {AGAIN}"
         raise UnreadableError(problem) from None
     for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(_size(Path(source)))):
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -130,7 +130,9 @@ def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
 
     latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None
     if latest and not Path(latest).resolve().is_relative_to(Path(source).resolve()):
-        raise UnreadableError(f"its file `checkpoint` names {latest} in another directory. Pass that directory")
+        raise UnreadableError(
+            f"the file `checkpoint` names {latest}, which is in another directory. Pass that directory"
+        )
     checkpoint = tf.train.load_checkpoint(source)
 
     def read_variable(name: str) -> Gradient:
@@ -151,7 +153,12 @@ def from_keras(source: str, out: Path) -> Iterator[Item]:
 
 
 def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
-    """Yield (name, dataset) for each dataset below an HDF5 group, once. UnreadableError: a link to another file."""
+    """Yield (name, dataset) for each dataset below an HDF5 group. A dataset with several names is yielded once.
+
+    visited: The groups and datasets that were read before.
+
+    UnreadableError: the group has a link to another file.
+    """
     for key in group:
         name = f"{prefix}{key}"
         tree.enter(name, depth)
@@ -172,8 +179,9 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
 
 def _extract(source: str, out: Path) -> Path:
-    """Extract the HDF5 file from a `.keras` zip, and return its path. UnreadableError: the HDF5 file is missing or
-    compressed.
+    """Extract the HDF5 file from a `.keras` zip, and return its path.
+
+    UnreadableError: the HDF5 file is missing or compressed.
     """
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
@@ -195,9 +203,10 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Reject a dataset with missing chunks, or with a chunk that would expand beyond its size.
+    """Check that an HDF5 dataset has all its chunks, and that no chunk expands beyond its size. HDF5 does not check
+    this.
 
-    HDF5 does not check that.
+    UnreadableError: a chunk is missing or damaged.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
@@ -226,7 +235,10 @@ def _check_chunks(name: str, dataset: Any) -> None:
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:
-    """Call a Python function, and yield its tensors. `source`: FILE:FUNCTION."""
+    """Call a Python function, and yield its tensors.
+
+    source: The file and the function, as FILE:FUNCTION.
+    """
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
@@ -236,7 +248,7 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """Call a function, and yield (name, tensor) for each tensor that it returns.
 
-    UnreadableError: the function failed. The message has the line.
+    UnreadableError: the function failed. The message has the line of the failure.
     """
     try:
         returned = function_in(path, name)()
@@ -270,7 +282,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """Return a tensor of any framework as a `Dense` or `Sparse` tensor. UnreadableError: the tensor cannot be read."""
+    """Convert a tensor of any framework to a `Dense` or `Sparse` tensor.
+
+    UnreadableError: the tensor cannot be read.
+    """
     framework = adapter_of(type(tensor))
     try:
         assert framework is not None

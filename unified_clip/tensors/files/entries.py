@@ -17,7 +17,7 @@ NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 
 
 class Item(NamedTuple):
-    """A tensor in a file that is read when `get` is called."""
+    """A tensor in a file. The function `get` reads it."""
 
     name: str
     dtype: str
@@ -35,14 +35,15 @@ class Item(NamedTuple):
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
-    """Yield (name, gradient) for the tensors that match one of the patterns `only`; all without patterns.
+    """Yield (name, gradient) for each tensor that matches one of the patterns `only`. Without patterns, yield all.
 
     Integers and text are left out, unless `only` has their full name.
 
-    file_size: Bytes. If given, the names, dtypes, shapes and the total size are checked before any tensor is read.
+    file_size: The size of the file in bytes. If given, the names, dtypes, shapes and the total size of the tensors are
+        checked before any tensor is read.
 
-    UnreadableError: A name occurs twice, a dtype is not supported, or a pattern matches nothing.
-    LimitError: The tensors have shapes or a size that no file of this size should have.
+    UnreadableError: a name occurs twice, a dtype is not supported, or a pattern matches nothing.
+    LimitError: the tensors have shapes or a size that no file of this size should have.
     """
     chosen = _chosen(items, only)
     if file_size is not None:
@@ -77,7 +78,8 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5])) or "none"
         raise UnreadableError(
-            f"only = {min(unmatched)!r} matches no tensor. Choose from the {len(names)} in the file, such as {some}"
+            f"only = {min(unmatched)!r} matches no tensor. Choose from the {len(names)} names in the file, such as "
+            f"{some}"
         )
 
 
@@ -86,12 +88,15 @@ def twice(name: str) -> UnreadableError:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Reject a sparse tensor if it does not have one row of values for each index, or an index is outside its shape."""
+    """Check that a sparse tensor has one row of values for each index, and that each index is inside its shape.
+
+    UnreadableError: it does not.
+    """
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
-            f"{name!r} is sparse, but not by rows: its shape is {list(shape)}, that of its indices"
-            f" {list(rows.shape)}, that of its values {list(values.shape)}. Save it as a dense tensor"
+            f"{name!r} is sparse, but not by rows: the tensor has the shape {list(shape)}, its indices "
+            f"{list(rows.shape)}, and its values {list(values.shape)}. Save it as a dense tensor"
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
         raise UnreadableError(f"{name!r} has a row outside its shape {list(shape)}. Save it again")
@@ -100,10 +105,14 @@ def _check_rows(name: str, gradient: Sparse) -> None:
 def flatten(
     value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None, depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) for nested dicts and lists, with names such as `a.b` for `{"a": {"b": ...}}`.
+    """Yield (name, tensor) for each tensor in nested dicts and lists, with names such as `a.b` for `{"a": {"b": ...}}`.
 
-    Other values, such as None, are left out. LimitError: the nesting, the number of entries or the names exceed the
-    limits of `tree`.
+    Other values, such as None, are left out.
+
+    is_tensor: A function that returns whether a value is a tensor.
+    tree: The limits of the nesting, the number of entries and the names.
+
+    LimitError: the value exceeds a limit of `tree`.
     """
     tree = tree or Tree()
     tree.enter(name, depth)

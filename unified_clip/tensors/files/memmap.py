@@ -35,12 +35,14 @@ SMALL = 1 << 25
 
 
 def open_map(path: Path) -> Raw:
-    """Return a file as a memory-mapped array of bytes. Map a file only once: each map keeps a file descriptor open."""
+    """Return a file as a memory-mapped array of bytes. Map each file only once: each map keeps a file
+    descriptor open.
+    """
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def read_or_map(path: Path) -> Raw:
-    """Return a file as an array of bytes: read if it is small, else mapped."""
+    """Return a file as an array of bytes. Read a small file at once, and map a larger one."""
     return np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
 
 
@@ -58,7 +60,10 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
-    """Write a gradient, and return its entry for `at`. A tensor that is mapped already is not copied."""
+    """Write a gradient to a file. Return its entry, from which `at` finds the gradient again.
+
+    A tensor that is already mapped from another file is not copied.
+    """
     if gradient is None:
         return None
     if isinstance(gradient, Sparse):
@@ -76,7 +81,11 @@ def append(file: IO[bytes], gradient: Gradient) -> Entry:
 
 
 def at(raw: Raw, entry: Entry) -> Gradient:
-    """Return the gradient that `append` wrote. `raw`: the bytes of the file."""
+    """Return the gradient that `append` wrote.
+
+    raw: The bytes of the file.
+    entry: The return value of `append`.
+    """
     if entry is not None and "rows" in entry:
         return Sparse(_dense_at(raw, entry["rows"]).array, _dense_at(raw, entry["values"]), tuple(entry["shape"]))
     return None if entry is None else _dense_at(raw, entry)
@@ -91,21 +100,21 @@ _shared_map = cache(open_map)
 
 
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
-    """Write gradients into a directory one by one, so that only one is in memory, and an index at the end."""
+    """Write gradients into a directory, and an index of them at the end. Only one gradient is in memory at a time."""
     with (directory / TENSORS).open("wb") as file:
         index = {name: append(file, gradient) for name, gradient in gradients}
     (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def load(directory: Path) -> dict[str, Gradient]:
-    """Return the gradients that `write` stored in a directory, mapped, by name."""
+    """Return the gradients that `write` stored in a directory, by name. They are memory-mapped."""
     index: Mapping[str, Entry] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
     raw = open_map(directory / TENSORS)
     return {name: at(raw, entry) for name, entry in index.items()}
 
 
 def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Return all gradients by name, mapped. Gradients in memory are first written into the directory."""
+    """Return all gradients by name, as memory maps. Gradients in memory are first written into the directory."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:

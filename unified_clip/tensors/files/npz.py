@@ -30,7 +30,10 @@ arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays of a `.npz` file, in the file's order. UnreadableError: an array is damaged or not supported."""
+    """Yield the arrays of a `.npz` file, in the order of the file.
+
+    UnreadableError: an array is damaged or not supported.
+    """
     raw = open_map(path)
     archive = zipfile.ZipFile(path)  # not closed here: it must be open while items are read
     for info in archive.infolist():

@@ -1,8 +1,8 @@
 """Read Paddle's `.pdparams` and `.pdopt`, which are pickles, without Paddle and without running code of the file.
 
-A pickle names functions and classes, and loading it calls them. For the names that `paddle.save` writes, the reader
-calls a harmless function in `STAND_INS` instead. Other names and opcodes are rejected. Reading takes time and memory in
-proportion to the size of the file. Large arrays are mapped inside the pickle.
+A pickle names functions and classes, and loading the pickle calls them. For the names that `paddle.save` writes, the
+reader calls a harmless function in `STAND_INS` instead. Other names and opcodes are rejected. Reading takes time and
+memory in proportion to the size of the file. Large arrays are mapped inside the pickle.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ SLICED = "UnpackBigParamInfor@@"
 
 
 class Dtype:
-    """Replaces np.dtype while a pickle is read. Paddle has no uint16, so that NumPy's code for it means bfloat16."""
+    """A replacement for np.dtype while a pickle is read.
+
+    Paddle has no uint16. NumPy's code for uint16 therefore means bfloat16.
+    """
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -57,10 +60,10 @@ class Dtype:
 
 
 class Array:
-    """Replaces np.ndarray while a pickle is read."""
+    """A replacement for np.ndarray while a pickle is read."""
 
     def __init__(self, *empty: Any) -> None:
-        """Make an empty array. `__setstate__` fills it."""
+        """Make an empty array. The method `__setstate__` fills it."""
 
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
@@ -77,7 +80,9 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Replaces `eval`, which the pickle of a dense tensor calls. Return the value of a name in the dict `values`."""
+    """Return the value of a name in the dict `values`. This function replaces `eval` in the pickle of a dense
+    tensor.
+    """
     if not isinstance(name, str):
         raise TypeError(
             "the pickle evaluates code, which paddle.save does not write. Save only tensors, with paddle.save"
@@ -86,7 +91,10 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Replaces OrderedDict. Pickles of Python 2 pass the entries of the dict as a list."""
+    """Return a dict of these (key, value) entries. This function replaces OrderedDict.
+
+    Pickles of Python 2 pass the entries of the dict as a list.
+    """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 
@@ -108,16 +116,16 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class Whole:
-    """Replaces the file of an unpickler.
-
-    If the file is too short for a read, the read fails, instead of returning fewer bytes.
-    """
+    """A replacement for the file of an unpickler. If the file has too few bytes for a read, the read fails."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """Read `count` bytes. EOFError: the file has fewer. No memory is reserved before this check."""
+        """Return the next `count` bytes. No memory is reserved before the number of bytes is checked.
+
+        EOFError: the file has fewer bytes.
+        """
         if count > self.size - self.file.tell():
             raise EOFError("the file ends early")
         return self.file.read(count)
@@ -127,9 +135,10 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return a function that rejects unusual dict keys, and then runs an opcode.
+    """Return a function that checks the types of dict keys, and then runs an opcode of a pickle.
 
-    load: The function that runs the opcode. keys: The positions of the keys on the unpickler's stack.
+    load: The function that runs the opcode.
+    keys: The positions of the keys on the unpickler's stack.
     """
 
     def load_checked(unpickler: Any) -> None:
@@ -142,7 +151,7 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """An unpickler that only calls the functions in `STAND_INS`, and maps long data instead of reading it."""
+    """An unpickler that calls only the functions in `STAND_INS`, and maps long data instead of reading it."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(Whole(file, len(raw)))
@@ -159,7 +168,10 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             raise UnreadableError(f"the pickle calls {module}.{name}. Save only tensors, with paddle.save") from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Load data that follows its length, a number of `width` bytes. Long data is mapped instead of read."""
+        """Run an opcode for bytes that begin with their length. Map long data instead of reading it.
+
+        width: The number of bytes of the length.
+        """
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))
@@ -171,14 +183,14 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Call a function of `STAND_INS`. Reject a file that passes the same data to calls many times."""
+        """Run an opcode that calls a function of `STAND_INS`. Reject a file that passes the same data to many calls."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times, which paddle.save does not write")
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Set the state of an array or a dtype. Attributes of dicts are ignored."""
+        """Run an opcode that sets the state of an array or a dtype. Ignore attributes of dicts."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
@@ -210,15 +222,18 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays in a pickle file, in the file's order. UnreadableError: the file is damaged, or not of
-    `paddle.save`.
+    """Yield the arrays in a pickle file, in the order of the file.
+
+    UnreadableError: the file is damaged, or `paddle.save` did not write it.
     """
     raw = open_map(path)
     try:
         with path.open("rb") as file:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
-            raise UnreadableError("its large tensors are sliced. Save it with protocol 4, the default of paddle.save")
+            raise UnreadableError(
+                "the large tensors are sliced. Save the file with protocol 4, the default of paddle.save"
+            )
         arrays = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
         yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in arrays]
     except (UnreadableError, LimitError):

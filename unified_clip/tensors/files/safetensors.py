@@ -1,5 +1,6 @@
-"""Read safetensors files: eight bytes with the length of a JSON header, the header, and the tensors, which are mapped.
+"""Read safetensors files.
 
+A file has eight bytes with the length of a JSON header, the header, and the tensors, which are mapped.
 `parity/data/README.md` describes the format of sparse gradients.
 """
 
@@ -32,7 +33,7 @@ DTYPES = {
 
 
 class Entry(NamedTuple):
-    """The dtype, the shape and the place of one tensor, as the header describes it."""
+    """The dtype, the shape and the position of one tensor, from the header of the file."""
 
     dtype: str
     shape: Sequence[int]
@@ -46,7 +47,10 @@ class Entry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the gradients of a safetensors file, in the order of the header. UnreadableError: the file is damaged."""
+    """Yield the gradients of a safetensors file, in the order of the header.
+
+    UnreadableError: the file is damaged.
+    """
     raw = open_map(path)
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))
@@ -55,7 +59,7 @@ def items(path: Path) -> Iterator[Item]:
         rows, values = f"{name}.indices", f"{name}.values"
         if values not in entries or rows not in entries or entries[rows].dtype != "int64":
             raise UnreadableError(
-                f"its metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing. Save both"
+                f"the metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing. Save both"
             )
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
@@ -67,7 +71,10 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors of a safetensors file by name. UnreadableError: another program changed it."""
+    """Return the tensors by name of a safetensors file that unified_clip wrote.
+
+    UnreadableError: the file is damaged, because another program changed it.
+    """
     try:
         raw = read_or_map(path)
         header, start = _header(raw)
@@ -81,19 +88,24 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return (header, position of the first byte after it). UnreadableError: it is invalid."""
+    """Return (the header of a file, the position of the first byte after it).
+
+    UnreadableError: the header is invalid.
+    """
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"it has {len(raw)} bytes, but its header should have {length} bytes: it is not a safetensors file, "
-            "or it is cut short. Copy it again"
+            f"the file has {len(raw)} bytes, but its header should have {length} bytes: the file is cut short, or is "
+            "not a safetensors file. Copy it again"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8
-        raise UnreadableError(f"it is not a safetensors file: its header is not JSON: {error}. Save it again") from None
+        raise UnreadableError(
+            f"this is not a safetensors file: its header is not JSON: {error}. Save it again"
+        ) from None
     if not isinstance(header, dict):
-        raise UnreadableError("it is not a safetensors file: its header is not a JSON object. Save it again")
+        raise UnreadableError("this is not a safetensors file: its header is not a JSON object. Save it again")
     return header, 8 + length
 
 
@@ -107,8 +119,9 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return the shapes of sparse gradients by name, from the header's metadata. UnreadableError: the metadata is
-    invalid.
+    """Return the shapes of sparse gradients by name, from the header's metadata.
+
+    UnreadableError: the metadata is invalid.
     """
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
@@ -117,13 +130,19 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
     except (AttributeError, TypeError, ValueError, RecursionError):
         pass
     raise UnreadableError(
-        "`sparse` in its metadata is not a JSON object of names and shapes. Write the name of each sparse gradient and "
+        "`sparse` in the metadata is not a JSON object of names and shapes. Write the name of each sparse gradient and "
         'the shape of the dense one, as in {"embedding.weight": [17, 32]}'
     )
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
-    """Return the entries of the header by name. Reject entries that overlap, leave gaps, or exceed the file's size."""
+    """Return the entries of the header by name.
+
+    first: The position of the first byte after the header.
+    size: The number of bytes of the file.
+
+    UnreadableError: the entries overlap, leave gaps, or exceed the size of the file.
+    """
     entries = {name: _entry(name, entry, first) for name, entry in header.items()}
     end = first
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
@@ -134,7 +153,9 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
             )
         end = entry.stop
     if end != size:
-        raise UnreadableError(f"it has {size} bytes, but its header describes {end}: it is damaged. Copy it again")
+        raise UnreadableError(
+            f"the file has {size} bytes, but its header describes {end}: the file is damaged. Copy it again"
+        )
     return entries
 
 

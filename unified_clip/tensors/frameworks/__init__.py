@@ -1,4 +1,4 @@
-"""Convert between a framework's tensors and `Dense` or `Sparse` tensors: each module has a class `Converter`."""
+"""Convert between a framework's tensors and `Dense` or `Sparse` tensors. Each module has a class `Converter`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from ..types import Dense, Gradient, Sparse
 
 
 class TensorConverter(Protocol):
-    """The conversion of one framework's tensors. Each framework's module has a subclass `Converter`."""
+    """The conversion between one framework's tensors and `Dense` or `Sparse` tensors.
+
+    Each framework's module has a subclass `Converter`.
+    """
 
     def dense(self, tensor: Dense) -> Any:
         """Return a tensor of the framework with these elements, in CPU memory."""
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a sparse tensor of the framework with these rows. Repeated rows stay separate."""
+        """Return a sparse tensor of the framework with these rows. Rows with the same index stay separate."""
 
     def read(self, tensor: Any) -> Gradient:
         """Return a tensor of the framework as a `Dense` or `Sparse` tensor."""
 
     def make(self, gradient: Gradient) -> Any:
-        """Return a dense or sparse gradient as a tensor of the framework. None stays None."""
+        """Return a dense or sparse gradient as a tensor of the framework. Return None for None."""
         if gradient is None:
             return None
         return self.sparse(gradient) if isinstance(gradient, Sparse) else self.dense(gradient)

@@ -17,9 +17,9 @@ class Converter(TensorConverter):
         return paddle.to_tensor(array, place=paddle.CPUPlace())  # Paddle reads uint16 as bfloat16
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return SelectedRows with these rows.
+        """Return Paddle's sparse gradient, SelectedRows, with these rows.
 
-        Only the backward pass of an embedding creates SelectedRows, so this method runs a backward pass.
+        Paddle creates SelectedRows only in the backward pass of an embedding, so this method runs such a pass.
         """
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
