@@ -78,9 +78,9 @@ def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def torch_gradients(arrays: Sequence[Array], device: str = "cpu") -> tuple[list[Any], list[Any], Callable[[], Any]]:
-    """Return (tensors with these values, parameters with such gradients, function).
+    """Return (tensors with the values of the arrays, parameters with such gradients, restore).
 
-    The function restores the gradients, and returns the parameters.
+    `restore()` sets the gradients to these values again, and returns the parameters.
     """
     import torch
 

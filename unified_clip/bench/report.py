@@ -62,7 +62,7 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 
 
 def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
-    """Return the smallest median time of unified_clip for the same list, dtype and framework."""
+    """Return the smallest median time of unified_clip for the list, dtype and framework of the row `like`."""
     alike = [row for row in data["results"] if _labels(row) == _labels(like)]
     return min(float(row["ours_ms"][1]) for row in alike if row["what"] == what)
 

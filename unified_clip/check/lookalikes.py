@@ -23,7 +23,7 @@ WHY = (
 def read(path: Path) -> list[ClipUse]:
     """Return an unknown clip for the first setting in a file that is named like a clip, such as config.grad_clip = 1.0.
 
-    [] if the file has no such setting, or is not valid Python.
+    Return [] if the file has no such setting, or is not valid Python.
     """
     try:
         tree = parse_tree(path.read_bytes().decode("utf-8", "replace"), path.name)
@@ -38,7 +38,10 @@ def read(path: Path) -> list[ClipUse]:
 
 
 def _settings(tree: ast.Module) -> Iterator[tuple[ast.expr, str, object]]:
-    """Yield (place, name, value) of each number or list of them that is assigned, passed by keyword or in a dict."""
+    """Yield (node, name, value) of each number, or list of numbers, to which the code gives a name.
+
+    Such code is an assignment, a keyword argument or an entry of a dict.
+    """
     for node, name, code in _named_values(tree):
         value = _value(code)
         if has_number(value):

@@ -20,7 +20,7 @@ TITLES: dict[Kind, str] = {
 
 
 class Difference(ReportModel):
-    """A setting that differs."""
+    """A setting that differs between a clip and the clip configuration."""
 
     about: str
     found: str

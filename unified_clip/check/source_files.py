@@ -109,7 +109,7 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
 
 
 def _package(name: str) -> str:
-    """Return the package of a clip by its full name. The engines in `engine_methods` clip by PyTorch."""
+    """Return the package of a clip, such as "torch", from its full name. Methods of engines count as PyTorch's."""
     package = "keras" if ".keras." in name else name.partition(".")[0]
     is_of_engine = package not in FRAMEWORKS and name.rpartition(".")[2] in ENGINE_METHODS
     return "torch" if is_of_engine else package
@@ -128,7 +128,7 @@ class OwnFunction(NamedTuple):
 
 @cache
 def _own_functions() -> dict[str, OwnFunction]:
-    """Return unified_clip's functions and classes by name. Each clips as the native function that it replaces."""
+    """Return unified_clip's functions and classes by name. Each clips like the framework's function it replaces."""
     native = (function for function in clip_functions().values() if function.replacement and function.rule)
     own: dict[str, OwnFunction] = {}
     for function in native:
@@ -182,7 +182,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
         if isinstance(name, str) and name and (folder / name).is_file():
             return folder / name
     raise source.wrong(
-        call, f"{ast.unparse(call)} reads a file that is in no directory above this source. Correct its path."
+        call, f"cannot find the file of {ast.unparse(call)} in a directory above this source. Correct its path."
     )
 
 

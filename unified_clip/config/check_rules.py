@@ -12,7 +12,7 @@ GLOB = "a path relative to this file's directory; * matches within a directory, 
 
 
 class Ignore(ConfigModel):
-    """Findings to ignore, with the reason."""
+    """An entry of `check.ignore`: findings to ignore, with the reason."""
 
     path: Name = Field(description=f"the files: {GLOB}")
     clip: Name | None = Field(

@@ -83,7 +83,7 @@ class Clipper:
         self._counting = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments and the step. A copy continues at this step, without the last outcome."""
+        """Return the constructor's arguments and `state_dict()`, for a copy or a pickle, which has no last outcome."""
         return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -362,7 +362,7 @@ class Clipper:
 
 
 class OutcomeProperties:
-    """The properties `last` and `rate`, and the state, for an object with a clipper."""
+    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a clipper."""
 
     _clipper: Clipper
 

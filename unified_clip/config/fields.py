@@ -17,7 +17,7 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """Return the keys that were set to another value than None, as plain data."""
+        """Return the keys that the user set, as plain data. Keys that are None are left out."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
 

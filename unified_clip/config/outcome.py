@@ -128,7 +128,7 @@ class ClipOutcome:
 
     @property
     def clipped(self) -> bool | None:
-        """Whether any gradient changed; None if it is unknown or the step was skipped."""
+        """Return whether any gradient changed, or None if it is unknown or the step was skipped."""
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
@@ -139,7 +139,7 @@ class ClipOutcome:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The norm of each gradient by name, largest first; empty without `details`."""
+        """The norm of each gradient by name, largest first. Empty without `details`."""
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
@@ -168,7 +168,7 @@ class ClipOutcome:
 
     @property
     def _is_zeroed(self) -> bool:
-        """Whether all gradients became 0 because a norm was not finite."""
+        """Return whether all gradients became 0 because a norm was not finite."""
         norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
@@ -185,7 +185,7 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether an element of a group exceeds the threshold or a bound; None if it is unknown."""
+        """Return whether an element of a group exceeds the threshold or a bound, or None if it is unknown."""
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -226,7 +226,10 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the threshold, or the magnitude of symmetric bounds; None for other bounds, and inside a graph."""
+    """Return the threshold of a rule, or the magnitude of symmetric bounds.
+
+    Return None for other bounds, and for a threshold that depends on a tensor or on norms.
+    """
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold | OwnThresholds) else part.threshold

@@ -116,7 +116,7 @@ class Clipping(ConfigModel):
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The bounds (min, max); None if they are not set."""
+        """The bounds (min, max), or None if they are not set."""
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
@@ -223,7 +223,7 @@ class Settings(Clipping):
 
     @property
     def notes(self) -> list[str]:
-        """The notes of the import; [] if the configuration was not imported."""
+        """The notes of the import, or [] if the configuration was not imported."""
         return self.provenance.notes if self.provenance else []
 
     @property

@@ -35,7 +35,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients to clip, with their names, in the order of the parts."""
+        """Return the gradients to clip, with their names, in the order of the configuration's parts."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -83,7 +83,7 @@ class ParameterSelection:
         return self._part_of(name)
 
     def _part_of(self, name: str) -> int | None:
-        """Return the index of the first part whose patterns match a name; None if the name is excluded."""
+        """Return the index of the first part whose patterns match a name, or None if the name is excluded."""
         if name not in self._part_by_name:
             parts = (
                 index for index, (include, exclude) in enumerate(self._parts) if include(name) and not exclude(name)

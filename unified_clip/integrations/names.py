@@ -9,9 +9,10 @@ from ..recording.clip_event import as_mapping
 
 
 def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> Any:
-    """Return names, as a dict if they are (name, parameter) tuples.
+    """Check the names that a user passed. Return them, as a dict if they are (name, parameter) tuples.
 
-    TypeError: a value in a model, or in a dict, is not a parameter of the framework `title`.
+    is_parameter: Returns whether an object is a parameter of the framework. title: The framework's name in messages.
+    TypeError: a value in a model, or in a dict, is no such parameter.
     """
     names = as_mapping(names)
     parameters = dict(names.named_parameters()) if hasattr(names, "named_parameters") else names

@@ -46,7 +46,7 @@ class RecordingComparison:
 
     @property
     def first(self) -> Divergence | None:
-        """The first divergence; None if the runs are the same."""
+        """The first divergence, or None if the runs are the same."""
         return next(iter(self.divergences), None)
 
     @property

@@ -46,7 +46,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """How closely two runs agree at one stage, over all steps."""
+    """The agreement of two runs at one stage, over all steps."""
 
     stage: Stage
     compared: int
@@ -114,7 +114,7 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
-    """Return how closely all pairs of calls agree at a stage."""
+    """Return the agreement of all pairs of calls at a stage."""
     distances = [(distance(a, b), pair.a.step) for pair in pairs for _, a, b in numbers(pair, stage)]
     first = next((step for each, step in distances if each.ulps > max_ulp), None)
     return StageAgreement(stage, len(distances), first, *max((each for each, _ in distances), default=(0.0, 0.0)))

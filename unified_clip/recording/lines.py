@@ -25,7 +25,7 @@ encode = json.JSONEncoder().encode
 
 
 def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:
-    """Return the first line of a recording."""
+    """Return the fields of the first line of a recording."""
     return {
         "unified_clip": sys.modules["unified_clip"].__version__,
         "schema": SCHEMA,

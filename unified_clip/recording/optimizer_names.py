@@ -12,7 +12,9 @@ SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", 
 
 
 def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:
-    """Check the names that a hook records. `is_users`: the class may be the user's own.
+    """Check the names of an optimizer's class and settings before a hook records them.
+
+    is_users: Whether the class may be the user's own.
 
     ValueError: a name is in no table of this module.
     """

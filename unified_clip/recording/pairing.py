@@ -73,8 +73,10 @@ def read_names(path: Path) -> Names:
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return, for each parameter of `a`, its name in `b`: from `names`, or else the equal name. If no names are equal,
-    parameters of equal shape are paired in order.
+    """Return {name in `a`: name in `b`} for the parameters of two calls.
+
+    The name in `b` comes from `names`, or is equal to that in `a`. If no names are equal, pair parameters of equal
+    shape in order.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -120,7 +122,7 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs. If one clips in a loop over gradients, and the other in one call, the loop's calls are merged.
+    """Merge the calls of a loop over gradients, if the other run clips them in one call. Return both runs.
 
     A run with such a loop may have counted every call as a step. If it has as many calls as the other run has
     gradients, its calls get the steps of the other run.

@@ -109,7 +109,7 @@ class Recording:
 
     @property
     def step(self) -> int:
-        """The step of the last call, or the step that you set; 0 before the first call."""
+        """The step of the last call, or the step that you set. It is 0 before the first call."""
         return self._step
 
     @step.setter
@@ -290,7 +290,7 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write a line for each group that a call clipped; without groups, write one line. Each line has the fields
+        """Write a line for each group that a call clipped, or one line if there are no groups. Each line has the fields
         `head` and `tail`.
         """
         with self._lock:

@@ -143,7 +143,7 @@ class RecordedCall(Table):
 
     @property
     def order(self) -> float:
-        """The norm_type of the norms; 2 if none was recorded."""
+        """The norm_type of the norms, or 2 if none was recorded."""
         return 2.0 if self.norm_type is None else self.norm_type
 
     def norms(self) -> list[float]:
@@ -223,7 +223,7 @@ class Header(Table):
 
 
 class RecordedRun(Table):
-    """A recording that was read. `header` has time and version."""
+    """A recording: its header with time and version, its clip calls, optimizer steps and logged numbers."""
 
     path: Path
     header: Header

@@ -19,8 +19,9 @@ MOST_VALUES = 100_000
 
 
 def resolve(data: Any) -> Any:
-    """Return data in which each interpolation is replaced by its value. A value that the data does not show becomes an
-    `Unknown`.
+    """Return data in which each interpolation is replaced by its value.
+
+    An interpolation whose value is not in the data becomes an `Unknown`.
     """
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
@@ -144,7 +145,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in tables and lists."""
+    """Return the number of values in tables and lists, at all levels. `counts`: the known numbers by `id`."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in counts:

@@ -19,7 +19,7 @@ class MergeError(Exception):
 
 @dataclass(frozen=True)
 class MergeRules:
-    """How a trainer merges two tables. A table is merged into a table. Any other value replaces the old one."""
+    """A trainer's rules for merging two tables. A table is merged into a table. Other values replace the old value."""
 
     delete_key: str = ""
     """A key of a table. If its value is true, the table replaces that of the base file, and is not merged into it."""

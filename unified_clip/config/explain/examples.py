@@ -195,7 +195,7 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return, for each name that is not excluded, the index in `config.parts` of the part for this name."""
+    """Return {name: index of its part in `config.parts`} for the names that are not excluded."""
     # warnings about patterns that match none of these names
     with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []

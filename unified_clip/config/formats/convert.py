@@ -169,7 +169,7 @@ def _may_read(trainer: Format, path: Path) -> bool:
 
 
 def _parse(trainer: Format, path: Path, name: str) -> Document:
-    """Parse a file, without its base files. ConfigError: it is invalid."""
+    """Parse a file, without its base files. ConfigError: the file is invalid."""
     text, kind = documents.read_text(path), KINDS.get(path.suffix.lower())
     if kind is not None:
         document = documents.parse(text, kind, name)

@@ -82,7 +82,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
     """Return a note for each clip key that the trainer ignores.
 
-    is_off: The trainer clips nothing. In this case, a key that it ignores is an error: other code may clip by it.
+    is_off: Whether the trainer clips nothing. If so, a key that it ignores is a ConfigError: other code may clip by it.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):

@@ -115,7 +115,10 @@ class Source:
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield (name in the package, node) for each use, in order. ConfigError: a name cannot be inferred."""
+        """Yield (name in the package, node) for each use of a name of a package, in the order of the source.
+
+        ConfigError: the source uses a name that is only known at run time.
+        """
         uses = []
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":

@@ -32,7 +32,10 @@ def add_parser(commands: Any) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (arguments before the first `--`, arguments after it) of `unified-clip record`."""
+    """Split the arguments of `unified-clip record` at the first `--`. Return (arguments before it, command after it).
+
+    For other commands, and without `--`, the second list is empty.
+    """
     arguments = list(arguments)
     if arguments[:1] != [NAME] or "--" not in arguments:
         return arguments, []

@@ -117,9 +117,7 @@ def _install(which: str, function: str) -> None:
 
 
 def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
-    """Return, by the id of each hook's function, the modules of other packages that have imported it by
-    `from ... import`.
-    """
+    """Return the modules of other packages that have imported a hook's function by name, by the id of the function."""
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):

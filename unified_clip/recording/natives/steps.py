@@ -88,12 +88,12 @@ class StepWatcher:
             self._cleared, self._is_cleared = self._is_cleared(), None
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
-        """Note that the next gradients contain the loss scale that `loss_scale` returns."""
+        """Record a loss scale with the next clip events. `loss_scale`: a function that returns it."""
         for recording in DISPATCHER.natives:
             recording.loss_scale = lambda: plain(loss_scale())
 
     def scaling_ends(self) -> None:
-        """Note that gradients contain no loss scale any more."""
+        """Stop recording the loss scale, because the gradients do not contain it any more."""
         for recording in DISPATCHER.natives:
             recording.loss_scale = None
 

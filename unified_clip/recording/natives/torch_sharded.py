@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ShardedNorm:
-    """The norm of the clip of sharded gradients that is running in this thread."""
+    """Keeps the norm of a running clip of sharded gradients, one for each thread."""
 
     def __init__(self) -> None:
         self._thread = threading.local()

@@ -18,7 +18,10 @@ PLAIN = MergeRules()
 
 @dataclass(frozen=True)
 class BaseFiles(Inheritance):
-    """Base files that one key names. Each is merged onto the earlier base files, and the file itself onto all."""
+    """Inheritance by one key that names base files.
+
+    Each base file is merged onto the earlier base files, and the file itself onto all of them.
+    """
 
     key: str
     advice: str

@@ -48,7 +48,7 @@ def _is_part(document: Document) -> bool:
 
 @dataclass
 class _Node:
-    """A file of the composition."""
+    """A file that Hydra composes, with its place among the configuration files."""
 
     document: Document
     root: Path

@@ -51,7 +51,7 @@ class Default:
 
 
 def has_defaults(document: Document) -> bool:
-    """Return whether a file has a `defaults` list of Hydra: a list of text and of tables with one key."""
+    """Return whether a file has a `defaults` list of Hydra: each entry is text, or a table with one key."""
     value = document.data.get("defaults") if isinstance(document.data, dict) else None
     entries = value if isinstance(value, list) else [0]
     return all(isinstance(entry, str) or (isinstance(entry, dict) and len(entry) == 1) for entry in entries)

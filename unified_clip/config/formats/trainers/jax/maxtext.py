@@ -17,7 +17,7 @@ KEY = "gradient_clipping_threshold"
 @dataclass(frozen=True)
 class MaxTextBases(BaseFiles):
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file. If the file's folder does not have it, MaxText's own `configs` folder may."""
+        """Return the path of a base file: in the file's folder, or else in MaxText's own `configs` folder."""
         path = super().path(text, folder)
         own = [parent / text for parent in folder.resolve().parents if parent.name == "configs"]
         return next((each for each in own if each.is_file()), path) if not Path(path).is_file() else path

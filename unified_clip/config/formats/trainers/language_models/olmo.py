@@ -38,7 +38,8 @@ class OLMo(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.get(RATIO) is not None:
             problem = (
-                "it clips each tensor by the moving average of its own norm, which is not supported. Use OLMo's clip."
+                "this key clips each tensor by the moving average of its own norm, which is not supported. Use OLMo's "
+                "clip."
             )
             raise document.wrong([RATIO], problem)
         if document.get(*WARMUP) is not None and document.get(*FACTOR) is not None:

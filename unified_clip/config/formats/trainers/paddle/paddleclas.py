@@ -61,7 +61,8 @@ def _optimizers(document: Document) -> list[list[Key]]:
     for index, optimizer in enumerate(optimizers):
         if not isinstance(optimizer, dict) or len(optimizer) != 1:
             raise document.wrong(
-                ["Optimizer", index], "it is not a table with one optimizer. Give one, such as AdamW: {clip_norm: 1}."
+                ["Optimizer", index],
+                "this is not a table with one optimizer. Give one, such as AdamW: {clip_norm: 1}.",
             )
     if not optimizers:
         raise document.wrong(["Optimizer"], "the list is empty. Add an optimizer.")

@@ -46,7 +46,7 @@ class ModelGarden(Format):
         for keys in self.foreign_keys:
             if document.get(*keys) is not None:
                 raise document.wrong(
-                    keys, "it clips the gradient of each example, which is not supported. Use the trainer's clip."
+                    keys, "this key clips the gradient of each example, which is not supported. Use the trainer's clip."
                 )
         name = document.get(*ROOT, "type")
         if not isinstance(name, str):

@@ -63,7 +63,7 @@ class DeepSpeed(Format):
 
 
 def _skips(document: Document) -> list[str]:
-    """Return a note on steps whose norm is not finite: for the precision that the file sets, or else for each one."""
+    """Return a note on steps whose norm is not finite, for the precision of the file, or for all if it sets none."""
     if document.get("fp16", "enabled") is True:
         return [FP16]
     for name in ("bf16", "bfloat16"):

@@ -82,7 +82,7 @@ class MMEngine(OwnFormat):
         if kind not in CLIP_ARGUMENTS:
             raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of clip in mmengine. Set norm or value.")
         if unknown := sorted(clip.keys() - CLIP_ARGUMENTS[kind] - {"type", "_delete_"}):
-            raise document.wrong([*CLIP, unknown[0]], f"the type {kind!r} does not have this key. Remove it.")
+            raise document.wrong([*CLIP, unknown[0]], f"clips of type {kind!r} do not have this key. Remove it.")
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
         if not document.shows(*key):
             raise document.wrong(CLIP, f"the type {kind!r} needs {key[-1]}. Set it.")
