@@ -168,6 +168,7 @@ def test_every_library_has_a_row(site: Path) -> None:
         "| Keras | [yes](integrations/keras.md) | `keras` | yes | yes |"
     ]
     assert "| DeepSpeed |  | `deepspeed` | yes |  |" in text
+    assert "| Transformers | [yes](integrations/transformers.md) | `hf` | yes | yes |" in text
     assert all(f"`{name}`" in text for name in FORMATS)
 
 
