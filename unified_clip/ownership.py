@@ -162,8 +162,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         if len(ranks) < math.prod(self._shape[at] for at in along):
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, which are only some ranks along "
-                f"{' and '.join(self._names[at] for at in along)}. Cannot infer what the other ranks have. Give the "
-                "mesh a dimension for it"
+                f"{' and '.join(self._names[at] for at in along)}. Cannot infer the parameters of the other "
+                "ranks. Give the mesh a dimension with exactly these ranks"
             )
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 

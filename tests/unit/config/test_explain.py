@@ -463,7 +463,7 @@ def test_the_command_reads_no_header_beyond_the_limit(
         (["a.toml", "--gradients", "a.toml"], "a.toml: cannot read gradients: File is not a zip file"),
         (
             ["a.toml", "--gradients", "none.npz"],
-            "none.npz: cannot read gradients: it has no arrays. Save gradients with numpy.savez.",
+            "none.npz: cannot read gradients: the file has no arrays. Save gradients with numpy.savez.",
         ),
         (["a.toml", "--gradients", "one.npy"], "one.npy: cannot read gradients: File is not a zip file"),
         (["a.toml", "--gradients", "empty.npz"], "empty.npz: cannot read gradients"),

@@ -976,7 +976,7 @@ def test_thresholds_that_had_no_effect_do_not_explain_later_differences(compared
     a = [line(1, small), line(2, small)]
     b = [line(1, small, threshold=2.0), line(2, small, threshold=2.0, weights=moved)]
     printed = sentences.lines(compared(a, b))
-    expected = "They do not explain what else differs: weights from step 2 on. Compare the optimizers"
+    expected = "They do not explain the other differences: weights from step 2 on. Compare the optimizers"
     assert expected in printed[-1]
     same_weights = [line(1, small, threshold=2.0), line(2, small, threshold=2.0)]
     assert not any("had no effect" in sentence for sentence in sentences.lines(compared(a, same_weights)))

@@ -95,7 +95,7 @@ def _read_gradients(path: Path) -> Gradients:
         tensors = select(items, (), path.stat().st_size)
         gradients = {name: to_numpy(tensor) for name, tensor in tensors if isinstance(tensor, Dense)}
         if not gradients:
-            raise UnreadableError("it has no arrays. Save gradients with numpy.savez")
+            raise UnreadableError("the file has no arrays. Save gradients with numpy.savez")
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: cannot read gradients: {error}.", error.code) from None
     except OSError as error:

@@ -297,7 +297,7 @@ def _advice(path: Path) -> str:
         titles = " or ".join(trainer.title for trainer in with_key)
         first, *others = [trainer.name for trainer in with_key]
         name = f"NAME, where NAME is one of {', '.join([first, *others])}" if others else first
-        advice = f"It has a clip key of {titles}. If it is a file of that trainer, pass --from {name}."
+        advice = f"The file has a clip key of {titles}. If it is a file of that trainer, pass --from {name}."
     else:
         advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
     if document and keys:

@@ -91,7 +91,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
         names = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
         counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
         where = f", in {', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)}" if names else ""
-        sentence = f"the gradients of {run.name} are not finite{counts}{where}. Those of the other run are"
+        sentence = f"the gradients of {run.name} are not finite{counts}{where}. The other run's gradients are finite"
         return Cause("not finite in one run", sentence)
     return None
 
@@ -126,7 +126,7 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
         return None
     run, few, many = (point.b, b, a) if b < a else (point.a, a, b)
-    sentence = f"it clips {few} gradients instead of {many}. Record both runs with norms=True, or --norms, to see which"
+    sentence = f"it clips {few} gradients instead of {many}. To see which, record both runs with norms=True, or --norms"
     return point.cause("left out", sentence, run)
 
 

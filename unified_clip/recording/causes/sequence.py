@@ -121,7 +121,7 @@ def shifted(point: DivergencePoint) -> Cause | None:
                 return Cause(
                     "shifted step",
                     f"in {len(norms)} calls, the norms of {run.name} are those of {other.name} {shift} "
-                    f"step{'s' * (shift != 1)} later: {run.name} skips what {other.name} does first, such as a batch",
+                    f"step{'s' * (shift != 1)} later: {run.name} leaves out the start of {other.name}, such as a batch",
                 )
     return None
 

@@ -235,7 +235,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
         return []
     names = [f"{STAGE_NAMES[stage].lower()} from step {step} on" for stage, step in later.items()]
     return [
-        f"All coefficients are equal, so the thresholds had no effect. They do not explain what else differs: "
+        f"All coefficients are equal, so the thresholds had no effect. They do not explain the other differences: "
         f"{', '.join(names)}. Compare the optimizers, the forward pass and the data."
     ]
 

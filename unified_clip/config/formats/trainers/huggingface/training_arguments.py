@@ -115,4 +115,4 @@ class HuggingFace(Format):
             place = document.place(["max_grad_norm"]) if document.has("max_grad_norm") else "default"
             problem = f"Trainer rejects {clip!r:.60}, because max_grad_norm is {max_norm!r:.60} ({place})."
             raise document.wrong(DEEPSPEED, f"{problem} {AUTO}")
-        return "DeepSpeed clips, at gradient_clipping, which is max_grad_norm."
+        return "DeepSpeed clips at gradient_clipping, which equals max_grad_norm."

@@ -78,8 +78,8 @@ class RLlib(Format):
         experiments = [name for name, table in tables.items() if isinstance(table, dict)]
         if not experiments:
             raise ConfigError(
-                f"{document.name}: it has no experiment. Add one, such as my_run: {{run: PPO, config: "
-                f"{{{KEY}: 40.0}}}}. If it is no file of RLlib, choose another --from."
+                f"{document.name}: the file has no experiment. Add one, such as my_run: {{run: PPO, config: "
+                f"{{{KEY}: 40.0}}}}. If this is not a file of RLlib, pass another format to --from."
             )
         imports = [self._experiment(document, name, version) for name in experiments]
         for name, imported in zip(experiments, imports, strict=True):

@@ -54,14 +54,14 @@ class StableBaselines3(Format):
         environments = self._environments(document)
         if not environments:
             raise ConfigError(
-                f"{document.name}: it has no environment. Add one, such as default: {{max_grad_norm: 0.5}}."
+                f"{document.name}: the file has no environment. Add one, such as default: {{max_grad_norm: 0.5}}."
             )
         algorithm = document.name.rpartition(".")[0].lower()
         set_by = [name for name in environments if document.has(name, KEY)]
         if algorithm in WITHOUT:
             if set_by:
                 raise document.wrong([set_by[0], KEY], f"{algorithm} has no such argument. Remove it.")
-            return Imported({"rule": "none"}, [f"{algorithm} clips nothing, which is its default."])
+            return Imported({"rule": "none"}, [f"By default, {algorithm} clips nothing."])
         notes, thresholds = [], {name: self._threshold(document, name, algorithm) for name in set_by}
         if unset := [name for name in environments if name not in set_by]:
             default = self._default(document, algorithm)

@@ -17,8 +17,8 @@ ARGUMENT = ("optimizer", "params", "max_grad_norm")
 DEFAULT = 1.0
 
 NOT_PASSED = (
-    "GPT-NeoX passes only values other than its own default, 1.0, to DeepSpeed. DeepSpeed's default applies, which is "
-    "off in DeeperSpeed and before DeepSpeed 0.19.3. Nothing is clipped there."
+    "GPT-NeoX does not pass its own default, 1.0, to DeepSpeed. DeepSpeed's default applies instead. It clips nothing "
+    "in DeeperSpeed and before DeepSpeed 0.19.3."
 )
 
 
