@@ -26,4 +26,4 @@ class CodedError(Exception):
 
 
 class UsageError(CodedError, code="UC202"):
-    """The error for options that do not go together, and for other problems of a command line."""
+    """Options of a command do not go together, or the command line has another error."""

@@ -15,7 +15,7 @@ COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.compiled"}
 class CompilerImport:
     """An import hook that registers `entry.run` with a compiler after the import of the compiler's module.
 
-    Importing `torch._dynamo` takes about a second, so that only programs that compile should import it.
+    unified_clip does not import the module itself: importing `torch._dynamo` takes about a second.
     """
 
     def __init__(self, compiler: str) -> None:
@@ -43,7 +43,7 @@ class CompilerImport:
 
 
 def watch() -> None:
-    """Register `entry.run` with each compiler: now if its module is imported, else when a program imports it."""
+    """Register `entry.run` with each compiler. If the compiler's module is not imported yet, register when it is."""
     for compiler in COMPILERS:
         if compiler in sys.modules:
             _register(compiler)

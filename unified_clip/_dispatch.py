@@ -26,7 +26,9 @@ framework, add a line."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (backend of the first tensor in `argument`, the argument). Iterators that were read are replaced.
+    """Return (backend of the first tensor in `argument`, the argument).
+
+    If the search for the tensor reads an iterator, the returned argument has a new iterator with the same items.
 
     NumPy arrays are skipped, because every framework accepts them. Without other tensors, the backend is NumPy's.
     """
@@ -44,7 +46,7 @@ DISPATCHED = Resolver(resolve)
 
 
 class _Peeked(Iterator[Any]):
-    """An iterator whose items are also in a list, because looking at an iterator's items uses it up."""
+    """An iterator whose items are also in a list, so that code can look at them and still iterate over them."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self.items = list(source)
@@ -77,7 +79,7 @@ def backend_named(name: str) -> Backend:
 
 
 def adapter_of(kind: type) -> str | None:
-    """Return the name of the backend for tensors of a type; None if the type is not one of tensors."""
+    """Return the name of the backend for tensors of a type. Return None if it is not a type of tensors."""
     if kind not in _known:
         packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _known[kind] = next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
@@ -85,7 +87,9 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor. `torch.compile` can trace this if it was called with such a tensor before."""
+    """Return the backend of a tensor. `torch.compile` can trace a call if an earlier call had a tensor of the same
+    type.
+    """
     return _backend(adapter_of(type(tensor)) or "numpy")
 
 
@@ -93,7 +97,9 @@ containers.framework_of = adapter_of
 
 
 def _peeked(value: Any) -> Any:
-    """Return a value with each iterator in it replaced by a `_Peeked`; the value itself if it contains no iterator."""
+    """Return a value with each iterator in it replaced by a `_Peeked`. Return the value itself if it contains no
+    iterator.
+    """
     if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):

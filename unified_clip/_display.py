@@ -82,10 +82,12 @@ BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """Return text in a style if a stream is a terminal with colours, else the text itself.
+    """Return text in a style if the stream is a terminal with colours. Else return the text unchanged.
 
     The environment variables NO_COLOR, FORCE_COLOR and TERM have the same effect as in rich.
-    stream: The stream to which the text is written. None: standard error.
+
+    style: Parameters of the terminal's escape sequence, such as BOLD.
+    stream: The stream to which the text is written. None stands for standard error.
     """
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 

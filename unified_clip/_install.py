@@ -31,7 +31,7 @@ def command(extra: str) -> str:
     try:
         recorded = metadata.distribution("unified_clip").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return _placeholder(extra, "where it was imported from is no clone")
+        return _placeholder(extra, "unified_clip was not imported from one")
     if recorded is None:  # pip took it from an index
         return _pip(f"unified_clip[{extra}]")
     source = json.loads(recorded)
@@ -51,8 +51,9 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """Return the address from which pip installed the package: of a commit, or of an archive. `source`: a PEP 610
-    record.
+    """Return the address from which pip installed the package: a repository with a commit, or an archive.
+
+    source: A PEP 610 record, the content of `direct_url.json`.
     """
     address = str(source["url"])
     if version_control := source.get("vcs_info"):

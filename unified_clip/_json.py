@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return a value with NaN and infinities, also inside dicts and lists, as the strings "nan", "inf" and "-inf"."""
+    """Return a value with each NaN and infinity as the string "nan", "inf" or "-inf", also inside dicts and lists."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -45,35 +45,43 @@ Number = TypeVar("Number", int, float)
 
 
 class LimitError(CodedError, ValueError, code="UC702"):
-    """The error for a file that exceeds a limit, or for a limit whose environment variable is not a number."""
+    """A file exceeds a limit, or the environment variable that sets a limit is not a number."""
 
 
 def read_size(text: str) -> int:
-    """Return the number of bytes in a text such as `8 GiB` or `512MiB`. ValueError: it is not a number with a unit."""
+    """Return the number of bytes in a text such as `8 GiB` or `512MiB`.
+
+    ValueError: the text is not a number with a unit.
+    """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
     if not 1 <= number < 2**63:
-        raise ValueError(f"{text!r} is no amount of memory: write a number and one of {', '.join(UNITS)}, as in 8 GiB")
+        raise ValueError(
+            f"{text!r} is not an amount of memory: write a number and one of {', '.join(UNITS)}, as in 8 GiB"
+        )
     return int(number)
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes as text, such as "8 GiB", which `read_size` reads."""
+    """Return a number of bytes as text that `read_size` can read, such as "8 GiB"."""
     unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
     return f"{count / UNITS[unit]:.4g} {unit}"
 
 
 def seconds() -> float:
-    """Return how many seconds the conversion of one file may take."""
+    """Return the number of seconds that the conversion of one file may take."""
     return _setting(MAX_SECONDS, _positive, DEFAULT_SECONDS)
 
 
 def check_expanded(count: int, file_size: int) -> None:
-    """Raise LimitError if tensors of `count` bytes are too large for a file of `file_size` bytes."""
+    """Check that tensors of `count` bytes are not too large for a file of `file_size` bytes.
+
+    LimitError: they are too large.
+    """
     most = _setting(MAX_BYTES, read_size, 0) or max(DEFAULT_BYTES, DEFAULT_RATIO * file_size)
     if count > most:
         raise LimitError(
-            f"its tensors take {size_text(count)}, and the limit for this file is {size_text(most)}. "
+            f"the tensors take {size_text(count)}, and the limit for this file is {size_text(most)}. "
             f"Choose fewer tensors, or raise the limit if you trust the file: {MAX_BYTES}='{_size_above(count)}'"
         )
 
@@ -84,7 +92,10 @@ def _size_above(count: int) -> str:
 
 
 def check_shape(name: str, shape: Sequence[object]) -> None:
-    """Raise LimitError if a shape is not one of a tensor: wrong types, negative lengths, too many axes or elements."""
+    """Check that a shape is one that a tensor can have.
+
+    LimitError: a length is negative or not a whole number, or there are too many axes or elements.
+    """
     if len(shape) > MOST_AXES:
         raise LimitError(f"{name!r} has {len(shape)} axes. Reshape it to at most {MOST_AXES} axes")
     lengths = [length for length in shape if type(length) is int and length >= 0]
@@ -95,30 +106,38 @@ def check_shape(name: str, shape: Sequence[object]) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise LimitError if a name is too long."""
+    """Check that the name of a tensor is not too long.
+
+    LimitError: it is too long.
+    """
     if len(name) > LONGEST_NAME:
         raise LimitError(f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give it a shorter one")
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Read the header of a `.npy` array, and no data. LimitError: its length is above the limit.
+    """Return the header of a `.npy` array. Read nothing after it.
 
-    NumPy reads a header of any length, up to 4 GiB, before it checks the length.
+    NumPy would read a header of up to 4 GiB before it checks the length.
+
+    LimitError: the header is longer than LONGEST_HEADER.
     """
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
     if size > LONGEST_HEADER:
-        raise LimitError(f"its header has {size} bytes, and the limit is {LONGEST_HEADER}. Save it again")
+        raise LimitError(f"the header has {size} bytes, and the limit is {LONGEST_HEADER}. Save the array again")
     return magic + length + file.read(size)
 
 
 class Tree:
-    """Limits the walk through nested dicts and lists: a small file may refer to the same list many times."""
+    """Limits for reading nested dicts and lists. Without limits, a small file could refer to the same list many
+    times.
+    """
 
     def __init__(self, file_size: int = 0) -> None:
-        """Compute the limits for a file of this many bytes. An entry that is not repeated takes at least one byte of
-        the file.
+        """Compute the limits for a file of `file_size` bytes.
+
+        An entry that is not repeated takes at least one byte of the file.
         """
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
@@ -126,28 +145,32 @@ class Tree:
         self._entries = self._name_characters = 0
 
     def enter(self, name: str, depth: int) -> None:
-        """Count an entry with this name at this depth. LimitError: the entry is too deep, its name too long, or one too
-        many.
+        """Count an entry with this name, nested `depth` deep.
+
+        LimitError: the entry is nested too deep, its name is too long, or there are too many entries.
         """
         self._entries += 1
         if depth > self._depth_limit:
             raise LimitError(
-                f"its dicts and lists are nested more than {self._depth_limit} deep, or contain themselves. Save a "
-                f"flat dict of tensors, or set {MAX_NESTING}"
+                f"the dicts and lists are nested more than {self._depth_limit} deep, or contain themselves. Save a "
+                f"flat dict of tensors, or set {MAX_NESTING} to a higher number"
             )
         if self._entries > self._entry_limit:
             raise LimitError(
-                f"its dicts and lists have more than {self._entry_limit} entries. Save a flat dict of tensors, or set "
-                f"{MAX_ENTRIES}"
+                f"the dicts and lists have more than {self._entry_limit} entries. Save a flat dict of tensors, or set "
+                f"{MAX_ENTRIES} to a higher number"
             )
         check_name(name)
 
     def name(self, name: str) -> None:
-        """Count the characters of a tensor's name. LimitError: all names together are too long."""
+        """Count the characters of a tensor's name.
+
+        LimitError: all names together are too long.
+        """
         self._name_characters += len(name)
         if self._name_characters > self._name_limit:
             raise LimitError(
-                f"the names of its tensors have more than {self._name_limit} characters together. Shorten them"
+                f"the names of the tensors have more than {self._name_limit} characters together. Shorten them"
             )
 
 

@@ -9,12 +9,15 @@ from ._coded_error import UsageError
 
 
 def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> None:
-    """Raise UsageError if the user passed options of a mode that is not active.
+    """Check that the user passed no options of a mode that is not active.
 
     Args:
         options: The parsed options. The default of an option of a mode must be None or False.
         modes: The names of the options that apply to one mode only, by mode as the user types it.
-        active: The active mode; '' for none.
+        active: The active mode, or '' if none is active.
+
+    Raises:
+        UsageError: The user passed such an option.
     """
     errors = []
     for mode, names in modes.items():

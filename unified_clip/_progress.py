@@ -10,7 +10,7 @@ Advance = Callable[[str, int], None]
 
 
 def unseen(name: str, count: int) -> None:
-    """Do nothing, in place of moving a progress bar."""
+    """Ignore the progress of a bar. Pass this function in place of one that moves a progress bar."""
 
 
 @contextmanager

@@ -13,9 +13,10 @@ CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64
 
 
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors to a file: (name of the dtype, NumPy array) by name. The same tensors give the same bytes.
+    """Write tensors to a safetensors file. The same tensors always give the same bytes.
 
-    The array of a bfloat16 tensor has its bits.
+    tensors: (name of the dtype, NumPy array) by name. The array of a bfloat16 tensor contains its bits as uint16.
+    metadata: Texts by name, for the header of the file.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     blocks = []
@@ -32,7 +33,7 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
 def write_at_once(
     path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors as `write` does, but never leave an incomplete file."""
+    """Write tensors as `write` does. An interruption leaves no incomplete file."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         write(new, tensors, metadata)

@@ -1,4 +1,4 @@
-"""Temporary directories that are removed even if their process was killed: the next process removes them."""
+"""Temporary directories. If a process is killed before it removes its directory, the next process removes it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LOCK = ".lock"
 
 
 class Scratch:
-    """A temporary directory, removed by `remove` or at the end of a `with` block.
+    """A temporary directory, which `remove` or the end of a `with` block removes.
 
-    After SIGKILL neither happens. When a later process of the same user makes its first directory, it removes the
-    directories that are left.
+    A process that SIGKILL ends leaves its directory. A later process of the same user removes it, when it makes its
+    first directory.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -50,7 +50,7 @@ class Scratch:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove the directories of this user in `directory` whose lock no process holds."""
+    """Remove the directories of this user in `directory` whose lock is not held by any process."""
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(directory) as entries:
@@ -65,7 +65,10 @@ _remove_abandoned_once = cache(remove_abandoned)
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    """Remove a directory, unless a process holds its lock. OSError: a process does, or the directory has no lock."""
+    """Remove a directory, unless a process holds its lock.
+
+    OSError: a process holds the lock, or the directory has no lock.
+    """
     assert fcntl is not None
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -76,8 +79,10 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _create_lock(path: Path) -> int | None:
-    """Create and hold the lock of a directory. Rename its file to LOCK last, so that no process sees it unlocked.
-    Return its file descriptor; None if there are no locks here.
+    """Create the lock of a directory, hold it, and return its file descriptor.
+
+    The file gets its name LOCK last, so that no process sees it unlocked. Return None if the system or the file system
+    has no locks.
     """
     if fcntl is None:
         return None

@@ -23,7 +23,7 @@ Target = ast.Name | ast.Attribute
 
 
 class UnknownValueError(Exception):
-    """The error for an expression whose value is only known at run time."""
+    """The value of an expression is only known at run time."""
 
     def __init__(self, node: ast.expr) -> None:
         super().__init__(ast.unparse(node))
@@ -35,8 +35,9 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
 
     Args:
         node: The expression.
-        value_of: Returns the value of a name, or raises UnknownValueError.
-        full_name: Returns what a dotted name stands for, 'numpy.inf'; '' if it is not imported.
+        value_of: A function that returns the value of a name, or raises UnknownValueError.
+        full_name: A function that returns the full name of a dotted name, such as 'numpy.inf'. It returns '' if the
+            name is not imported.
 
     Raises:
         UnknownValueError: The value is only known at run time.

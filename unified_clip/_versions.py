@@ -1,4 +1,4 @@
-"""What `unified-clip --version` prints: versions, the compiled kernels, and the frameworks. Imports no framework."""
+"""Print the versions of unified_clip and of the frameworks, for `unified-clip --version`. Imports no framework."""
 
 from __future__ import annotations
 

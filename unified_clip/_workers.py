@@ -1,4 +1,4 @@
-"""Run worker processes, and explain how they ended.
+"""Run worker processes, and report why they ended.
 
 Each framework runs in its own process: importing TensorFlow before Paddle in one process is a segmentation fault.
 """
@@ -36,7 +36,7 @@ MEANINGS = {
     "SIGILL": ": an instruction that this processor does not support",
     "SIGSEGV": ": an access to memory that the process does not own",
 }
-"""What usually causes each signal, as the end of a message."""
+"""The usual cause of each signal, as the end of a message."""
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """Matches a call in faulthandler's report."""
@@ -56,7 +56,7 @@ PARENT_CHECK = 1.0
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker ended."""
+    """The end of a worker: its exit status and its last output."""
 
     code: int | None
     """The exit status, negative for a signal; None after a timeout."""
@@ -68,7 +68,9 @@ class Exit:
     """After a timeout: the calls that the worker was in, if it reported them."""
 
     def __str__(self) -> str:
-        """Describe the end: the calls or the last lines after a timeout, else the exit status and the last lines."""
+        """Return the exit status and the last lines as text. After a timeout, return the calls, or else the
+        last lines.
+        """
         if self.code is None:
             return self.calls or self.last_lines
         status = f"exit status {self.code}"
@@ -79,16 +81,16 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr. Of a report of faulthandler, its first lines, which have the innermost call."""
+        """The last lines of stderr. For a report of faulthandler, its first lines, which have the innermost call."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
         return "its last lines: " + " | ".join(lines) if lines else "it wrote nothing to stderr"
 
 
 class Worker:
-    """A process that imports this package, started at once and ended with the `with` block.
+    """A process that imports this package. It starts at once, and the end of the `with` block ends it.
 
-    It runs on the CPU in a session of its own, so that the processes it started end with it.
+    It runs on the CPU in a session of its own, so that the processes that it started end with it.
 
     Args:
         arguments: The command line, from the interpreter on.
@@ -131,11 +133,12 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends, then end the processes that it started.
+        """Wait until the worker ends. Then end the processes that it started.
 
         Args:
             timeout: Seconds after which the worker is ended.
-            poll: Called every `POLL_EVERY` seconds and once after the end. If it returns True, the timeout starts anew.
+            poll: A function that is called every `POLL_EVERY` seconds, and once after the end. If it returns True, the
+                timeout starts again.
         """
         until = time.monotonic() + timeout
         while True:
@@ -158,9 +161,9 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the calls in which a hung worker is, the innermost first, or '' if it does not report them.
+        """Return the calls that a hung worker is in, the innermost first. Return '' if the worker does not report them.
 
-        The worker is asked by a signal, which ends a worker that did not call `prepare`.
+        A signal asks the worker for its calls. The signal ends a worker that did not call `prepare`.
         """
         if not hasattr(os, "killpg"):
             return ""
@@ -181,23 +184,26 @@ class Worker:
 
 
 def prepare() -> None:
-    """Prepare this worker: it reports its calls when `Worker.wait` times out, and exits if its parent was killed."""
+    """Prepare this worker process. It then reports its calls when `Worker.wait` times out, and exits if its parent is
+    killed.
+    """
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
     threading.Thread(target=_exit_when_orphaned, args=[os.getppid()], daemon=True).start()
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """Exit when the parent process has ended, because no other process would end a worker that hangs."""
+    """Exit when the process `parent` has ended. No other process would end a worker that hangs."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)
 
 
 def _search_path(python: str, scratch: Scratch | None) -> str:
-    """Return the directory from which a worker imports this package, instead of a package in the working directory.
+    """Return the directory from which a worker imports this package, so that it finds no other copy of the package.
 
-    Another interpreter must not find the other packages beside it, so it gets a copy in a directory of its own.
+    Another interpreter gets a copy of the package in a directory of its own. It must not find the other packages that
+    are installed beside this one.
     """
     if scratch is None or python == sys.executable:
         return str(PACKAGE.parent)

@@ -58,7 +58,7 @@ EXTRAS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status."""
+    """Run a command of `unified-clip`, and return its exit status."""
     try:
         try:
             return _run(arguments)
@@ -99,11 +99,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 class OutputError(CodedError, code="UC205"):
-    """Standard output cannot be written, and it is not a closed pipe."""
+    """Standard output cannot be written, for another reason than a closed pipe."""
 
 
 def _flush() -> None:
-    """Write buffered output now. At its exit, Python would write it, too, but could not handle an error."""
+    """Write buffered output now, so that a failure is reported as an error. Python would write it only at its exit."""
     try:
         if sys.stdout is not None:  # None where the shell closed it
             sys.stdout.flush()
@@ -115,13 +115,13 @@ def _flush() -> None:
 
 
 def _end_unread() -> int:
-    """Return the exit status for output that is no longer read, as in `... | head`."""
+    """Return the exit status for output whose reader has ended, as in `... | head`."""
     _discard_unread()
     return UNREAD
 
 
 def _discard_unread() -> None:
-    """Redirect streams that cannot be written to the null device, because Python flushes all streams when it exits."""
+    """Redirect closed output streams to the null device, because Python flushes all streams when it exits."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -132,7 +132,10 @@ def _discard_unread() -> None:
 
 
 def not_installed(command: str) -> str:
-    """Return an error that names the packages that a command lacks, and how to install them; '' if it lacks none."""
+    """Return an error that names the packages that a command lacks, and the command that installs them.
+
+    Return '' if it lacks none.
+    """
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (
@@ -174,7 +177,10 @@ class _Version(argparse.Action):
 
 
 def _read_ported(path: Path) -> Any:
-    """Read a report of `unified-clip port`, for `unified-clip parity --ported`. `parity` must not import `port`."""
+    """Read a report of `unified-clip port`, for `unified-clip parity --ported`.
+
+    The function is here because `parity` must not import `port`.
+    """
     from .port.report import build
 
     return build.read(path)
@@ -188,7 +194,7 @@ def _format_names() -> Iterable[str]:
 
 
 def _end_in_order() -> None:
-    """Treat SIGTERM and SIGHUP like Ctrl-C, so that no worker and no scratch directory is left."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that no worker process and no temporary directory remains."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP: leave it ignored

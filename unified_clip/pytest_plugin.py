@@ -1,7 +1,7 @@
-"""The pytest plugin: the fixture `clip_parity`, and the options it takes.
+"""The pytest plugin: the fixture `clip_parity` and its options.
 
-pytest imports it at the start of every run where unified_clip is installed, so it imports no framework and
-no NumPy before it is used.
+pytest imports it at the start of every run where unified_clip is installed, so it imports no framework and no NumPy
+before it is used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Return `unified_clip.testing.assert_clip_parity` with the frameworks and interpreters of this run's options."""
+    """Return `unified_clip.testing.assert_clip_parity`, with the frameworks and interpreters from pytest's options."""
     from unified_clip.testing import assert_clip_parity
 
     named = pytestconfig.getoption("--clip-frameworks")
@@ -42,7 +42,7 @@ def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
-    """Return the interpreters by framework. An interpreter on the command line replaces one in the configuration file.
+    """Return the interpreter of each framework. The command line takes precedence over the configuration file.
 
     Paths on the command line are relative to the directory in which pytest was started.
     """

@@ -83,11 +83,11 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Fail unless a rule has the same bits on every framework, and the bits of exact arithmetic.
+    """Fail unless a clip rule returns the same bits on every framework, and the bits of exact arithmetic.
 
-    Each framework runs in a process of its own, on the host path. So this process imports none of them, and frameworks
-    that conflict in one process can be compared. Starting them takes most of the time. Source: the parity engine,
-    `unified-clip parity`, of which this is one case.
+    Each framework runs in a process of its own, on the CPU. So this process imports none of them, and frameworks that
+    conflict in one process can be compared. Starting the processes takes most of the time. Source: the parity engine.
+    The call runs as one case of `unified-clip parity`.
 
     Args:
         grads: Gradients of one framework, as for `assert_gradients_equal`. They are copied.
@@ -154,7 +154,7 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """Return the name of a rule in cases: for an alias, the original name."""
+    """Return the name of a clip rule as cases spell it. For an alias, return the original name."""
     if isinstance(rule, str):
         name, _, method = rule.partition(".")
         original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None

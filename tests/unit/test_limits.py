@@ -62,7 +62,7 @@ def test_a_bomb_is_rejected_before_anything_is_computed_or_written(
         status = cli.main(["parity", "--suite", str(directory), "--out", str(tmp_path / "report")])
     assert status == 2
     assert capsys.readouterr().err == (
-        "unified-clip: error UC702: cases.toml, gradients 1: small.npz: its tensors take 19.07 MiB, and the limit for "
+        "unified-clip: error UC702: cases.toml, gradients 1: small.npz: the tensors take 19.07 MiB, and the limit for "
         "this file is 10 MiB. Choose fewer tensors, or raise the limit if you trust the file: "
         "UNIFIED_CLIP_MAX_BYTES='20 MiB'\n"
     )
@@ -103,7 +103,11 @@ def test_explain_has_the_limit_too(
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [
-        (_limits.MAX_BYTES, "lots", "UNIFIED_CLIP_MAX_BYTES: 'lots' is no amount of memory: write a number and one of"),
+        (
+            _limits.MAX_BYTES,
+            "lots",
+            "UNIFIED_CLIP_MAX_BYTES: 'lots' is not an amount of memory: write a number and one of",
+        ),
         (_limits.MAX_NESTING, "0", "UNIFIED_CLIP_MAX_NESTING: '0' is not a whole number of 1 or more"),
         (_limits.MAX_ENTRIES, "many", "UNIFIED_CLIP_MAX_ENTRIES: invalid literal"),
         (_limits.MAX_SECONDS, "-1", "UNIFIED_CLIP_MAX_SECONDS: '-1' is not a number above 0"),
@@ -153,7 +157,7 @@ def test_names_that_together_take_much_memory_are_rejected() -> None:
     tree = _limits.Tree()
     for _ in range(10_000):
         tree.name("x" * 10_000)
-    with pytest.raises(_limits.LimitError, match="the names of its tensors have more than 100000000 characters"):
+    with pytest.raises(_limits.LimitError, match="the names of the tensors have more than 100000000 characters"):
         tree.name("x")
 
 

@@ -451,7 +451,7 @@ def test_the_command_reads_no_header_beyond_the_limit(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert "'w' is not an array: its header has 50000000 bytes, and the limit is 20000" in capsys.readouterr().err
+    assert "'w' is not an array: the header has 50000000 bytes, and the limit is 20000" in capsys.readouterr().err
     assert peak < 10_000_000
 
 

@@ -69,7 +69,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
                 "x.values": {"dtype": "F32", "shape": [1, 2], "data_offsets": [8, 16]},
             },
             16,
-            "its tensors take 7.276 TiB, and the limit for this file is 4 GiB. Choose fewer .*MAX_BYTES='8 TiB'",
+            "the tensors take 7.276 TiB, and the limit for this file is 4 GiB. Choose fewer .*MAX_BYTES='8 TiB'",
         ),
         ({"__metadata__": {"sparse": "[" * 100_000}}, 0, "`sparse` in the metadata is not a JSON object"),
         ({"a": {**ENTRY, "shape": [-2]}}, 8, "'a' lacks a dtype, a shape or two data_offsets"),
@@ -222,7 +222,7 @@ def test_a_header_of_an_array_is_read_only_as_far_as_numpy_reads_it(tmp_path: Pa
         archive.writestr("a.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", size) + bytes(size))
     tracemalloc.start()
     try:
-        with pytest.raises(UnreadableError, match="'a' is not an array: its header has 50000000 bytes"):
+        with pytest.raises(UnreadableError, match="'a' is not an array: the header has 50000000 bytes"):
             read(tmp_path / "a.npz")
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -382,8 +382,8 @@ def test_a_damaged_file_of_torch_is_not_reported_as_other_objects(torch_files: P
 @pytest.mark.nightly
 def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tensorflow_files: Path) -> None:
     for directory, name in ((torch_files, "stretched.pt"), (tensorflow_files, "vast.h5")):
-        assert "its tensors take 4 TiB, and the limit for this file is 4 GiB" in refused(directory, name)
-    assert "its dicts and lists have more than 100" in refused(torch_files, "laughs.pt")
+        assert "the tensors take 4 TiB, and the limit for this file is 4 GiB" in refused(directory, name)
+    assert "the dicts and lists have more than 100" in refused(torch_files, "laughs.pt")
 
 
 def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
