@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +126,28 @@ def test_on_a_device_thresholds_of_tensors_and_units_read_no_value() -> None:
             functions.clip_by_unit_norm([parameter.grad for parameter in parameters], parameters, AGC)
     assert seen.operations > 20
     assert {norm.device.type, state.device.type} == {"cuda"}
+
+
+def test_the_example_clips_bad_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    import train_adaptive
+
+    for name in ("zclip", "adagc"):
+        config = train_adaptive.CLIPS[name]
+        table = {**config.adaptive.data(), "warmup_steps": 4}
+        steps = train_adaptive.train(config.model_copy(update={"adaptive": table}), 7, {5: 1000.0})
+        assert steps[5].norm > 100
+        assert 0 < steps[5].clipped < 1.5 * max(step.norm for step in steps[:5])
+
+
+@pytest.mark.nightly
+def test_the_example_recovers_with_adaptive_thresholds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    import train_adaptive
+
+    train_adaptive.main(str(tmp_path / "plot.svg"))
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
+    losses = {line.partition(":")[0]: float(line.split()[-2]) for line in capsys.readouterr().out.splitlines()}
+    assert losses["fixed"] > 2 > max(losses["zclip"], losses["adagc"])
