@@ -1,4 +1,4 @@
-"""The code of docs/integrations/engines.md gives the engines the exact norm, on four ranks."""
+"""The code of docs/integrations/engines.md gives the engines the exact norm, on several ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.processes.worlds import World
 Worlds = Callable[[int], World]
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations" / "engines.md"
-TITAN, MEGATRON = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+TITAN, MEGATRON, DEEPSPEED = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def gathered(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
@@ -48,3 +48,22 @@ def test_torchtitan_clips_by_one_norm_over_meshes_and_stages(torch_worlds: World
 @pytest.mark.parametrize("layout", ["Megatron, distributed optimizer", "Megatron, tensor and pipeline parallel"])
 def test_megatron_clips_by_the_norm_of_the_gradients_that_it_selects(torch_worlds: Worlds, layout: str) -> None:
     check(torch_worlds(4).run(engines.megatron, MEGATRON, layout), all_reduces=1)
+
+
+def test_deepspeed_clips_by_the_norm_of_all_shards(torch_worlds: Worlds) -> None:
+    results = torch_worlds(4).run(engines.deepspeed, DEEPSPEED)
+    norm = reference.norm(gathered([piece for pieces, *_ in results for piece in pieces]).values())
+    assert norm > LIMIT, "there is something to clip"
+    for _, engine, norms, all_reduces in results:
+        assert engine == pytest.approx(norm, rel=1e-6), "it is the engine's norm"
+        assert (norms, all_reduces) == ([norm, norm], 2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_itself_has_the_exact_norm_in_every_stage(torch_worlds: Worlds, stage: int) -> None:
+    pytest.importorskip("deepspeed")
+    for trained in torch_worlds(2).run(engines.trained_by_deepspeed, DEEPSPEED, stage):
+        assert trained.norms[0] == reference.norm(trained.gradients)
+        assert trained.own == pytest.approx(trained.norms, rel=1e-6)
+        assert len(trained.norms) == 2

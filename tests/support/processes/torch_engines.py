@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import warnings
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes import torch_sharded_layouts as layouts
@@ -87,6 +91,120 @@ def titan(code: str, stages: bool, experts: bool) -> Result:
                 ep_enabled=experts,
             )
     return Result(whole, engine, norm.item(), len(calls), layouts.whole_gradients(parameters))
+
+
+# -- DeepSpeed
+
+
+class DeepSpeedZeroOptimizer:
+    """What the optimizers of ZeRO 1 to 3 have: gradients of this rank's shards, and a norm of their own."""
+
+    model_parallel_group, has_moe_layers, cpu_offload = None, False, False
+
+    def __init__(self, gradients: list[torch.Tensor], group: Any) -> None:
+        self.averaged_gradients: dict[int, list[torch.Tensor] | None] = {0: gradients[:1], 1: gradients[1:], 2: None}
+        self.dp_process_group = group
+
+    def scaled_global_norm(self, norm_type: float = 2) -> torch.Tensor:
+        norms = [gradient.norm() for group in self.averaged_gradients.values() for gradient in group or []]
+        total = torch.stack([torch.zeros(()), *norms]).square().sum()
+        dist.all_reduce(total, group=self.dp_process_group)
+        return total.sqrt()
+
+    def _get_norm_groups(self) -> list[torch.Tensor]:
+        return [self.scaled_global_norm()]
+
+
+def deepspeed_modules(optimizer: type) -> dict[str, ModuleType]:
+    return {
+        **modules(path="deepspeed.runtime.engine", clip_grad_norm_=nn.utils.clip_grad_norm_),
+        **modules(path="deepspeed.runtime.zero.stage3", DeepSpeedZeroOptimizer_Stage3=optimizer),
+        **modules(path="deepspeed.runtime.zero.stage_1_and_2", DeepSpeedZeroOptimizer=optimizer),
+    }
+
+
+def deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]:
+    """The whole gradients, the imitated norm, those of ZeRO 2 and 3 by the page's code, and how many all-reduces each
+    makes.
+    """
+    layout = layouts.LAYOUTS["DeepSpeed ZeRO 2 and 3"]()
+    kind = type("Optimizer", (DeepSpeedZeroOptimizer,), {})
+    optimizer = kind([parameter.grad for parameter in layout.parameters], layout.names["data_parallel_group"])
+    engine = float(optimizer.scaled_global_norm())
+    with mock.patch.dict(sys.modules, deepspeed_modules(kind)):
+        exec(compile(code, "engines.md", "exec"), {})
+    with counted() as calls:
+        norms = [optimizer.scaled_global_norm().item(), *(norm.item() for norm in optimizer._get_norm_groups())]
+    optimizer.cpu_offload = True
+    with contextlib.suppress(NotImplementedError):
+        norms.append(optimizer.scaled_global_norm().item())  # a third norm, if it is not an error
+    return layout.pieces(True), engine, norms, len(calls)
+
+
+class Trained(NamedTuple):
+    gradients: list[np.ndarray]
+    """Those of the first step, without DeepSpeed."""
+
+    own: list[float]
+    """The norms of two steps by DeepSpeed."""
+
+    norms: list[float]
+    """The same by the page's code."""
+
+
+def trained_by_deepspeed(code: str, stage: int) -> Trained:
+    """All ranks have equal batches, so the mean of their gradients is that of one rank."""
+    rank, size = str(dist.get_rank()), str(dist.get_world_size())
+    os.environ.update(LOCAL_RANK=rank, RANK=rank, WORLD_SIZE=size, LOCAL_SIZE=size, DS_ACCELERATOR="cpu")
+    import deepspeed as library
+    from deepspeed.runtime import engine as engine_module
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Stage3
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Stage2
+
+    names = ((engine_module, "clip_grad_norm_"), (Stage2, "scaled_global_norm"), (Stage3, "_get_norm_groups"))
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiling = sys.modules["deepspeed.comm.torch"], "build_shm_op"
+        stack.enter_context(mock.patch.object(*compiling, return_value=None))
+        for module, name in names:
+            stack.enter_context(mock.patch.object(module, name, getattr(module, name)))
+        library.init_distributed(dist_backend="gloo", verbose=False)
+        model = deepspeed_model()
+        model(torch.full((4, 7), 1.0)).square().mean().backward()
+        own = norms_by_deepspeed(library, engine_module, stage)
+        exec(compile(code, "engines.md", "exec"), {})
+        norms = norms_by_deepspeed(library, engine_module, stage)
+        return Trained([p.grad.numpy() for p in model.parameters() if p.grad is not None], own, norms)
+
+
+def deepspeed_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 3))
+
+
+def norms_by_deepspeed(library: Any, engine_module: Any, stage: int) -> list[float]:
+    model = deepspeed_model()
+    settings = {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_clipping": 0.05,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+    }
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    engine, *_ = library.initialize(model=model, optimizer=optimizer, config=settings)
+    norms, clip = [], engine_module.clip_grad_norm_
+
+    def recorded(**keywords: Any) -> Any:
+        norms.append(float(result := clip(**keywords)))
+        return result
+
+    with mock.patch.object(engine_module, "clip_grad_norm_", recorded):  # of ZeRO 0
+        for scale in (1.0, 2.0):
+            engine.backward(engine(torch.full((4, 7), scale)).square().mean())
+            engine.step()
+            if stage:
+                norms.append(float(engine.get_global_grad_norm()))
+    return norms
 
 
 # -- Megatron-core
