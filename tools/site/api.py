@@ -59,7 +59,7 @@ def page(title: str, modules: list[str]) -> str:
     for module in modules:
         if len(modules) > 1:
             parts.append(f"## {module}")
-        names = sorted(public_names(module), key=lambda name: kind(module, name))
+        names = sorted(public_names(module), key=lambda name: place(module, name))
         parts += [summary(module), *(section(module, name, 2 + (len(modules) > 1)) for name in names)]
     return "\n\n".join(parts) + "\n"
 
@@ -91,9 +91,11 @@ def public_names(module: str) -> list[str]:
     return [node.name for node in definitions if node.name[0] != "_"]
 
 
-def kind(module: str, name: str) -> int:
-    """Return the place of a name on a page: functions are first, then classes, then other names of classes."""
-    return 2 if name in ALIASES else int(name[0].isupper())
+def place(module: str, name: str) -> tuple[int, int]:
+    """Return a number pair that sorts names: functions, then classes, then their other names, each as in the module."""
+    order = [node.name for node in parsed(module).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    kind = 2 if name in ALIASES else int(name[0].isupper())
+    return kind, order.index(name) if name in order else len(order)
 
 
 def summary(module: str) -> str:
