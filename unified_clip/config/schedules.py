@@ -30,13 +30,13 @@ class Ramp(ConfigModel):
 
 
 class Linear(Ramp):
-    """A ramp along a straight line."""
+    """A threshold that moves from `start` to `end` along a straight line."""
 
     schedule: Literal["linear"]
 
 
 class Cosine(Ramp):
-    """A ramp along half a cosine, as Loshchilov and Hutter ("SGDR", 2017) use it for learning rates."""
+    """A threshold that moves from `start` to `end` along half a cosine, like the learning rates of SGDR (2017)."""
 
     schedule: Literal["cosine"]
 

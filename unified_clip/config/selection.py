@@ -98,7 +98,7 @@ class ParameterSelection:
                 message = f"The pattern {pattern!r} of the configuration matches none of the names {few}."
                 if self._unmatched:
                     raise ValueError(f"{message} {self._unmatched}")
-                validation.warn(f"{message} Correct or remove it.")
+                validation.warn(f"{message} Correct or remove the pattern.")
         self._checked = True
 
 

@@ -24,9 +24,9 @@ def clip_(
     Gradients that a `GradScaler` scaled are unscaled first.
 
     Call it after every `accelerator.backward`. It does nothing while gradients accumulate. If the scaler skips the step
-    of an optimizer, the optimizer's gradients are unchanged, and not part of the norm. A fused optimizer on a GPU is an
-    exception: reading the scaler's decision would wait for the GPU, so its gradients are clipped. With nonfinite
-    "raise" or "skip", which wait anyway, it is no exception.
+    of an optimizer, the optimizer's gradients are unchanged, and not part of the norm. The gradients of a fused
+    optimizer on a GPU are clipped even then, because reading the scaler's decision would wait for the GPU. With
+    nonfinite "raise" or "skip", the clip waits anyway, and they are unchanged, too.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
