@@ -214,7 +214,9 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
     elif rule.given_norm is not None and not _tensors(threshold, rule.given_norm) and threshold == 0 == rule.given_norm:
         coef = path.xp.asarray(0.0)  # despite a passed norm of 0, the gradients may differ from 0
     else:
-        coef = coefficient(path.xp, n, threshold, rule.convention)
+        # A tensor may have one element in any shape and dtype.
+        known = threshold if isinstance(threshold, int | float) else path.xp.asarray(threshold)
+        coef = coefficient(path.xp, n, known, rule.convention)
     return Norm(group, path, n, threshold, coef, total, state)
 
 
@@ -243,7 +245,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
     It never divides by zero, nor does its derivative. `n` and `threshold` may be arrays with a number for each slice.
     """
     one, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
-    threshold = threshold if getattr(threshold, "ndim", 0) else xp.asarray(threshold)
+    threshold = xp.asarray(threshold) if is_known else threshold
     denominator = n + xp.asarray(convention.eps)
     is_within = denominator <= threshold
     coef = xp.where(is_within, one, threshold / xp.where(is_within, one, denominator))
