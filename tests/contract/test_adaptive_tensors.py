@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import adaptive_tensors as oracle
+from support import reference
 from support.kits import Kit
 from support.tiers import quick
 
-from unified_clip import ClipConfig, NonFiniteNormError, adaptive
+from unified_clip import ClipConfig, NonFiniteNormError, adaptive, record
 
 
 @pytest.fixture(autouse=True)
@@ -206,3 +208,21 @@ def test_agc_rejects_what_does_not_fit(kit: Kit) -> None:
     if kit.has_sparse:
         with pytest.raises(TypeError, match="is sparse, which the adaptive rule agc does not support"):
             clip([kit.sparse([0], [[1.0, 2.0]], 3)], parameters=[kit.tensor(np.zeros((3, 2)))])
+
+
+def test_a_recording_has_the_norms_and_coefficients_of_units_and_tensors(kit: Kit, tmp_path: Path) -> None:
+    gradients, parameters = arrays(0, 1.0)[1:4:2], arrays(1, 1.0)[1:4:2]
+    clip = adagc(warmup_steps=1).clipper()
+    with record(tmp_path / "run.jsonl"):
+        adaptive.clip_by_unit_norm(tensors(kit, gradients), tensors(kit, parameters))
+        clip(tensors(kit, gradients))
+    _, *lines = map(json.loads, (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines())
+    found = [(line["call"], line["rule"], len(line["norm"]), line["threshold"] is None) for line in lines]
+    assert sorted(found) == sorted([
+        ("clip_by_unit_norm", "each", 1, False), ("clip_by_unit_norm", "slices", 4, True),
+        ("ClipConfig", "each", 1, False), ("ClipConfig", "each", 1, False),
+    ])  # fmt: skip
+    (units,) = [line for line in lines if line["rule"] == "slices"]
+    assert units["norm"] == [reference.norm([row]) for row in gradients[1]]
+    limits = [0.01 * max(reference.norm([row]), 1e-3) for row in parameters[1]]
+    assert units["coef"] == [reference.coefficient(*pair) for pair in zip(units["norm"], limits, strict=True)]

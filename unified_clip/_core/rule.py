@@ -298,7 +298,8 @@ def notify(gradients: GradientList, rule: ClipRule, norm: Norm) -> None:
     if rule.kind == "value":
         observer.emit("value", gradients, norm.group, norm.path, norm.threshold)
         return
-    kind: observer.Rule = "global" if rule.kind == "global_norm" else "each" if rule.axes is None else "slices"
+    has_slices = rule.axes is not None or getattr(norm.n, "ndim", 0) > 1  # a vector has a norm for each gradient
+    kind: observer.Rule = "global" if rule.kind == "global_norm" else "slices" if has_slices else "each"
     is_measured = rule.given_norm is None
     fields = (norm.threshold, norm.n, norm.coef, rule.p, rule.convention.eps, is_measured)
     observer.emit(kind, gradients, norm.group, norm.path, *fields)

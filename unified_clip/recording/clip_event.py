@@ -170,7 +170,7 @@ class ClipEvent:
         self._put(path, self.fields, "coef", clip.coef)
         if isinstance(threshold, tuple) and all(isinstance(bound, int | float) for bound in threshold):
             self.fields["threshold"] = list(map(float, threshold))
-        elif type(threshold) is not float and not isinstance(threshold, tuple):
+        elif type(threshold) is not float and not isinstance(threshold, tuple) and not getattr(threshold, "ndim", 0):
             self._put(path, self.fields, "threshold", path.xp.asarray(threshold))
         if names is not None and clip.gradients.shards is not None:
             self._measure_shared(clip, names)

@@ -116,7 +116,7 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
     """
     kind = getattr(args[0], "recorded_as", None) if args else None
     if kind is None:
-        return body.__name__
+        return body.__name__.removeprefix("_")
     method = body.__name__.removeprefix("_")
     return kind if method == "call" else f"{kind}.{method}"
 
