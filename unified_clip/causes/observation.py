@@ -131,8 +131,9 @@ class Observation:
     """The relative errors with which causes are tested, one after the other."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return text with the names of the gradients of these indices. If there are more than four, it has the first
-        three.
+        """Return text with the names of the gradients of these indices.
+
+        If there are more than four, the text has the first three names and the number of the others.
         """
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:

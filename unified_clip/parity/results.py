@@ -30,7 +30,7 @@ SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
 
 class Number(ReportModel):
-    """An element of the exact result, of unified_clip's or of the framework's."""
+    """One element of a result: of the exact result, of unified_clip's result, or of the framework's."""
 
     value: Real
     ulps: Real

@@ -48,7 +48,7 @@ def sources(path: Path) -> list[Path]:
         raise PortError(f"{path}: no such file or directory. Correct the path.")
     files = files_below(path, (".py",))
     if not files:
-        raise PortError(f"{path}: it contains no Python files. Pass another path.")
+        raise PortError(f"{path}: there are no Python files in this directory. Pass another path.")
     return files
 
 

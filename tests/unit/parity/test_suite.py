@@ -299,7 +299,7 @@ def tensor(text: str) -> str:
         (tensor("values = [1.0, 2.0, 3.0], dtype = 'complex64'"), "values has 3 numbers, but complex64 needs two for"),
         (
             tensor("values = [1.0], shape = [2]"),
-            "tensors 1: values has 1 numbers, but its shape needs 2. Give 2, or correct shape",
+            "tensors 1: values has 1 numbers, but its shape needs 2. Give 2 numbers, or correct shape",
         ),
         (
             tensor("values = [1.0], dtype = 'int8'"),

@@ -50,7 +50,7 @@ def test_a_file_is_read_whatever_it_is_called(project: Path) -> None:
     assert source_files.sources(project / "notes.txt") == [project / "notes.txt"]
 
 
-@pytest.mark.parametrize(("name", "message"), [("none", "no such file"), ("empty", "contains no Python files")])
+@pytest.mark.parametrize(("name", "message"), [("none", "no such file"), ("empty", "there are no Python files")])
 def test_what_is_not_there_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PortError, match=message):

@@ -82,7 +82,9 @@ class CallForm(BaseModel):
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return text for the case's name, such as ", as tuple", with each field that does not have its default."""
+        """Return text for the case's name, such as ", as tuple", with each field whose value differs from the
+        default.
+        """
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:

@@ -60,9 +60,13 @@ def _tensor(table: TensorTable) -> Gradient:
     parts = [2] if dtype in PARTS else []
     if dense_shape is not None and numbers.size != (count := math.prod([*dense_shape, *parts])):
         size = numbers.size
-        raise ValueError(f"values has {size} numbers, but its shape needs {count}. Give {count}, or correct shape")
+        raise ValueError(
+            f"values has {size} numbers, but its shape needs {count}. Give {count} numbers, or correct shape"
+        )
     if numbers.size % math.prod(parts):
-        raise ValueError(f"values has {numbers.size} numbers, but {dtype} needs two for each element. Give one more")
+        raise ValueError(
+            f"values has {numbers.size} numbers, but {dtype} needs two for each element. Give one number more"
+        )
     dense = encode(numbers.reshape([-1, *parts] if dense_shape is None else [*dense_shape, *parts]), dtype)
     if table.rows is None or shape is None:
         return dense

@@ -158,7 +158,7 @@ class TapeRewrite:
             raise UnsureError(STEPS_ELSEWHERE)
         if len(keywords_of(call).keys() & KERAS_RULES) > 1:
             raise UnsureError(
-                "Several of clipnorm, clipvalue and global_clipnorm are set, which Keras 3 rejects. Keep one."
+                "Several of clipnorm, clipvalue and global_clipnorm are set, which Keras 3 rejects. Keep one of them."
             )
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
         methods = [self._module.parents[read] for read in binding.reads]

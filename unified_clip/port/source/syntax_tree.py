@@ -43,7 +43,7 @@ class SyntaxTree:
             raise UnreadableError(syntax_problem(error, content)) from None
         except (UnicodeDecodeError, LookupError, SyntaxError) as error:
             remedy = "Save it as UTF-8, and name no other encoding in its first two lines."
-            raise UnreadableError(f"Its text cannot be decoded: {error}. {remedy}") from None
+            raise UnreadableError(f"The text of the file cannot be decoded: {error}. {remedy}") from None
         except (RecursionError, ValueError) as error:
             raise UnreadableError(f"The file is not valid Python: {error}. Correct it.") from None
         self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)

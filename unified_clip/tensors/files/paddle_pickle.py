@@ -52,7 +52,7 @@ class Dtype:
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
-            raise ValueError("a dtype is not one of NumPy's")
+            raise ValueError("the pickle has a dtype that NumPy does not have")
         self.numpy = np.dtype("V2" if code == "u2" else code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
