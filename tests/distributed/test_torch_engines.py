@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from support.processes.worlds import World
 Worlds = Callable[[int], World]
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations" / "engines.md"
-TITAN, MEGATRON, DEEPSPEED = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+TITAN, MEGATRON, DEEPSPEED, RAY = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def gathered(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
@@ -67,3 +70,16 @@ def test_deepspeed_itself_has_the_exact_norm_in_every_stage(torch_worlds: Worlds
         assert trained.norms[0] == reference.norm(trained.gradients)
         assert trained.own == pytest.approx(trained.norms, rel=1e-6)
         assert len(trained.norms) == 2
+
+
+@pytest.mark.nightly
+def test_two_workers_of_ray_train_have_the_norm_of_torchrun(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    script = tmp_path / "train.py"
+    script.write_text(RAY)
+    command = [sys.executable, "-P", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for rank in range(2):
+        assert f"rank {rank} tensor(0.4334) tensor(0.1000)" in done.stdout + done.stderr
