@@ -34,32 +34,34 @@ def texts(root: Path, folder: Path) -> Iterator[Text]:
     """Yield the docstrings and messages in the Python files of a folder."""
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        found = docstrings(tree)
-        for node in found:
-            yield Text(f"{name}:{node.lineno}", prose_of(str(node.value)), "docstring")
-        for line, text in messages(tree, {id(node) for node in found}):
-            yield Text(f"{name}:{line}", text, "message")
+        for line, text, kind in strings(ast.parse(path.read_text(encoding="utf-8"))):
+            if kind == "docstring":
+                yield Text(f"{name}:{line}", prose_of(text), kind)
+            elif SENTENCE.search(text) and not CODE.search(text):
+                yield Text(f"{name}:{line}", text, kind)
 
 
-def docstrings(tree: ast.Module) -> list[ast.Constant]:
-    """Return the strings that are statements: docstrings, and the descriptions of variables."""
-    statements = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
-    return [value for value in statements if isinstance(value, ast.Constant) and isinstance(value.value, str)]
-
-
-def messages(tree: ast.AST, skipped: set[int]) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each string that reads as a sentence. Values in it become one word."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.JoinedStr):
-            text = "".join(part.value if isinstance(part, ast.Constant) else VALUE for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            text = node.value
-        else:
-            yield from messages(node, skipped)
-            continue
-        if SENTENCE.search(text) and not CODE.search(text):
-            yield node.lineno, text
+def strings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, text, kind) for each string. A string that is a statement is a docstring. Values become one word."""
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield node.lineno, node.value.value, "docstring"
+        elif isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
+            yield node.lineno, text, "message"
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                yield node.lineno, node.value, "message"
+        elif not isinstance(node, ast.Name | ast.Pass | ast.alias | ast.expr_context | ast.operator):
+            for field in node._fields:
+                child = getattr(node, field, None)
+                if isinstance(child, ast.AST):
+                    nodes.append(child)
+                elif isinstance(child, list):
+                    nodes += [each for each in child if isinstance(each, ast.AST)]
 
 
 def prose_of(docstring: str) -> str:
