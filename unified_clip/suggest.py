@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,26 @@ from typing import Any
 from . import _install
 from .recording.lines import NO_CALLS, READABLE
 
+RULE_COLORS = ("#2c9c69", "#9a5fc4", "#c98a1b")
+
 MIN_NORMS = 20
 """A percentile needs at least this many norms to be useful."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The thresholds that an adaptive rule has for recorded norms."""
+
+    thresholds: Sequence[float]
+    """The threshold of each norm. It is inf where the rule clips nothing."""
+
+    clipped: float
+    """The share of the norms above their thresholds, from 0 to 1."""
+
+    def __str__(self) -> str:
+        limits = [threshold for threshold in self.thresholds if threshold < math.inf]
+        span = f", at thresholds from {min(limits):.3g} to {max(limits):.3g}" if limits else ""
+        return f"clips {100 * self.clipped:.3g} % of {len(self.thresholds)} norms{span}"
 
 
 @dataclass(frozen=True)
@@ -41,8 +59,39 @@ class Suggestion:
             f"clips {100 * self.clipped:.3g} % of them{left_out}"
         )
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
+    def replay(self, rule: Any) -> Replay:
+        """Return the thresholds that an adaptive rule would have had for these norms.
+
+        They are those of a run with these norms. A run that the rule clips has other norms after its first clip.
+
+        Args:
+            rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
+
+        Example:
+            >>> import unified_clip
+            >>> from unified_clip.adaptive import EmaRatio
+            >>> suggested = unified_clip.suggest_threshold([1.0] * 95 + [30.0] * 5, percentile=95)
+            >>> replay = suggested.replay(EmaRatio(ratio=2.0))
+            >>> print(replay)
+            clips 5 % of 100 norms, at thresholds from 2 to 2.25
+        """
+        from ._compute.scalars import HOST
+        from .adaptive import state as states  # imports NumPy, which `import unified_clip` does not need
+
+        state: Any = states.first(rule)
+        thresholds: list[float] = []
+        for norm in self.norms:
+            threshold, state = states.advance(rule, HOST, state, norm)
+            thresholds.append(threshold)
+        clipped = sum(norm > threshold for norm, threshold in zip(self.norms, thresholds, strict=True))
+        return Replay(thresholds, clipped / len(self.norms))
+
+    def plot(self, path: str | os.PathLike[str], rules: Mapping[str, Any] | None = None) -> None:
         """Write a plot of the norms and the threshold. The suffix sets the format (.svg, .png, .pdf).
+
+        Args:
+            path: The file.
+            rules: Adaptive rules by name. The plot also has the thresholds of each rule, and the share that it clips.
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed. The message has the command that installs it.
@@ -66,6 +115,14 @@ class Suggestion:
         for axes in (steps, shares):
             axes.axhline(self.threshold, color="#d1422a", linewidth=1)
             axes.grid(color="#eeeeee")
+        for index, (name, rule) in enumerate((rules or {}).items()):
+            replay = self.replay(rule)
+            label = f"{name}: {100 * replay.clipped:.3g} % clipped"
+            limits = [math.nan if threshold == math.inf else threshold for threshold in replay.thresholds]
+            places, color = range(1, len(limits) + 1), RULE_COLORS[index % len(RULE_COLORS)]
+            steps.plot(places, limits, ".-", color=color, linewidth=1, markersize=4, label=label)
+        if rules:
+            steps.legend(fontsize=8)
         if ordered[0] > 0:
             steps.set_yscale("log")
         steps.set_title(f"threshold {self.threshold:g}: {100 * self.clipped:.3g} % clipped", fontsize=9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 import sys
 import warnings
@@ -14,9 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import adaptive
 
 import unified_clip
 from unified_clip import ClipConfig, suggest_threshold
+from unified_clip.adaptive import EmaRatio, Percentile, Rule, ZClip
 
 NORMS = [float(i) for i in range(1, 101)]
 
@@ -150,3 +153,28 @@ def test_steps_of_optimizers_and_other_processes_are_left_out(tmp_path: Path) ->
     (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, *lines)))
     suggestion = suggest_threshold(tmp_path / "run.jsonl")
     assert suggestion == suggest_threshold([float(step) for step in range(1, 41)])
+
+
+@pytest.mark.parametrize("rule", [ZClip(), EmaRatio(), Percentile(), Percentile(window=7)])
+def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
+    name = {ZClip: "zclip", EmaRatio: "ema_ratio", Percentile: "percentile"}[type(rule)]
+    given = [1.0 + step % 5 / 10 + 20 * (step in (40, 41, 60)) for step in range(80)]
+    given[30], given[50] = math.nan, math.inf
+    norms = [norm for norm in given if math.isfinite(norm)]
+    suggested = suggest_threshold(given)
+    replay = suggested.replay(rule)
+    wanted = [threshold for threshold, _ in adaptive.steps({"rule": name, **vars(rule)}, norms)]
+    assert replay.thresholds == wanted
+    assert replay.clipped == sum(map(operator.gt, norms, wanted)) / len(norms) > 0
+    assert f"clips {100 * replay.clipped:.3g} % of {len(norms)} norms, at thresholds from" in str(replay)
+
+
+def test_the_plot_has_the_thresholds_of_rules(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    suggested = suggest_threshold([1.0] * 40 + [9.0] + [1.0] * 40)
+    suggested.plot(tmp_path / "plain.svg")
+    suggested.plot(tmp_path / "rules.svg", {"zclip": ZClip(), "ratio": EmaRatio()})
+    plain, rules = ((tmp_path / name).read_text() for name in ("plain.svg", "rules.svg"))
+    assert rules.count("<path") > plain.count("<path")
+    assert "legend" in rules
+    assert "legend" not in plain
