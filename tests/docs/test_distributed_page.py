@@ -21,7 +21,7 @@ ONE_DEVICE = f"{JAX}::test_the_norm_and_the_gradients_are_those_of_one_device"
 TESTS: dict[str, dict[str, list[str]]] = {
     "JAX": {
         "eager, arrays over devices of one process": [ONE_DEVICE],
-        "eager, several processes (`jax.distributed`), all of which call": [
+        "eager, several processes (`jax.distributed`). All have to call": [
             f"{PROCESSES}::test_arrays_over_several_processes",
             f"{PROCESSES}::test_for_arrays_on_some_processes_it_is_stated_what_the_others_have",
         ],
