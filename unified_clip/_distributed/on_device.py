@@ -80,10 +80,9 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
 
     message: Returns the warning of a rank that waits long.
     """
-    unread = _UNREAD.pop(group, None)
-    if unread is None:
+    if group not in _UNREAD:  # such as Paddle's None for its default group
         return
-    number, added = unread
+    number, added = _UNREAD.pop(group)
     with waiting.logged(waiting.PATIENCE, logging.WARNING, message):
         (flags,) = added.values()
     can, stays, tags, rejected, *compared = flags
