@@ -44,7 +44,11 @@ def thresholds(adagc: AdaGC, state: states.State, count: int, limit: Any) -> Own
         current, plain = sized(state, count), clip_rule._replace(threshold=math.inf)
         total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
         gradients.tensor_norms(2.0)  # a collective, for ranks without a gradient too
-        inputs = inputs if total.path.on_host else [*inputs, total.n]  # so that all paths are on the device
+        if not total.path.on_host:
+            if isinstance(current, dict):
+                with total.path.scope():
+                    current = states.pack(adagc, total.path.xp, current)  # raises an error on devices without float64
+            inputs = [*inputs, total.n]  # so that all paths are on the device
         norms = [rule.measure_one(gradients, range(index, index + 1), plain, inputs) for index in group]
         slots = [gradients.leaves[index].position for index in group]
         with total.path.scope():
@@ -90,7 +94,7 @@ def _advance(
     step_norms: (the vector of norms, the coefficient of a step of the warm-up, whether the norms are finite).
     """
     vector, scale, is_finite = step_norms
-    packed = None if xp is HOST else state if not isinstance(state, dict) else states.pack(adagc, xp, state)
+    packed = None if isinstance(state, dict) else state
     numbers = dict(state) if packed is None else states.unpacked(adagc, xp, packed)
     step, mean = numbers[states.STEPS], _at(xp, numbers["norms"], slots)
     zeros = mean * 0.0
