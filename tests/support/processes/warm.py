@@ -64,13 +64,14 @@ def warm_workers() -> Iterator[None]:
     from unified_clip import _workers
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with closing(ours), closing(theirs):
+    with closing(ours):
         search = os.pathsep.join([str(_workers.PACKAGE.parent), str(Path(__file__).parents[2])])
-        server = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-            env={**os.environ, **_workers.CPU_ONLY, "PYTHONPATH": search},
-            pass_fds=[theirs.fileno()],
-        )
+        with closing(theirs):  # so that a request to a server that has ended fails, and does not wait
+            server = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                env={**os.environ, **_workers.CPU_ONLY, "PYTHONPATH": search},
+                pass_fds=[theirs.fileno()],
+            )
         settings = _settings(os.environ)
 
         def start(arguments: Sequence[str], env: Mapping[str, str], **options: Any) -> Any:
@@ -83,7 +84,8 @@ def warm_workers() -> Iterator[None]:
             with mock.patch.object(_workers, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})):
                 yield
         finally:
-            ours.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # where it has ended by itself
+                ours.shutdown(socket.SHUT_RDWR)
             server.wait(10)
 
 
