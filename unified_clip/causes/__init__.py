@@ -1,3 +1,3 @@
 """Find the cause if two clips of the same gradients differ: a result and the exact result, or a recorded call and its
-port.
+port. For the causes of differences between two recordings, see `recording/causes`.
 """

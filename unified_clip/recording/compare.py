@@ -13,7 +13,7 @@ from .causes.find_causes import find_causes
 from .causes.join_causes import join
 from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
-from .optimizers import number_calls, step_differences
+from .optimizer_steps import number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
@@ -125,10 +125,12 @@ def compare(
 
 
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
-    """Choose the divergences to report. Return (divergence, index of its pair of calls) for each.
+    """Choose the divergences to report. Return (divergence, index of its pair of calls) for each, in order.
 
-    Report the first divergence of all, the first that is too large for rounding, and the first that is too large even
-    for rounding that has grown. Also report the first divergence of each setting, such as the threshold.
+    The candidates are the first divergence of all, the first that is too large for rounding, and the first that is too
+    large even for rounding that has grown. The first divergence of each setting, such as the threshold, is one, too.
+    Report at most one for each pair of calls. If one run has more calls, and no divergence is too large for grown
+    rounding, add a divergence "calls" with the index `len(pairs)`.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

@@ -43,7 +43,7 @@ TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update":
 
 
 def show(result: Verification) -> None:
-    """Print the result to the terminal."""
+    """Print a table of the steps, then sentences about the differences and their causes."""
     from rich.console import Console
     from rich.table import Table
 

@@ -371,7 +371,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
             r"grads\.py: the process that runs the function gave no result after 2 seconds; it was in hangs "
             r"\(grads\.py, line \d+\)",
         ),
-        ("", r"'grads\.py:' must name an existing file and a function in it. Write it as grads\.py:gradients"),
+        ("", r"'grads\.py:' is not a Python file and the name of a function. Write it as grads\.py:gradients"),
     ],
 )
 def test_a_function_that_gives_no_gradients_is_an_error(
@@ -380,6 +380,13 @@ def test_a_function_that_gives_no_gradients_is_an_error(
     monkeypatch.setenv("UNIFIED_CLIP_MAX_SECONDS", "2" if function == "hangs" else "60")
     with pytest.raises(UnreadableError, match=message):
         files.call(f"grads.py:{function}", grads, grads)
+
+
+def test_a_function_in_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnreadableError, match=r"'absent\.py:f': the file absent\.py does not exist. Correct the path, which"
+    ):
+        files.call("absent.py:f", tmp_path, tmp_path)
 
 
 # -- the page

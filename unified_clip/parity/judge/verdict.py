@@ -35,7 +35,7 @@ VerdictKind = Literal[
 """The possible verdicts on a result of unified_clip."""
 
 NativeVerdict = Literal["equal", "close", "known", "different"]
-"""The possible verdicts on a result of a framework's own function."""
+"""The possible verdicts on a result of a framework's own function. `known/match.py` chooses one."""
 
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic; for a framework's function the same numbers, if the "
@@ -182,8 +182,8 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error about a missing or unexpected exception or warning, or a wrong container type. Return '' if there
-    is none.
+    """Return an error if a call raised or warned otherwise than its case expects, has a `fault` such as changed inputs,
+    or returned a container of the wrong type. Return '' if none of this happened.
     """
     expected = case.options.raises
     if expected and not outcome.raised:

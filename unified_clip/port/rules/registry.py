@@ -10,7 +10,7 @@ To add a rule:
            file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
    Exactly one rule with the order CALLS may match a clip.
-3. Add a source with such a clip to tests/data/port. A test fails for a rule that no source needs.
+3. Add a source with such a clip to `tests/data/port/sources/`. A test fails for a rule that no source needs.
 """
 
 from __future__ import annotations

@@ -176,10 +176,9 @@ class PaddleOptimizers:
                 raise UnsureError(self.why_not[clip])
             self._check(clip)
             clips.append(clip)
-        if self._module.uses_on_other_objects(binding):
-            raise UnsureError(
-                f"{binding.text} may be read or set on another object. Give this attribute a name of its own."
-            )
+        if others := self._module.uses_on_other_objects(binding):
+            code, line = self._module.code(others[0]), self._module.position(others[0])[0]
+            raise UnsureError(f"{code} in line {line} may be {binding.text}, too. Give this attribute its own name.")
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=. {BY_HAND}")
@@ -306,8 +305,9 @@ class PaddleOptimizers:
         for node in self._module.uses_on_other_objects(binding):
             if isinstance(node, cst.Call) or self._step(binding, node) is not None:
                 line = self._module.position(node)[0]
+                code = self._module.code(node)
                 raise UnsureError(
-                    f"Line {line} may call step() of {binding.text} on another object of this class. {BY_HAND}"
+                    f"{code} in line {line} may be the same optimizer as {binding.text}, and step there, too. {BY_HAND}"
                 )
         if not steps:
             raise UnsureError(f"This file does not call {binding.text}.step(). {BY_HAND}")

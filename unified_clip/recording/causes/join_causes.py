@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause
 from ..divergence import Divergence, DivergencePoint, divergences
-from ..optimizers import STAGES, StepDifference
+from ..optimizer_steps import STAGES, StepDifference
 from ..pairing import CallPair
 from ..rounding import PRODUCT, ROUNDING
 from . import before_clips

@@ -15,8 +15,8 @@ from optax._src import alias
 from .base import OBSERVER, Observer
 from .evidence import NativeCall
 from .hooks import HOOKS
-from .jax import report_call, report_step
 from .steps import record_step, reported
+from .traced import report_call, report_step
 
 OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb",

@@ -10,7 +10,7 @@ from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..compare import RecordingComparison
 from ..divergence import Divergence, StageAgreement
-from ..optimizers import STAGES
+from ..optimizer_steps import STAGES
 from ..rounding import distance
 from ..runs import RecordedCall, RecordedRun
 

@@ -117,9 +117,13 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
-    if not name.isidentifier() or path.suffix != ".py" or not path.is_file():
+    if not name.isidentifier() or path.suffix != ".py":
         raise UnreadableError(
-            f"{spec!r} must name an existing file and a function in it. Write it as grads.py:gradients"
+            f"{spec!r} is not a Python file and the name of a function. Write it as grads.py:gradients"
+        )
+    if not path.is_file():
+        raise UnreadableError(
+            f"{spec!r}: the file {file} does not exist. Correct the path, which is relative to {directory}"
         )
     try:
         gradients = _convert("function", f"{path}:{name}", scratch, python)

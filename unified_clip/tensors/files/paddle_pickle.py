@@ -69,8 +69,11 @@ class Array:
         _, self.shape, dtype, self.in_columns, self.data = state
         self.dtype = dtype.numpy
         check_shape("an array", self.shape)
-        if len(self.data) != math.prod(self.shape) * self.dtype.itemsize and not self.dtype.hasobject:
-            raise ValueError(f"an array of {self.dtype} and shape {self.shape} has {len(self.data)} bytes")
+        size, expected = len(self.data), math.prod(self.shape) * self.dtype.itemsize
+        if size != expected and not self.dtype.hasobject:
+            raise ValueError(
+                f"an array of {name_of(self.dtype)} and shape {self.shape} has {size} bytes instead of {expected}"
+            )
 
     def read(self, raw: Raw) -> Dense:
         if isinstance(self.data, np.memmap) and not self.in_columns and self.dtype.isnative:

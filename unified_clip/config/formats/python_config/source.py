@@ -70,7 +70,11 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Add entries to the dict at `target`. If the dict is known, mark the statement as understood."""
+        """If the dict at `target` is known, set these entries in it, and mark the statement as understood.
+
+        If all entries are irrelevant (see `_is_irrelevant`), set none of them, but mark the statement, too. Otherwise,
+        no value changes. In all cases, add the lines of the entries to `places` if `target` is a path of names.
+        """
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path

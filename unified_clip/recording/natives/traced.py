@@ -1,4 +1,4 @@
-"""Record calls on JAX, at once or whenever a traced function runs."""
+"""Record clips and optimizers' steps on JAX for `optax`: at once, or each time their compiled graph runs."""
 
 from __future__ import annotations
 
