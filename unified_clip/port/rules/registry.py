@@ -2,14 +2,16 @@
 
 To add a rule:
 
-1. Add the function to `port/catalog.toml`. If it is called in a new way, add a `Kind` in `port/catalog.py`.
+1. Add the function to `port/catalog.toml`. If it is called in a new way, add a `Kind` in `port/catalog.py`, and explain
+   it in the comment on `kind` in `catalog.toml`.
 2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
        def flag(file: FileRewrite, clip: FoundClip) -> None:
            file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
-   Exactly one rule with the order CALLS may match a clip.
+   Exactly one rule with the order CALLS has to match a clip, for each target (`torch` and `drop-in`), with --native and
+   without.
 3. Add a source with such a clip to `tests/data/port/sources/`. A test fails for a rule that no source needs.
 """
 
