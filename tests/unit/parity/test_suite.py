@@ -257,6 +257,10 @@ def tensor(text: str) -> str:
             "exponents 1: it is -99999999999. Give -2000 or more",
         ),
         (tensor("none = false"), "none: it is False. Give true"),
+        (tensor("none = true, shape = [2], dtype = 'float64'"), "takes no dtype or shape. Remove dtype and shape"),
+        (tensor("random = 1, shape = [2]"), "random needs exponents. Add exponents"),
+        (tensor("random = 1, exponents = [0, 1]"), "random needs shape. Add shape"),
+        (tensor("values = [1.0], exponents = [0, 1]"), "exponents needs random. Add random, or remove exponents"),
         (
             tensor("values = [1], dtype = 'int64'"),
             "only clip_by_value supports int64",

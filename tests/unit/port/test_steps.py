@@ -48,6 +48,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "Line 8 computes the loss in optimizer.minimize()"),
+        ((("parameters=", "q=")), "optimizer may be created without parameters=. Pass it each time"),
     ],
 )
 def test_a_step_with_unknown_parts_stays_unchanged(change: tuple[str, str], reason: str) -> None:
@@ -87,8 +88,11 @@ class Trainer:
 def test_a_step_that_may_be_of_the_same_object_is_heeded(more: str) -> None:
     source = CLASS.replace("class Trainer", "class Trainer(Base)") if "Base" in more else CLASS
     assert verdicts(source) == ["rewritten"]
-    assert ported(source + more)[0] == source + more
-    assert verdicts(source + more) == ["flagged"]
+    text, (site,) = ported(source + more)
+    assert text == source + more
+    assert site.verdict == "flagged"
+    if "trainer.opt.step" in more:
+        assert "trainer.opt in line 11 may be the same optimizer as self.opt" in site.reason
 
 
 def test_a_class_that_has_its_own_is_another_matter() -> None:
@@ -468,6 +472,7 @@ def test_a_step_takes_pytorchs_shape() -> None:
             "No training step, from gradient() to apply_gradients(), contains this clip",
         ),
         (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "gradient() has more arguments"),
+        (("tape.gradient(loss, variables)", "tape.gradient(loss)"), "gradient() has no variables"),
         (("zip(grads, variables))", "zip(grads, variables), s)"), "has more arguments than gradients"),
         (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
         (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "Several gradients are computed"),

@@ -85,10 +85,13 @@ class TensorTable(Table):
         if len(given) != 1:
             sources = " and ".join(given) or "no numbers"
             raise ValueError(f"the tensor has {sources}. Give exactly one of `values`, `random` and `none = true`")
-        if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
-            raise ValueError("none = true takes no shape, dtype, rows or exponents. Remove them")
-        if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
-            raise ValueError("random needs exponents and shape, and exponents needs random. Add the missing key")
+        if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
+            raise ValueError(f"none = true takes no {' or '.join(unused)}. Remove {' and '.join(unused)}")
+        if self.random is None and self.exponents is not None:
+            raise ValueError("exponents needs random. Add random, or remove exponents")
+        for key in ("exponents", "shape"):
+            if self.random is not None and getattr(self, key) is None:
+                raise ValueError(f"random needs {key}. Add {key}")
         if self.exponents and self.exponents[0] > self.exponents[1]:
             raise ValueError("exponents has a low exponent above the high exponent. Swap them")
         if self.dtype == "int64" and self.random is not None:

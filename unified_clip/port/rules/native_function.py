@@ -126,8 +126,10 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
     UnsureError: PyTorch's function cannot replace the clip.
     """
-    if source.may_be_none or len(source.clips) != 1:
-        raise UnsureError(f"The clip may be None, or one of several. {WITHOUT}")
+    if source.may_be_none:
+        raise UnsureError(f"The clip may be None. {WITHOUT}")
+    if len(source.clips) != 1:
+        raise UnsureError(f"The clip may be one of several. {WITHOUT}")
     (clip,) = source.clips
     binding = source.binding
     statement = module.small_statement(clip.node)

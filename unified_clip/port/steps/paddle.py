@@ -265,11 +265,10 @@ class PaddleOptimizers:
         step = self._at(call, "minimize", line)
         if len(call.args) > 2:
             raise UnsureError(f"minimize() in line {line} has more arguments than loss and clip. {BY_HAND}")
-        if binding.key is None or not isinstance(step.statement, cst.Expr):
-            raise UnsureError(
-                f"minimize() in line {line} is not called on a variable, or code uses its result. Assign the optimizer "
-                "to a variable, and remove the use of the result."
-            )
+        if binding.key is None:
+            raise UnsureError(f"minimize() in line {line} is not called on a variable. Assign the optimizer to one.")
+        if not isinstance(step.statement, cst.Expr):
+            raise UnsureError(f"Code uses the result of minimize() in line {line}. Remove that use.")
         return Optimizer(binding, [argument], [step], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
@@ -284,15 +283,15 @@ class PaddleOptimizers:
             positional = next((arg for arg in value.args if not arg.keyword and calls_parameters(arg.value)), None)
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed or parameters is None:
-                raise UnsureError(f"{binding.text} may be created without grad_clip= or parameters=. Pass both.")
+                name = "parameters=" if "grad_clip" in passed else "grad_clip="
+                raise UnsureError(f"{binding.text} may be created without {name}. Pass it each time.")
             arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
-        clips = {self._module.code(argument.value) for argument in arguments}
-        if len(clips) != 1 or len(set(map(self._module.code, lists))) != 1:
-            raise UnsureError(
-                f"{binding.text} may be created with several clips or parameters. Pass the same clip and parameters "
-                "each time."
-            )
+        if not arguments:
+            raise UnsureError(f"This file only assigns None to {binding.text}. {BY_HAND}")
+        for what, values in (("clips", [argument.value for argument in arguments]), ("parameters", lists)):
+            if len(set(map(self._module.code, values))) > 1:
+                raise UnsureError(f"{binding.text} may be created with different {what}. Pass the same each time.")
         grouped = self._adds_group(binding) or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
 

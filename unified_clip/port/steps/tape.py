@@ -173,7 +173,9 @@ class TapeSteps:
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
         """Return (expression of the loss, code of the variables). UnsureError: the call has other arguments."""
         arguments = Arguments(source, ("target", "sources"))
-        if arguments.unknown or len(arguments.passed) < 2:
+        if not arguments.unknown and len(arguments.passed) < 2:
+            raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
+        if arguments.unknown:
             raise UnsureError(
                 "gradient() has more arguments than loss and variables. Remove them, or write the step in PyTorch: "
                 "output_gradients= is gradient= of backward()."

@@ -40,9 +40,11 @@ def items(path: Path) -> Iterator[Item]:
         name = info.filename.removesuffix(".npy")
         if name == info.filename:
             raise UnreadableError(f"{name!r} is not an array. Save arrays with np.savez")
-        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        if info.flag_bits & 1:
+            raise UnreadableError(f"{name!r} is encrypted. Save it with np.savez_compressed")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UnreadableError(
-                f"{name!r} is encrypted, or compressed by another method than deflate. Save it with np.savez_compressed"
+                f"{name!r} is compressed by another method than deflate. Save it with np.savez_compressed"
             )
         try:
             with archive.open(info) as file:

@@ -57,10 +57,11 @@ def items(path: Path) -> Iterator[Item]:
     entries = _entries(header, start, len(raw))
     for name in sparse:
         rows, values = f"{name}.indices", f"{name}.values"
-        if values not in entries or rows not in entries or entries[rows].dtype != "int64":
-            raise UnreadableError(
-                f"the metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing. Save both"
-            )
+        for part in (rows, values):
+            if part not in entries:
+                raise UnreadableError(f"the metadata lists {name!r} as sparse, but {part} is missing. Save it, too")
+        if entries[rows].dtype != "int64":
+            raise UnreadableError(f"{rows}, the rows of a sparse tensor, is {entries[rows].dtype}. Save it as int64")
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
