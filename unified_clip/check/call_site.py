@@ -65,7 +65,9 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
 
 
 def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
-    """Return a pattern of the names of the parameters in an expression, or '' for all parameters of a model.
+    """Return a pattern of the names of the parameters in an expression.
+
+    Return '' for all parameters of a model, and for an expression that shows no selection.
 
     ConfigError: it is unknown which parameters the expression selects.
     """

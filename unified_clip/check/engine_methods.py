@@ -45,7 +45,9 @@ ENGINES = (
 
 
 def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
-    """Return the clip configuration with the effect of a call of an engine's method, or None for any other call.
+    """Return the clip configuration with the effect of a call of an engine's method.
+
+    Return None for any other call, and for a call with a starred argument.
 
     ConfigError: an argument is only known at run time.
     """

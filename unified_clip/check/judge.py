@@ -49,7 +49,10 @@ class Judge:
         self._comparisons: dict[str, compare.Comparison] = {}
 
     def finding(self, use: ClipUse) -> Finding | None:
-        """Return the finding about a clip, or None if the clip has the same effect as the configuration."""
+        """Return the finding about a clip, or None if the clip has the same effect as the configuration.
+
+        With --nearest, also return None for another family that is near, and add a note.
+        """
         if use.config is None:
             return self._finding(use, "unknown", use.why_unknown, self._remedy(use))
         family = family_difference(use.config, self.wanted)
@@ -81,7 +84,10 @@ class Judge:
         return self._comparisons[key]
 
     def _edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the text to write instead of a clip that differs."""
+        """Return the text to write instead of a clip that differs, or a sentence.
+
+        The sentence is the remedy. For a trainer that cannot clip so, it is the reason.
+        """
         if use.format in FORMATS:
             try:
                 return convert.write(self.wanted, use.format)[0].rstrip()

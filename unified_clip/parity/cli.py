@@ -152,7 +152,10 @@ def _run(suite: Suite) -> ParityReport:
 
 
 def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run a suite, write its report, and print a summary. Return the exit status of the command."""
+    """Run a suite, write its report, and print a summary. Return the exit status of the command.
+
+    With --baseline, compare with the earlier report. With --accept, update the list of known differences at the end.
+    """
     from .report import baseline, build, terminal, write
 
     out = OUT if options.out is None else options.out

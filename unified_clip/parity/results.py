@@ -84,7 +84,7 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def place(self) -> str:
-        """The gradient and element in words."""
+        """The gradient and element in words, or "the norm"."""
         if self.gradient is None:
             return "the norm"
         what = "the coefficient of " if self.stage == "coefficient" else ""

@@ -124,7 +124,10 @@ def _port(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile], target: Target) -> None:
-    """Write the rewritten files for `--write`, and comments above flagged clips for `--mark`."""
+    """Write the rewritten files for `--write`, and comments above flagged clips for `--mark`.
+
+    PortError: without --force, a file to change has no committed version in git.
+    """
     from . import marks, source_files
 
     if options.mark:

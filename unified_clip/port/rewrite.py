@@ -62,7 +62,10 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Return the result for a clip. Add suggested lines if it is flagged, or checks to make if it is rewritten."""
+    """Return the result for a clip. If it is flagged, add suggested lines.
+
+    Keep its checks only if it is rewritten for PyTorch. Then add a check if the threshold or the loss is scaled.
+    """
     site = file.sites[clip]
     if site.verdict == "flagged":
         site.suggestion = suggest.lines(file.module, clip, file.target)

@@ -90,8 +90,9 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter. Return None if the tensor is not a trainable
-    parameter.
+    """Return a function that assigns an array to a parameter.
+
+    Return None for tensors of PyTorch and Paddle that are no trainable parameters, and for others without `assign`.
     """
     framework = adapter_of(type(parameter))
     if framework == "torch":

@@ -102,7 +102,7 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
 
     python: The interpreter that runs the training step. None stands for the interpreter of this command.
 
-    VerifyError: the argument names no training step.
+    VerifyError: the argument names no training step, or the file imports packages that crash each other.
     """
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
@@ -169,13 +169,14 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
     except (ValueError, EOFError, TypeError, AttributeError) as error:
         raise VerifyError(f"--batches {path} cannot be read: {error}. Save arrays with np.savez.", "UC602") from None
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in batches.items()}
-    if not lengths or len(set(lengths.values())) > 1 or not min(lengths.values()):
-        entries = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "it has no array"
-        raise VerifyError(
-            f"--batches {path}: the first axis of every array must have one entry for each step: {entries}. "
-            "Save arrays of equal length.",
-            "UC602",
-        )
+    if not lengths:
+        raise VerifyError(f"--batches {path} has no array. Save arrays by name with np.savez.", "UC602")
+    rule = "the first axis of every array must have one entry for each step"
+    if empty := [name for name, length in lengths.items() if not length]:
+        raise VerifyError(f"--batches {path}: {rule}, but {empty[0]} has none. Save at least one step.", "UC602")
+    if len(set(lengths.values())) > 1:
+        entries = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise VerifyError(f"--batches {path}: {rule}: {entries}. Save arrays of equal length.", "UC602")
     count = min(lengths.values())
     if steps is not None and not 1 <= steps <= count:
         raise VerifyError(f"--steps is {steps}, and {path} has batches for {count} steps. Pass 1 to {count}.", "UC203")

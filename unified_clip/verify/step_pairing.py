@@ -69,8 +69,10 @@ class StepPairing:
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield the pairs of clipped gradients. If a training step yields no gradients, use the results of its clip
-        calls.
+        """Yield the pairs of clipped gradients.
+
+        If a training step yields no gradients, or yields unclipped ones, use the results of its clip calls. If both
+        yield clipped ones, a gradient that one side lacks is 0 there.
         """
         sides, yielded = [], []
         for recording in recordings:
@@ -131,7 +133,7 @@ class StepPairing:
     def ratio(self, step: int) -> float | None:
         """Return the factor by which the updates of the new training step are larger than those of the old one.
 
-        Return None if no single factor explains all updates.
+        Return None if no single factor explains all updates, or the old ones are all 0.
         """
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
@@ -142,7 +144,7 @@ class StepPairing:
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters of one side after a step.
+        """Return the parameters of one side after a step, or {} if it yields nothing there.
 
         at_the_next: Return the parameters at the beginning of the next step. With --resync, these are the old weights.
         """

@@ -303,6 +303,8 @@ def test_what_a_function_does_wrong_is_refused(
             ["--batches", "ragged.npz"],
             "the first axis of every array must have one entry for each step: x has 2, y has 3",
         ),
+        (["--batches", "short.npz"], "must have one entry for each step, but y has none. Save at least one step."),
+        (["--batches", "empty.npz"], "--batches empty.npz has no array. Save arrays by name with np.savez."),
         (
             ["--python-new", "nowhere"],
             "nowhere cannot be started: No such file or directory. Pass another --python-new.",
@@ -316,6 +318,8 @@ def test_what_is_wrong_with_the_command_is_refused(
     Path("names.toml").write_text('v = "w"\n', encoding="utf-8")
     np.save("one.npy", np.zeros(2))
     np.savez("ragged.npz", x=np.zeros(2), y=np.zeros(3))
+    np.savez("short.npz", x=np.zeros(2), y=np.zeros(0))
+    np.savez("empty.npz")
     assert run(tmp_path, GLOBAL, GLOBAL, *options) == 2
     assert says in capsys.readouterr().err
 

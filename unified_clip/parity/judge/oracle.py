@@ -122,10 +122,10 @@ def is_long(case: Case) -> bool:
 
 
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
-    """Return the norm of all gradients together, computed exactly and rounded once.
+    """Return the norm of all gradients together, computed exactly and rounded once, or the end of its allowed range.
 
     extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows on the device path, 1 for the
-        largest.
+        largest. If the norm is infinite or NaN, all are the same.
     """
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
@@ -160,7 +160,11 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
 
 
 def coefficient(call: Call, n: float, threshold: float) -> float:
-    """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64."""
+    """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64.
+
+    An infinite threshold gives 1, and a norm that is NaN gives NaN. An infinite norm gives 0, or NaN if
+    `call.infinite_norm_gives_nan`.
+    """
     if threshold == math.inf:
         return 1.0
     if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):

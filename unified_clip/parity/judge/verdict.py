@@ -130,7 +130,8 @@ def compare_with_exact(
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
     """Return the largest distance from the exact result, by stage of the call, in the units of `Verdict.stages`.
 
-    Both results must have the same shapes and dtypes.
+    A stage is left out if either result lacks it, as is the coefficient of a clip by value. Both results must have the
+    same shapes and dtypes.
     """
     stages: dict[Stage, float] = {}
     for stage in STAGES:
@@ -170,7 +171,7 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
     """Return an error if a clip class copied a gradient whose coefficient is 1, instead of returning it. Return '' if
-    not.
+    not, or for a clip by value.
     """
     if case.call.by_value:
         return ""
@@ -294,7 +295,10 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|. Return 0 if both are equal or both are NaN."""
+    """Return |value - right| / |right|.
+
+    Return 0 if both are equal or both are NaN. Otherwise, return inf if `right` is 0, or either is infinite or NaN.
+    """
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

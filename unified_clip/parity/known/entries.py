@@ -143,7 +143,7 @@ def read(path: Path) -> list[KnownDifference]:
 
 
 def size_in_words(size: float) -> str:
-    """Return a relative size in percent or as a factor.
+    """Return a relative size in percent, as a factor from 10, as a power of ten below 0.01 %, or as "inf or NaN".
 
     >>> size_in_words(0.25)
     '25 %'

@@ -71,7 +71,10 @@ def _first_numbers(outcome: CallOutcome) -> str:
 
 
 def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
-    """Return the largest difference between an element and its exact value, divided by the largest exact element."""
+    """Return the largest difference between an element and its exact value, divided by the largest exact element.
+
+    Return inf if the difference is not finite, or if all exact elements are 0 and one differs.
+    """
     difference = largest = 0.0
     for left, right in zip(exact, results, strict=True):
         if left is not None and right is not None:

@@ -13,7 +13,7 @@ from . import baseline, markdown
 
 
 def show(report: ParityReport, out: Path) -> None:
-    """Print the report to the terminal: tables, problems, the summary, and the path of the written report.
+    """Print the report to the terminal: tables, problems if the run fails, the summary, and the path of the report.
 
     With a baseline, print only the table of changes instead of all tables.
     """

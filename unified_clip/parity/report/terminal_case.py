@@ -36,7 +36,10 @@ def lines(report: ParityReport) -> Iterator[str]:
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
-    """Return the line about a framework's function: its verdict, its difference, and the known difference's reason."""
+    """Return the line about a framework's function: its verdict, its difference, and the known difference's reason.
+
+    If it has no result, the line has the failure instead.
+    """
     if native.is_failure:
         return _joined(native.verdict, native.detail)
     details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail]

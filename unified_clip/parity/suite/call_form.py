@@ -115,7 +115,10 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def structure(value: Any) -> str:
-    """Return the type of a container and of the containers in it, such as "list of tuple"."""
+    """Return the type of a container and of the containers in it, such as "list of tuple".
+
+    A list of (name, tensor) tuples is a "list of pairs". A value that is no container is a "tensor".
+    """
     if not isinstance(value, list | tuple | Mapping):
         return "tensor"
     kind, items = type(value).__name__, list(value.values() if isinstance(value, Mapping) else value)

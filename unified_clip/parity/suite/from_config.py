@@ -25,6 +25,8 @@ NAMES = {
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
     """Yield an entry of `calls` in a suite for each threshold that the configuration's schedule can have.
 
+    For rule = "none", yield one call that measures the norm. For `min` and `max`, yield one call with both.
+
     path: The configuration file.
     place: The file and the table of the suite, for errors.
     """
@@ -51,7 +53,7 @@ def _thresholds(config: Settings) -> list[float]:
     """Return the thresholds to test.
 
     For a ramp, return its start and its end. For a piecewise schedule, return every value. Else return the one
-    threshold.
+    threshold, or [] if there is none.
     """
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):

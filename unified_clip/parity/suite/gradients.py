@@ -111,7 +111,7 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    """Convert a gradient to this dtype. Round each element once, to the nearest number."""
+    """Convert a gradient to this dtype. Round each element once, to the nearest number. None remains None."""
     if gradient is None:
         return None
     dense = gradient.values if isinstance(gradient, Sparse) else gradient

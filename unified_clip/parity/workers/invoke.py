@@ -83,7 +83,10 @@ def call_native(invocation: Invocation) -> CallResult:
 
 
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
-    """Return an error if the call changed its inputs, or returned tensors of the wrong kind. Return '' if it did not.
+    """Return an error if the call changed inputs that it must not change, or returned tensors of the wrong kind.
+
+    The wrong kind is dense for sparse, sparse for dense, or a tensor that shares memory with an input. Return '' if the
+    call did nothing of this.
 
     inputs: The gradients before the call.
     """

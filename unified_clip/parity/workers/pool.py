@@ -168,6 +168,8 @@ def _run_once(
     """Start a worker. Wait until it ends, or until no new result arrives for `timeout` seconds.
 
     Return the reason of a failure, or None if the worker exited with status 0.
+
+    KeyboardInterrupt: STOP was set.
     """
 
     def poll() -> bool:
@@ -208,7 +210,8 @@ def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
     """Read worker.json, and store its versions in `results`.
 
-    Return a failure if the framework is not installed, else None.
+    Return a failure if the framework is not installed, or the file cannot be read. Else return None, also if the file
+    does not exist yet.
     """
     path = out / "worker.json"
     if not path.exists():

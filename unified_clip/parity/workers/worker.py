@@ -76,7 +76,9 @@ def main() -> None:
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
     """Check that the backend takes the path (host or device) that the mode tests, for a plain tensor.
 
-    RuntimeError: the backend takes the other path, so that the mode would test the wrong code.
+    In the mode `native` there is no path to check.
+
+    RuntimeError: the backend takes the other path, so that the mode would test the wrong code. Or the mode is unknown.
     """
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 

@@ -40,8 +40,9 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras. Leave it unchanged if it is
-    None.
+    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras.
+
+    Leave it unchanged if it is None. Otherwise, flag an argument of the catalog that is not supported.
     """
     assert isinstance(clip.node, cst.Arg)
     if is_standalone_clipnorm(file.module, clip):

@@ -34,7 +34,10 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments."""
+    """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments.
+
+    Also flag paddle.clip with one bound, and a function that is only named if its replacement takes other arguments.
+    """
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -55,7 +58,9 @@ def _has_both_bounds(module: Module, clip: FoundClip) -> bool:
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a function that clamps any tensor clips a gradient here.
 
-    Leave the clamp unchanged if the tensor is not a gradient. Flag it if the tensor may be a gradient.
+    Leave the clamp unchanged if the tensor is not a gradient. Flag it if the tensor may be a gradient, or if the
+    function is only named. If the tensor is a gradient, flag what `flag_if_unsupported` rejects. Other rules rewrite
+    the rest.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)

@@ -52,7 +52,10 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string, of a name, or of the entry "level" of a dict. Return '' for any other expression."""
+    """Return the text of a string, of a name, or of the entry "level" of a dict. Return '' for any other expression.
+
+    A dict without "level" gives "None".
+    """
     match node:
         case cst.SimpleString():
             return str(node.evaluated_value)

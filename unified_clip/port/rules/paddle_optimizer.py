@@ -34,7 +34,10 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that Paddle's optimizers take as grad_clip=, and the clip classes in type annotations."""
+    """Rewrite the clips that Paddle's optimizers take as grad_clip=, and the clip classes in type annotations.
+
+    With --native, leave annotations unchanged, and flag all clips of a file that has need_clip=False.
+    """
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
         for clip in created:

@@ -233,7 +233,10 @@ def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
 
 
 def _with_import(tree: cst.Module, name: str) -> cst.Module:
-    """Return the tree with `import name` added: after the other imports, but before the first use of the package."""
+    """Return the tree with `import name` added: after the other imports, but before the first use of the package.
+
+    If the tree has this import at its top level, return it unchanged.
+    """
     code = f"import {name}"
     body = list(tree.body)
     if any(tree.code_for_node(statement).strip() == code for statement in body):

@@ -227,7 +227,10 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of a tuple's element at the index `place`, or of any element of a list if `place` is None."""
+    """Return the kind of a tuple's element at the index `place`, or of any element if `place` is None.
+
+    Return None if the tuple has no such element, or its elements have different kinds.
+    """
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

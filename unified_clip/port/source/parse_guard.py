@@ -42,6 +42,8 @@ class UnreadableError(Exception):
 def identifiers(content: bytes) -> set[str] | None:
     """Return the names, keywords and short strings in source. Return None if Python cannot parse it.
 
+    `getattr` is left out unless the source looks up names in a module that are only known at run time.
+
     UnreadableError: the source is nested so deep that a parser may crash.
     """
     try:
@@ -72,7 +74,8 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _python_problem(content: bytes) -> tuple[int, str] | None:
-    """Return (line, message) of Python's own syntax error. Return None if there is no error.
+    """Return (line, message) of Python's own syntax error. Return None if there is none, or it has no
+    line.
 
     ValueError: the source contains NUL bytes.
     """

@@ -82,7 +82,10 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts every value that the file assigns to a variable."""
+        """Return whether `judge` accepts every value that the file assigns to a variable, and none changes later.
+
+        A variable whose values are being judged counts as accepted.
+        """
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False

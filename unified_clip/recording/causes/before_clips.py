@@ -19,7 +19,7 @@ ruled out.
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if one run clips gradients that still contain a loss scale, else None.
 
-    The ratio of the norms of both runs has to be about that loss scale.
+    The ratio of the norms of both runs has to be about that loss scale, unless a norm is unknown or 0.
     """
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
@@ -64,7 +64,10 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if weights differ at the first call, before any step of an optimizer, else None."""
+    """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
+
+    Only the first call is compared.
+    """
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
     if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):

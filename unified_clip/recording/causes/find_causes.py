@@ -235,7 +235,7 @@ def _norms_are_equal(pair: CallPair) -> bool:
 
 
 def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
-    """Return whether the coefficients of a call follow from its norms and settings.
+    """Return whether the coefficients of a call follow from its norms and settings. Return False if they are unknown.
 
     relative: The allowed relative error. 0: EXACT, or ROUNDED if the call is of a framework's own function.
     """

@@ -93,7 +93,7 @@ class WatchedProcess:
 
 
 def _number(value: Any) -> str:
-    """Return a recorded number as text. Of several numbers, return the largest."""
+    """Return a recorded number as text, or "-" for None. Of several numbers, return the largest finite one."""
     if isinstance(value, list):
         finite = [each for each in value if not isinstance(each, str)]
         return f"{_number(max(finite, default=None))} (largest of {len(value)})"

@@ -136,7 +136,10 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value."""
+    """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value.
+
+    A tensor that is NaN, and a list with such a value, also become None.
+    """
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):

@@ -58,7 +58,7 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that marks the tensors in its result as gradients.
+    """Return a function that marks the tensors in its result as gradients. A gradient tape also records its loss.
 
     position: The position of the argument with the sources, for which the function returns gradients.
     """
@@ -125,7 +125,10 @@ def _is_marked(tensor: Any) -> bool:
 
 
 def from_tape(tensor: Any) -> bool | None:
-    """Return whether a tensor was computed from a gradient, or None if it may come from an argument of its graph."""
+    """Return whether a tensor is a gradient, or was computed from one in the same graph.
+
+    None: it may come from an argument of its graph. An eager tensor is one only if it is marked itself.
+    """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
         return _is_marked(tensor)

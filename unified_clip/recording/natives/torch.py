@@ -104,7 +104,10 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
-    """Record the loss: the number whose gradients a backward pass computes."""
+    """Record the loss: the number whose gradients a backward pass computes.
+
+    Record nothing for several tensors, a tensor of several elements, or a backward pass with `grad_tensors`.
+    """
     losses = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
         return
