@@ -92,7 +92,11 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest threshold of all steps. Return None if it is always 0, which makes all gradients 0."""
+    """Return the smallest threshold of all steps.
+
+    Values of 0 in a piecewise schedule are left out. Return None if the threshold is always 0, which makes all
+    gradients 0. An adaptive threshold may be as small as 0.
+    """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
         return Decimal(0)

@@ -41,7 +41,7 @@ FORMATS = {
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return the number of `dtype` nearest to a root of a fraction, ties to even.
+    """Return the number of `dtype` nearest to a root of a fraction, ties to even. Return inf if it is too large.
 
     square: A fraction of 0 or more.
     degree: 1 for the fraction itself, 2 for its square root.

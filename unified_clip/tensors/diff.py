@@ -82,7 +82,10 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
 
 
 def _number(tensor: Dense, position: int) -> str:
-    """Return an element as text: the shortest decimal that rounds to it, and the hexadecimal form of a finite float."""
+    """Return an element as text: the shortest decimal that rounds to it, and the hexadecimal form of a finite float.
+
+    For an integer, return the decimal only.
+    """
     if tensor.dtype == "int64":
         return str(tensor.array.reshape(-1)[position])
     value = float(tensor.values().reshape(-1)[position])

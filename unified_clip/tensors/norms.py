@@ -19,7 +19,10 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 
 
 def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
-    """Return the p-norm over all elements of all gradients, computed exactly and rounded once to `dtype`."""
+    """Return the p-norm over all elements of all gradients, computed exactly and rounded once to `dtype`.
+
+    Return NaN if an element is NaN. Otherwise, return inf if one is infinite.
+    """
     parts = [_part(gradient, p) for gradient in gradients]
     beyond = [part for part in parts if isinstance(part, float)]
     if beyond:

@@ -38,6 +38,8 @@ def read_text(path: Path) -> str:
 def parse(text: str, kind: str, name: str) -> Document:
     """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file in messages.
 
+    A file without content has no keys.
+
     Duplicate keys are no error here, because trainers' parsers use the last value.
     """
     _check_kind(kind)

@@ -150,7 +150,9 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     """Return the number of characters of a node in which each alias is replaced by its value.
 
-    sizes: Known sizes by `id` of the node.
+    sizes: Known sizes by `id` of the node. None: the size of this node is being computed.
+
+    UnreadableError: an alias is inside its own value.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
@@ -166,7 +168,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in YAML or JSON, or None if the text lacks the key."""
+    """Return the line of a key in YAML or JSON, or None if the text lacks the key or cannot be parsed."""
     try:
         node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):

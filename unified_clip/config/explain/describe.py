@@ -71,7 +71,7 @@ def order(clipping: Clipping) -> str:
 
 
 def limits(clipping: Clipping) -> str:
-    """Return the threshold or the bounds of a rule as text."""
+    """Return the threshold or the bounds of a rule as text, or the adaptive rule that computes the threshold."""
     threshold = clipping.threshold
     if clipping.bounds:
         return f"[{', '.join(map(number, clipping.bounds))}]"
@@ -103,7 +103,7 @@ def _schedule(schedule: Schedule) -> str:
 
 
 def nonfinite(settings: Settings) -> str:
-    """Describe what happens if the norm is NaN or infinite."""
+    """Describe what happens if the norm is NaN or infinite. Without a norm, describe what happens to NaN."""
     actions = {
         "raise": "an error is raised and nothing changes",
         "skip": "the step is skipped",

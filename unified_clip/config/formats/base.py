@@ -176,7 +176,10 @@ class Format(ABC):
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return settings with this rule and threshold. A threshold of None gives the rule "none"."""
+        """Return settings with this rule and threshold. A threshold of None gives the rule "none".
+
+        The default family is the trainer's. The rule "value" has none.
+        """
         if threshold is None:
             return {"rule": "none"}
         norm = {} if rule == "value" else {"family": family or self.family}
@@ -301,7 +304,7 @@ class Format(ABC):
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
-        """Raise OtherFamilyError if the format does not support the family or eps."""
+        """Raise OtherFamilyError if the format does not support the family or eps. The rule "value" has neither."""
         if settings.rule == "value":
             return
         problem = f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""

@@ -106,7 +106,8 @@ def write(config: Settings, to: str, version: str | None = None, *, nearest: boo
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
     """Return (the configuration with the family that a format supports, notes on the difference).
 
-    error: The error of the export. NotRepresentableError: the two families differ in effect, and `nearest` is False.
+    error: The error of the export. NotRepresentableError: the two families differ in effect, and `nearest` is False. Or
+    the family is not all that differs, so that none is near.
     """
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
@@ -239,7 +240,10 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _recognises(trainer: Format, document: Document) -> bool:
-    """Return whether the file or one of its base files has a key that only this format has."""
+    """Return whether the format recognises the file, alone or merged with its base files.
+
+    By default, it does if the file has one of `own_keys`. Base files that cannot be read do not count.
+    """
     if trainer.recognises(document):
         return True
     with contextlib.suppress(ConfigError):
@@ -253,7 +257,7 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences about a base file that is missing and could show the format, or '' if no base file is missing.
+    """Return sentences about the first base file that is unread and could show the format, or '' if there is none.
 
     ConfigError: a configuration in Python cannot be merged with its base files.
     """

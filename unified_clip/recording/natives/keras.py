@@ -37,11 +37,11 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
         return tensorflow.report_call(observer, lambda _: call, [], grads, clipped, weights, names)
     before, weights, names = without_none(grads, weights, names)
     if backend == "jax":
-        from . import jax
+        from . import traced
 
         clipped = function(self, grads)
         _, after = without_none(grads, clipped)
-        jax.report_call(observer, lambda _: call, None, before, after, weights, names)
+        traced.report_call(observer, lambda _: call, None, before, after, weights, names)
         return clipped
     running = RunningCall(call, before, weights, names)  # a clip may overwrite the gradients
     clipped = function(self, grads)
@@ -111,8 +111,8 @@ def _record_step(kind: str, rate: Any, settings: dict[str, Any]) -> None:
 
         tensorflow.report_numbers(receive, [rate])
     elif backend == "jax":
-        from . import jax
+        from . import traced
 
-        jax.report_step(receive_from_jax, [rate])
+        traced.report_step(receive_from_jax, [rate])
     else:
         receive(float(keras.ops.convert_to_numpy(rate)))

@@ -137,7 +137,9 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
 def _kind(path: Path) -> tuple[Path, str]:
     """Return (path to read, kind of file). The kind is a suffix in READ_HERE, or a kind that `convert_worker` converts.
 
-    UnreadableError: the file does not exist, is empty, or has an unknown suffix.
+    A directory, and a path that is only the prefix of a TensorFlow checkpoint, have the kind "tensorflow".
+
+    UnreadableError: the file does not exist, is empty, or has an unknown suffix. Or the directory has no checkpoint.
     """
     if path.is_dir():
         if not (path / "checkpoint").is_file():

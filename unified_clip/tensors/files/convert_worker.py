@@ -155,6 +155,8 @@ def from_keras(source: str, out: Path) -> Iterator[Item]:
 def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
     """Yield (name, dataset) for each dataset below an HDF5 group. A dataset with several names is yielded once.
 
+    Soft links are left out: their targets are yielded under their own names.
+
     visited: The groups and datasets that were read before.
 
     UnreadableError: the group has a link to another file.
@@ -248,7 +250,8 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """Call a function, and yield (name, tensor) for each tensor that it returns.
 
-    UnreadableError: the function failed. The message has the line of the failure.
+    ModuleNotFoundError: the function imports a package that is missing.
+    UnreadableError: the function failed otherwise. The message has the line of the failure, if it is in this file.
     """
     try:
         returned = function_in(path, name)()
