@@ -143,3 +143,19 @@ def test_namespaces_hold_no_arithmetic() -> None:
         operators = [node.op for node in nodes if isinstance(node, ast.BinOp)]
         assert not [op for op in operators if not isinstance(op, ast.BitOr)], "| makes types"
         assert not [node for node in nodes if isinstance(node, ast.Compare | ast.If)]
+
+
+def test_relative_imports_name_modules_that_exist() -> None:
+    """Lazy imports, too: no other check reads one that no test runs."""
+    missing = []
+    for path in FILES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+                if base.is_dir():
+                    start = (base / "__init__.py").read_text()
+                    names = [each.name for each in node.names if each.name not in start and base.name != "_native"]
+                    missing += [f"{path}: {name}" for name in names if not list(base.glob(f"{name}*"))]
+                elif not list(base.parent.glob(f"{base.name}.*")):
+                    missing.append(f"{path}: {node.module}")
+    assert missing == []

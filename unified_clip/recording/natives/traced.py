@@ -1,4 +1,4 @@
-"""Record clips and optimizers' steps on JAX for `optax`: at once, or each time their compiled graph runs."""
+"""Record clips and optimizers' steps on JAX, for optax and Keras: at once, or each time their graph runs."""
 
 from __future__ import annotations
 
