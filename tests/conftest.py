@@ -34,9 +34,6 @@ collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
 OF_ONE_FRAMEWORK = ("frameworks", "distributed", "integrations")
 """Directories whose files are each for one framework, which their names begin with."""
 
-SLOW = ("contract", *OF_ONE_FRAMEWORK, "docs", "parity", "port", "tensors")
-"""Directories of whose tests the change tier runs a third of the variants."""
-
 CHANGE_TIER = "not nightly"
 """The expression of `pytest -m` in it."""
 
@@ -74,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = any("::" in argument for argument in config.args)
     if config.getoption("markexpr") == CHANGE_TIER and not named:
         suite = config.getoption("--framework") + os.environ.get("UNIFIED_CLIP_PATH", "")
-        leave_variants_to_nightly((item for item in items if item.path.parent.name in SLOW), suite)
+        leave_variants_to_nightly(items, suite)
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,7 @@ def test_every_block_of_output_belongs_to_a_script() -> None:
     assert set(PRINTED) == CHANGES.keys() | SCRIPTS.keys() - {"data", "train", "port"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_of_the_script_is_named(folder: Path, name: str) -> None:
     check(folder, "train", name, PRINTED[name])

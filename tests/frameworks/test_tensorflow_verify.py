@@ -120,6 +120,7 @@ def test_a_clip_of_what_is_computed_from_a_gradient_is_compared(
     assert {each["call"] for each in data["not_gradients"]} == {"tf.clip_by_value"}  # of the model's output
 
 
+@pytest.mark.nightly
 @needs_torch
 def test_a_step_with_a_tape_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")

@@ -544,6 +544,7 @@ resource.setrlimit(resource.RLIMIT_AS, (pages + 450_000_000,) * 2)
 """
 
 
+@pytest.mark.nightly
 @needs_proc
 @pytest.mark.parametrize(
     "code",

@@ -187,6 +187,7 @@ def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
     where = suite(tmp_path, NEGATIVE, frameworks="[frameworks.torch]\nmodes = ['native']")
     run = engine.run(suites.read(where))
@@ -195,6 +196,7 @@ def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
     assert [row[1:] for row in markdown.rows(run, markdown.unified_clip)] == [[markdown.NOTHING]]
 
 
+@pytest.mark.nightly
 def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path: Path) -> None:
     entry = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'returns'\ncases = ['*']\nreason = 'so'\n"
     known = f"{entry}versions = 'torch>=2'\n{entry}versions = 'torch<2'\n"

@@ -121,6 +121,7 @@ def opened(browser: Any, parity: Any, tmp_path: Path, request: pytest.FixtureReq
     assert browser.get_log("browser") == []
 
 
+@pytest.mark.nightly
 def test_links_lead_to_what_they_name(opened: Any) -> None:
     (link, *_) = [each for each in opened.find_elements("css selector", "#clips a") if "-" in each.text]
     link.click()

@@ -128,6 +128,7 @@ def test_plain_lines_are_printed_when_they_change(
 # -- the command
 
 
+@pytest.mark.nightly
 def test_stdout_is_that_of_the_command_if_it_is_no_terminal(folder: Path) -> None:
     alone = subprocess.run(
         [sys.executable, str(folder / "train.py")], env=ENVIRONMENT, capture_output=True, check=False

@@ -391,6 +391,7 @@ def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tenso
     assert "the dicts and lists have more than 100" in refused(torch_files, "laughs.pt")
 
 
+@pytest.mark.nightly
 def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
     assert "'w' has its numbers in another file, 'secret'. Save them in this file" in refused(
         tensorflow_files, "external.h5"
