@@ -145,6 +145,11 @@ def test_namespaces_hold_no_arithmetic() -> None:
         assert not [node for node in nodes if isinstance(node, ast.Compare | ast.If)]
 
 
+def is_module(path: Path) -> bool:
+    """Whether a path without a suffix is a package, a module, or a compiled module."""
+    return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
+
+
 def test_relative_imports_name_modules_that_exist() -> None:
     """Lazy imports, too: no other check reads one that no test runs."""
     missing = []
@@ -155,7 +160,7 @@ def test_relative_imports_name_modules_that_exist() -> None:
                 if base.is_dir():
                     start = (base / "__init__.py").read_text()
                     names = [each.name for each in node.names if each.name not in start and base.name != "_native"]
-                    missing += [f"{path}: {name}" for name in names if not list(base.glob(f"{name}*"))]
-                elif not list(base.parent.glob(f"{base.name}.*")):
+                    missing += [f"{path}: {name}" for name in names if not is_module(base / name)]
+                elif not is_module(base):
                     missing.append(f"{path}: {node.module}")
     assert missing == []

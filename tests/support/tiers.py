@@ -34,7 +34,7 @@ def sampled(values: Iterable[Any], every: int) -> list[Any]:
 def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
     """Mark two thirds of each test's variants as nightly; a test with fewer than four keeps them all.
 
-    Every suite keeps others, so together they run nearly all variants of a test that they share.
+    Each suite keeps other variants, so together they run most variants of a test that they share.
     """
     variants: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:

@@ -121,7 +121,7 @@ def last(state: Any) -> LastStep:
 
 
 def rate(state: Any) -> float | None:
-    """Return the share of the last 100 steps that changed a gradient. None if that is known for none of them.
+    """Return the share of the last 100 steps that changed a gradient, or None if this is unknown for all of them.
 
     Args:
         state: The state of an optimizer, as for `last`.
