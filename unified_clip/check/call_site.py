@@ -10,7 +10,7 @@ from ..config.formats.python_source import Source
 from ..errors import ConfigError
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
-"""The names of the arguments that have the clipped parameters or gradients."""
+"""The names of the arguments by which clip functions take parameters, gradients or a model."""
 
 PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
 """Matches an expression that yields the parameters of a model, or their groups."""
@@ -20,15 +20,23 @@ MODEL = re.compile(r"(\w*_)?(model|net|network|module)|_orig_mod|_forward_module
 """Matches the name of a whole model, or of a wrapper around one."""
 
 HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
-"""Matches a condition that all parameters with a gradient meet."""
+"""Matches a condition that excludes only parameters without a gradient."""
 
 MAX_ALIASES = 3
+"""A chain of names, such as a = b; b = model.parameters(), is followed up to this length."""
+
+ADVICE = "Pass all parameters to the call, or ignore the clip with a reason in check.ignore."
 
 
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
-    """Return `config`, restricted to the parameters that a call clips: `encoder.*` for `model.encoder.parameters()`.
+    """Return `config` with an `include` that selects the parameters of a clip call.
 
-    ConfigError: it is unknown which parameters the call clips.
+    The pattern is `encoder.*` for `model.encoder.parameters()`. Return `config` itself if the call clips a whole model,
+    or if its argument shows no selection.
+
+    call: The clip call. config: The clip configuration with the effect of that call on its own parameters.
+
+    ConfigError: the names of the parameters are unknown, or the call computes a global norm in a loop over parameters.
     """
     tensors = _tensors(call)
     if config.rule == "global_norm":
@@ -38,7 +46,10 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return the calls in Python source by (line, column). Columns count characters, from 1."""
+    """Return the calls in Python source by (line, column). Columns count characters, from 1.
+
+    source: The parsed source. text: Its text.
+    """
     lines = re.split(r"\r\n?|\n", text)
     nodes = [node for node in source.nodes if isinstance(node, ast.Call)]
     before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in nodes]
@@ -51,7 +62,10 @@ def _tensors(call: ast.Call) -> ast.expr:
 
 
 def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
-    """Raise ConfigError if a call clips the variable of a loop over parameters: each iteration has its own norm."""
+    """Raise ConfigError if `call` clips the variable of a loop over parameters: each iteration then has its own norm.
+
+    Only loops and comprehensions in the same function count. `tensors`: the argument of the call with the parameters.
+    """
     names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
     node: ast.AST = call
     while not isinstance(node, ast.Module | ast.FunctionDef):
@@ -61,15 +75,19 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
             over = ast.unparse(loop.iter)
             if targets & names and PARAMETERS.search(over):
-                raise ConfigError(f"The call is in a loop over {over}: each iteration clips by its own norm.")
+                raise ConfigError(
+                    f"The call is in a loop over {over}: each iteration clips by its own norm. Make one call for all "
+                    "parameters, or ignore the clip with a reason in check.ignore."
+                )
 
 
 def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
-    """Return a pattern of the names of the parameters in an expression.
+    """Return a pattern for the names of the parameters in `tensors`, such as `encoder.*`.
 
-    Return '' for all parameters of a model, and for an expression that shows no selection.
+    Follow a name to its value if the source assigns it once. Return '' for all parameters of a model, and for an
+    expression that shows no selection. `depth`: the number of names that were followed.
 
-    ConfigError: it is unknown which parameters the expression selects.
+    ConfigError: the expression selects parameters by an unknown name, by a condition, or by a parameter group.
     """
     match tensors:
         case ast.Name(id=name) if depth < MAX_ALIASES and (values := source.bound.get(name)):
@@ -87,19 +105,24 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
                 _check_condition(condition)
             return _pattern(source, loop.iter, depth)
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
-            raise ConfigError("The call clips one parameter group. The optimizer may have other groups.")
+            group = ast.unparse(tensors)
+            raise ConfigError(f"The call clips one parameter group, {group}. The optimizer may have others. {ADVICE}")
     return ""
 
 
 def _check_condition(condition: ast.expr) -> None:
     if not HAS_GRADIENT.search(ast.unparse(condition)):
-        raise ConfigError(f"The call clips only the parameters that meet this condition: {ast.unparse(condition)}.")
+        raise ConfigError(
+            f"The call clips only the parameters that meet this condition: {ast.unparse(condition)}. {ADVICE}"
+        )
 
 
 def _part(source: Source, owner: ast.expr) -> str:
-    """Return a pattern of the names of a model's parameters: "encoder.*" for `model.encoder`, '' for a whole model.
+    """Return a pattern for the names of a model's parameters: "encoder.*" for `model.encoder`, '' for a whole model.
 
-    ConfigError: the model is a part of another model, and the name of the part is unknown.
+    owner: The expression before `.parameters()`.
+
+    ConfigError: `owner` is a part of another model, and an index in it is only known at run time, as in `blocks[i]`.
     """
     parts: list[ast.expr] = [owner]
     while isinstance(parts[0], ast.Attribute | ast.Subscript):
@@ -110,12 +133,15 @@ def _part(source: Source, owner: ast.expr) -> str:
         return ""
     if not all(map(_last, inner)):
         model = ast.unparse(parts[whole])
-        raise ConfigError(f"The call clips {ast.unparse(owner)}, a part of {model} whose name is unknown.")
+        raise ConfigError(f"The call clips {ast.unparse(owner)}, a part of {model} whose name is unknown. {ADVICE}")
     return ".".join([*map(_last, inner), "*"])
 
 
 def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
-    """Return whether an expression is a model: its name shows it, or the file uses its parameters elsewhere."""
+    """Return whether an expression is a whole model.
+
+    It is one if it is `owner` itself, if it has a usual name such as `model`, or if the source uses its `parameters`.
+    """
     if node is owner or MODEL.fullmatch(_last(node)):
         return True
     text = ast.unparse(node)
@@ -127,7 +153,10 @@ def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
 
 
 def _last(node: ast.expr) -> str:
-    """Return the last part of a dotted name, or the index of a module in a list, or '' if it is unknown."""
+    """Return the last part of a dotted name, or a constant index: "encoder" for `model.encoder`, "0" for `blocks[0]`.
+
+    Return '' for any other expression.
+    """
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

@@ -22,16 +22,18 @@ def add_parser(actions: Any) -> None:
     check = actions.add_parser(
         "check",
         help="compare every clip of a code base with one clip configuration",
-        description="Find every trainer's configuration and every clip in Python source, and report those that do not "
-        "clip as the configuration says. The table `check` of the configuration has rules to ignore findings, each "
-        "with a reason.",
+        description="Compare every trainer's configuration and every clip in Python source with one clip "
+        "configuration. Report each clip that differs or whose effect is unknown. The table `check` of the clip "
+        "configuration has rules to ignore findings, each with a reason.",
     )
     check.add_argument("clip", type=Path, metavar="CLIP", help="the clip configuration")
-    check.add_argument("paths", type=Path, metavar="PATH", nargs="+", help="a file or a directory, with all below it")
+    check.add_argument(
+        "paths", type=Path, metavar="PATH", nargs="+", help="a file, or a directory with all files below it"
+    )
     check.add_argument(
         "--nearest",
         action="store_true",
-        help="accept clips that differ by their family or eps only, with a note of how much",
+        help="accept clips that differ in family or eps only, and print a note with the size of the difference",
     )
     add_format(check, *FORMATS)
     check.add_argument("--out", type=Path, metavar="FILE", help="write the result to a file, and print the headline")
@@ -39,7 +41,10 @@ def add_parser(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check the paths, and print the result. Return the exit status."""
+    """Check the paths, and print the report. Return the exit status.
+
+    With --out, write the report to that file, and print its headline on standard error.
+    """
     try:
         report = _checked(options)
         text = _writer(options.format)(report)
@@ -51,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise unwritable(options.out, error, "another file to --out") from None
     except KeyboardInterrupt:
-        complain("interrupted; nothing was reported")
+        complain("interrupted. No report was written.")
         return INTERRUPTED
     return DIFFERENT if report.findings else SUCCESS
 

@@ -10,7 +10,11 @@ from ..config.clip_config import ClipConfig
 
 @dataclass(frozen=True)
 class ClipUse:
-    """A clip in a file, with the configuration of its effect, or with the reason why its effect is unknown."""
+    """A clip in a file, or a file that leaves its clip to another file.
+
+    Exactly one of three fields is set: `config` for a known effect, `why_unknown` for an unknown one, `set_elsewhere`
+    for a file without a clip of its own.
+    """
 
     path: Path
     line: int
@@ -45,7 +49,7 @@ class ClipUse:
 
 @dataclass
 class Found:
-    """The clips that were found in files, and notes on other files."""
+    """The clips in the checked files, the numbers of these files, and notes on files without a clip."""
 
     uses: list[ClipUse] = field(default_factory=list)
     trainers: int = 0
@@ -57,4 +61,4 @@ class Found:
     """Notes on files without a clip of their own, and on large files that name no clip."""
 
     unread: int = 0
-    """The number of files that were not read."""
+    """The number of files that were not read: they are too large, or cannot be opened."""

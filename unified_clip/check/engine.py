@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 20
 
 
 class NothingFoundError(CodedError, code="UC108"):
-    """The error if no file has a clip, so that nothing was compared."""
+    """The error of `check` if none of the files has a clip."""
 
 
 def check(
@@ -37,13 +37,16 @@ def check(
     *,
     nearest: bool = False,
 ) -> CheckReport:
-    """Compare the clips of `files`, which are all files below `paths`, with a clip configuration.
+    """Compare every clip in `files` with a clip configuration, and return the report.
 
-    clip: The file of the clip configuration. advance: Called with the number of files that were just read.
-    nearest: Whether to accept clips that differ by their family or eps only, with a note.
+    A rule of the table `check` that has no effect is a finding, too.
+
+    clip: The file of the clip configuration. paths: The paths that the user passed. files: All files below `paths`.
+    advance: Called with the number of files that were just read. nearest: Whether to accept clips that differ in
+    family or eps only, with a note.
 
     Raises:
-        ConfigError: The clip configuration cannot be read.
+        ConfigError: The clip configuration cannot be read, or its table `check.formats` has an unknown format.
         NothingFoundError: No file has a clip.
     """
     wanted = ClipConfig.load(clip)
@@ -53,8 +56,8 @@ def check(
     found = _read(files, rules, root, advance)
     if not found.uses:
         places = ", ".join(map(str, paths))
-        unread = f" {found.unread} were not read." if found.unread else ""
-        raise NothingFoundError(f"{places}: none of {len(files)} files has a clip. Pass other paths.{unread}")
+        unread = f" Files that could not be read: {found.unread}." if found.unread else ""
+        raise NothingFoundError(f"{places}: none of {len(files)} files has a clip.{unread} Pass other paths.")
     judge = Judge(wanted, clip, nearest=nearest)
     findings: list[Finding] = []
     ignored: list[Finding] = []
@@ -91,7 +94,12 @@ def check(
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
-    """Return the files to check, without the clip configuration. ConfigError: a path has no file to check."""
+    """Return the files to check: each path that is a file, and the files with one of `SUFFIXES` below each directory.
+
+    Leave out the clip configuration. List a file that several paths or links lead to once.
+
+    ConfigError: a path does not exist, or a directory has no such file.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
         if path.is_file():
@@ -109,7 +117,13 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
 
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
-    """Return the clips in all files, with notes on files that set no clip. `advance`: as for `check`."""
+    """Return the clips in all files, and notes on files without a clip of their own.
+
+    A file that cannot be read is an unknown clip if its text names a clip, else a note. Clips of base files are
+    listed as `_leave_out_bases` describes.
+
+    root: The directory of the clip configuration. advance: Called with the number of files that were just read.
+    """
     found = Found()
     sources, configurations = [], set[Path]()
     for path in files:
@@ -138,7 +152,11 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _leave_out_bases(found: Found) -> None:
-    """Remove base files that set no clip by themselves, and repetitions of a clip that several files inherit."""
+    """Set `found.bases`, and remove the clips that base files repeat from `found.uses`.
+
+    Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
+    keep the first entry.
+    """
     found.bases = {base.resolve() for use in found.uses for base in use.bases}
     kept: dict[tuple[str, int, str], ClipUse] = {}
     for use in found.uses:
@@ -150,7 +168,7 @@ def _leave_out_bases(found: Found) -> None:
 
 
 def _unreadable(path: Path) -> str:
-    """Return a sentence with the reason why a file is not read, or '' if it is read."""
+    """Return a sentence if a file is too large or cannot be opened, else ''."""
     try:
         size = path.stat().st_size
         with path.open("rb"):
@@ -160,7 +178,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _glob(rules: CheckRules, path: Path, root: Path) -> str:
-    """Return the first pattern in `check.formats` that matches a file, or '' if none does."""
+    """Return the first pattern in `check.formats` that matches a file, or '' if none does. `root`: as for `_read`."""
     return next((glob for glob in rules.formats if _matches(glob, path, root)), "")
 
 
@@ -179,7 +197,7 @@ def _matches(glob: str, path: Path, root: Path) -> bool:
 
 
 def _pattern(glob: str, star: str) -> re.Pattern[str]:
-    """Return a regular expression for a pattern with *, ** and ?. `star`: the regular expression for *."""
+    """Return a regular expression for a file pattern with *, ** and ?. `star`: the regular expression for *."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
     texts = {"**/": "(?:.*/)?", "**": ".*", "*": star, "?": "[^/]"}
     return re.compile("".join(texts.get(part, re.escape(part)) for part in parts))
@@ -190,20 +208,23 @@ def _unused(
 ) -> Iterator[Finding]:
     """Yield a finding for each rule of the table `check` that has no effect.
 
-    If `paths` do not cover all of `root`, skip the ignore rules whose files were not checked, and all format rules.
+    If no path contains `root`, skip all format rules, and each ignore rule that matches none of `files`.
 
-    used: The indices of the ignore rules that matched a finding. files: The checked files.
+    clip: The file of the clip configuration. used: The indices of the ignore rules that matched a finding.
+    files: The checked files. root: The directory of the clip configuration. paths: The paths that the user passed.
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):
         if index not in used and (is_whole or any(_matches(rule.path, file, root) for file in files)):
-            clips = f" with {rule.clip!r}" if rule.clip else ""
-            why = f"No finding in files that match {rule.path!r}{clips}."
+            clips = f" about a clip with {rule.clip!r} in its name" if rule.clip else ""
+            why = f"The files that match {rule.path!r} have no finding{clips}."
             yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, _advice(rule.path, root))
     globs = {_glob(rules, file, root) for file in files}
     for glob in rules.formats.keys() - globs if is_whole else ():
-        why = f"No file takes its format from {glob!r}: none matches it, or another pattern comes first."
-        yield _unused_rule(clip, ("formats", glob), f'formats."{glob}"', why, _advice(glob, root))
+        is_late = any(_matches(glob, file, root) for file in files)
+        why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
+        edit = "Move the pattern before that one, or remove it." if is_late else _advice(glob, root)
+        yield _unused_rule(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
 
 
 def _unused_rule(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str) -> Finding:

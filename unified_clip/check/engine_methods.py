@@ -11,9 +11,11 @@ from ..config.formats.python_source import Source
 
 
 class Engine(NamedTuple):
-    """A class with methods that clip by PyTorch's rule."""
+    """A class of a training library, such as Accelerate's `Accelerator`, whose methods clip by PyTorch's rule."""
 
     classes: Sequence[str]
+    """The full names by which the class can be imported."""
+
     methods: Mapping[str, Sequence[str]]
     """The parameters of each method, in order."""
 
@@ -47,9 +49,9 @@ ENGINES = (
 def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
     """Return the clip configuration with the effect of a call of an engine's method.
 
-    Return None for any other call, and for a call with a starred argument.
+    Return None if `call` is None, calls anything else, or has a starred argument.
 
-    ConfigError: an argument is only known at run time.
+    ConfigError: an argument is only known at run time, or the call passes no threshold.
     """
     if call is None or not isinstance(call.func, ast.Attribute):
         return None
@@ -76,7 +78,8 @@ def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
     """Return whether an expression is an object of the engine's class.
 
-    It has the usual name of such an object, or the file assigns or annotates it with the class.
+    It is one if it has the usual name of such an object, if the file assigns a call of the class to it, or if a
+    function of the file has a parameter of that name with the class as its annotation.
     """
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:

@@ -1,4 +1,4 @@
-"""Compare a clip with the configuration, and suggest what to write instead."""
+"""Compare clips with the shared clip configuration, and suggest the code or settings to write instead."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ ATTACH = {
 class Judge:
     """Compares clips with one clip configuration.
 
-    nearest: Whether to accept clips that differ by their family or eps only. `notes` then has the difference.
+    wanted: The clip configuration. file: Its file. nearest: Whether to accept clips that differ in family or eps only.
+    `notes` gets a sentence with the difference of each accepted clip.
     """
 
     def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool = False) -> None:
@@ -51,7 +52,8 @@ class Judge:
     def finding(self, use: ClipUse) -> Finding | None:
         """Return the finding about a clip, or None if the clip has the same effect as the configuration.
 
-        With --nearest, also return None for another family that is near, and add a note.
+        A clip with an unknown effect always has a finding. With `nearest`, also return None for a clip that differs in
+        family or eps only, and add a sentence to `notes`.
         """
         if use.config is None:
             return self._finding(use, "unknown", use.why_unknown, self._remedy(use))
@@ -84,9 +86,10 @@ class Judge:
         return self._comparisons[key]
 
     def _edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the text to write instead of a clip that differs, or a sentence.
+        """Return the edit for a clip that differs from the configuration.
 
-        The sentence is the remedy. For a trainer that cannot clip so, it is the reason.
+        For a trainer's file it is the text with the settings of the configuration, or the reason why the trainer does
+        not support them. For Python source it is advice in sentences.
         """
         if use.format in FORMATS:
             try:
@@ -103,13 +106,13 @@ class Judge:
         if not use.package:
             return "Correct the file, or ignore it with a reason in check.ignore."
         if use.package not in ATTACH:
-            return f"Change it to clip as {self._file.name}, or ignore it with a reason in check.ignore."
+            return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
         load = f'clip = ClipConfig.load("{self._file.name}")'
         return f"To clip by {self._file.name}: {load}, then {ATTACH[use.package]}."
 
 
 def shown(path: Path) -> str:
-    """Return a path relative to the working directory if it is below it."""
+    """Return a path as text with "/". It is relative to the working directory if the file is below that directory."""
     relative = os.path.relpath(path)
     return path.as_posix() if relative.startswith("..") else Path(relative).as_posix()
 

@@ -23,7 +23,7 @@ WHY = (
 def read(path: Path) -> list[ClipUse]:
     """Return an unknown clip for the first setting in a file that is named like a clip, such as config.grad_clip = 1.0.
 
-    Return [] if the file has no such setting, or is not valid Python.
+    The value must have a number other than 0. Return [] if the file has no such setting, or is not valid Python.
     """
     try:
         tree = parse_tree(path.read_bytes().decode("utf-8", "replace"), path.name)
@@ -38,9 +38,9 @@ def read(path: Path) -> list[ClipUse]:
 
 
 def _settings(tree: ast.Module) -> Iterator[tuple[ast.expr, str, object]]:
-    """Yield (node, name, value) of each number, or list of numbers, to which the code gives a name.
+    """Yield (node, name, value) of each named value that is or contains a number other than 0.
 
-    Such code is an assignment, a keyword argument or an entry of a dict.
+    An assignment, a keyword argument or an entry of a dict gives the value its name.
     """
     for node, name, code in _named_values(tree):
         value = _value(code)
@@ -63,7 +63,11 @@ def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
 
 
 def _value(node: ast.expr) -> object:
-    """Return the value of a constant, or of `field(default=1.0)` in a dataclass. Return None for other expressions."""
+    """Return the value of a literal. Return None for other expressions.
+
+    A call `field(...)` of a dataclass with one keyword argument, such as `field(default=1.0)`, has the value of that
+    argument. If the argument is a lambda, it has the value of the lambda's body.
+    """
     match node:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
             return _value(value.body if isinstance(value, ast.Lambda) else value)

@@ -13,7 +13,7 @@ Kind = Literal["drift", "unknown", "unused"]
 
 TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
-    "unknown": "What a clip does cannot be read from the file",
+    "unknown": "The effect of a clip cannot be read from the file",
     "unused": "A rule of the table check has no effect",
 }
 """The kinds of findings, with their titles."""
@@ -31,7 +31,7 @@ class Finding(ReportModel):
     """A clip that differs or may differ from the configuration, or a rule of the table `check` without effect."""
 
     kind: Kind
-    """"drift": the clip differs. "unknown": what it does cannot be read from the file. "unused": a rule of
+    """"drift": the clip differs. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of
     the table `check` has no effect."""
 
     path: str
@@ -42,13 +42,14 @@ class Finding(ReportModel):
     """The column, from 1."""
 
     clip: str
-    """What clips: a function, an argument, or a trainer with the key."""
+    """The code or key that clips: a function, an argument, or a trainer with its key. For "unused": the rule."""
 
     does: str
-    """What it does, in sentences. For an unknown clip, why this is unknown."""
+    """The effect of the clip in sentences. For "unknown": the reason why the effect is unknown. For "unused": the
+    reason why the rule has no effect."""
 
     wanted: str
-    """What the configuration does, in sentences."""
+    """The effect of the clip configuration in sentences. Empty for "unused"."""
 
     differences: list[Difference]
     """The settings that differ, or empty if they are unknown."""
@@ -57,7 +58,7 @@ class Finding(ReportModel):
     """By how much results differ, on the example gradients where they differ most, or empty if this is unknown."""
 
     edit: str
-    """What to write instead."""
+    """The text to write instead, or advice in sentences."""
 
     ignored: str | None = None
     """The reason of the ignore rule that applies, or null if none does."""
@@ -68,7 +69,7 @@ class Finding(ReportModel):
 
 
 class Counts(ReportModel):
-    """The numbers of files and clips that were read."""
+    """The numbers of files and clips in a check."""
 
     files: int
     """Files below the paths with a suffix of configurations or Python source."""

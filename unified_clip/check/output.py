@@ -50,7 +50,10 @@ def as_text(report: CheckReport) -> str:
 
 
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each field of a finding that is printed."""
+    """Yield (name, text) for each field of a finding to print.
+
+    If the rule differs, leave out all other differences but that of the threshold: they follow from the rule.
+    """
     if finding.kind != "drift":
         yield "why", finding.does
     has_rule = any(difference.about == "rule" for difference in finding.differences)
@@ -116,7 +119,10 @@ def _version() -> str:
 
 
 def as_github(report: CheckReport) -> str:
-    """Return a report as commands of a GitHub workflow, which show each finding in the diff."""
+    """Return a report as annotations of a GitHub workflow, which shows each of them in the diff.
+
+    Findings are errors or warnings, and notes are notices. The headline comes last.
+    """
     report = _escaped(report)
     lines = [_annotation(finding) for finding in report.findings]
     lines += [f"::notice::{_data(note)}" for note in report.notes]

@@ -35,17 +35,28 @@ LINE = re.compile(r"^Line (\d+)")
 ADVICE = re.compile(r"^Port |by hand")
 """Matches sentences in a reason of `port` that advise how to port."""
 
-ONE_BOUND = "The call clamps by one bound only. Code that clips by hand may limit its coefficient in this way."
-
-NO_MEANING = (
-    "The effect of this clip is unknown: the function is not called here, or an argument is only known at run time."
+ONE_BOUND = (
+    "The call clamps by one bound only, so it may limit the coefficient of a clip that code computes by hand. Compare "
+    "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+)
+NOT_CALLED = (
+    "The effect of this clip is unknown, since the function is not called here. Call it in this place with a number "
+    "as its threshold, or ignore it with a reason in check.ignore."
+)
+RUN_TIME = (
+    "The effect of this clip is unknown, since an argument is only known at run time. Write the number instead, or "
+    "ignore the clip with a reason in check.ignore."
 )
 
 
 def read(paths: list[Path], advance: Any = lambda count: None, configurations: Collection[Path] = ()) -> list[ClipUse]:
-    """Return the clips in these Python files. A file that names a clip, but is not valid Python, is an unknown clip.
+    """Return the clips in Python files: those of frameworks and of unified_clip.
 
-    configurations: The files that are trainers' configurations. Only calls of functions that clip are read there.
+    A file without either has an unknown clip if it has a setting with the name of a clip. So does a file that names a
+    clip and is not valid Python.
+
+    advance: Called with the number of files that were just read. configurations: The files in `paths` that are
+    trainers' configurations, which were read as such. Only functions that clip are read there, not arguments.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance)
     uses: list[ClipUse | None] = []
@@ -61,9 +72,12 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
 
 
 def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_replaced: bool) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file.
+    """Return the frameworks' own clips in a file. None stands for a use that is no clip, as `_native` describes.
 
-    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be switched off.
+    If the file is not valid Python, return one unknown clip.
+
+    configurations: As for `read`. is_replaced: Whether the file clips by unified_clip, so that trainers' own clips
+    should be switched off.
     """
     if not file.sites:
         return []
@@ -84,7 +98,14 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
 
 
 def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call: ast.Call | None) -> ClipUse | None:
-    """Return a framework's own clip. None: it only measures a norm, clamps no gradient, or is switched off."""
+    """Return a framework's own clip, with the reason if its effect is unknown.
+
+    Return None if the code measures a norm only, clips no gradients, or switches a trainer's clip off in favour of
+    unified_clip's. Switched off without a replacement, the clip has the rule "none".
+
+    site: The clip as `unified-clip port` finds it. is_replaced: As for `_native_uses`. call: The call at `site`, or
+    None if there is none.
+    """
     function = clip_function(site.name)
     use = partial(ClipUse, path, site.line, site.column, site.name, package=_package(site.name))
     if site.verdict == "left":
@@ -98,7 +119,8 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         config = site.meaning.config if site.meaning else engine_methods.config(source, call)
         if config is None:
             reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
-            return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else NO_MEANING)
+            unknown = NOT_CALLED if call is None else RUN_TIME
+            return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else unknown)
         if math.inf in (config.max, -(config.min or 0)):
             return use(why_unknown=ONE_BOUND)
         if call is None or (site.meaning is not None and function is None):  # it is an argument of a trainer
@@ -109,7 +131,10 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
 
 
 def _package(name: str) -> str:
-    """Return the package of a clip, such as "torch", from its full name. Methods of engines count as PyTorch's."""
+    """Return the package of a clip from its full name: "torch" for `torch.nn.utils.clip_grad_norm_`.
+
+    Return "keras" for a name with the part `keras`, such as `tf.keras`, and "torch" for a method of a training engine.
+    """
     package = "keras" if ".keras." in name else name.partition(".")[0]
     is_of_engine = package not in FRAMEWORKS and name.rpartition(".")[2] in ENGINE_METHODS
     return "torch" if is_of_engine else package
@@ -128,7 +153,10 @@ class OwnFunction(NamedTuple):
 
 @cache
 def _own_functions() -> dict[str, OwnFunction]:
-    """Return unified_clip's functions and classes by name. Each clips like the framework's function it replaces."""
+    """Return unified_clip's functions and classes by name. Each clips like the framework's function that it replaces.
+
+    Cached.
+    """
     native = (function for function in clip_functions().values() if function.replacement and function.rule)
     own: dict[str, OwnFunction] = {}
     for function in native:
@@ -138,7 +166,10 @@ def _own_functions() -> dict[str, OwnFunction]:
 
 
 def _own_uses(path: Path) -> list[ClipUse]:
-    """Return the clips by unified_clip in a Python file: the calls of its functions and of `ClipConfig`."""
+    """Return the clips by unified_clip in a Python file: the uses of its functions and of `ClipConfig`.
+
+    If the file names unified_clip and is not valid Python, return one unknown clip.
+    """
     text = path.read_bytes().decode("utf-8", "replace")
     if PACKAGE not in text:
         return []
@@ -152,14 +183,19 @@ def _own_uses(path: Path) -> list[ClipUse]:
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
-    """Return the clip that a call of unified_clip makes. None: the call clips nothing by itself."""
+    """Return the clip of one use of a name in unified_clip, with the reason if its effect is unknown.
+
+    Return None if the use clips nothing by itself. A function that is assigned or passed on, not called, is unknown.
+
+    path: The file. name: The name within unified_clip, such as "torch.clip_grad_norm_". node: The place of the name.
+    """
     call = source.parents[node]
     last = name.rpartition(".")[2]
     package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else PACKAGE
     use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{PACKAGE}.{name}", package=package)
     if not isinstance(call, ast.Call) or call.func is not node:
         is_passed_on = isinstance(call, ast.Assign) or (isinstance(call, ast.Call) and node in call.args)
-        return use(why_unknown=NO_MEANING) if is_passed_on and last.islower() and last in _own_functions() else None
+        return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
     try:
         if name == "ClipConfig":
             return use(ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data))
@@ -174,10 +210,13 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
 
 
 def _file(source: Source, path: Path, call: ast.Call) -> Path:
-    """Return the file that `ClipConfig.load` reads: a path relative to a directory above the source. ConfigError: no
-    such file exists.
+    """Return the file that a call of `ClipConfig.load` reads. Look for it in each directory above the source `path`.
+
+    ConfigError: the call passes no file by position, the name is only known at run time, or there is no such file.
     """
-    name = source.constant(call.args[0]) if call.args else ""
+    if not call.args:
+        raise source.wrong(call, f"cannot infer the file of {ast.unparse(call)}. Pass its path as the first argument.")
+    name = source.constant(call.args[0])
     for folder in path.resolve().parents:
         if isinstance(name, str) and name and (folder / name).is_file():
             return folder / name
@@ -187,16 +226,17 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
 
 
 def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
-    """Return the clip configuration with the effect of a call of unified_clip's function.
+    """Return the clip configuration with the effect of a call of unified_clip's function. `name`: the function's name.
 
-    ConfigError: an argument is only known at run time.
+    ConfigError: an argument is only known at run time, or the call passes no threshold.
     """
     function, parameters = _own_functions()[name], positional_parameters(name)
     passed = dict(zip(parameters, call.args, strict=False))
     passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     limits = [source.constant(passed[limit]) for limit in function.limits if limit in passed]
     if not limits:
-        raise source.wrong(call, f"cannot infer {' and '.join(function.limits)}. Pass it by name.")
+        names = " and ".join(function.limits)
+        raise source.wrong(call, f"cannot infer {names} of {ast.unparse(call)}. Pass {names} by name.")
     settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
     if "norm_type" in passed:
         settings["norm_type"] = source.constant(passed["norm_type"])

@@ -63,7 +63,10 @@ ON_A_COMMAND_LINE = (
 def read(path: Path, format_: str = "") -> list[ClipUse]:
     """Return the clips that a configuration file sets, or [] if it is no trainer's file and has no clip key.
 
-    format_: The format as "name" or "name@version". '': infer it.
+    A shell script may have several clips, any other file one. A file of an unknown format with a clip key is an
+    unknown clip. So is a file that cannot be parsed, if you pass `format_` or its text names a clip.
+
+    format_: The format as "name" or "name@version", or '' to infer it.
     """
     try:
         name, version = convert.parse_name(format_) if format_ else ("", None)
@@ -77,7 +80,9 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return one of the clips that the formats of a file give, or an unknown clip if these clips differ in effect.
+    """Return the clip of a file that several formats may recognise, as a list with one entry.
+
+    If there are several formats, and their clips differ in effect or one effect is unknown, it is an unknown clip.
 
     uses: The clip of each format that recognises the file.
     """
@@ -91,7 +96,10 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
 
 
 def check_formats(clip: Path, rules: CheckRules) -> None:
-    """Check the names in `check.formats` of a clip configuration. ConfigError: a name is no format."""
+    """Check the names in the table `check.formats` of a clip configuration. ConfigError: a name is no format.
+
+    clip: The file of the clip configuration, for the error. rules: Its table `check`.
+    """
     for glob, name in rules.formats.items():
         try:
             convert.parse_name(name)
@@ -113,7 +121,12 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a shell script: one of each trainer, and every clip option that no known trainer reads."""
+    """Return the clips of a shell script: one of each trainer, and an unknown one for each other clip option.
+
+    If two trainers read the same option, or one reads none, return one clip for all, as `_chosen` does.
+
+    candidates: (format, parsed file) for each format that recognises the script. uses: The clip of each candidate.
+    """
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
@@ -128,14 +141,20 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
 
 
 def _overrides(text: str) -> Iterator[tuple[int, str, Any]]:
-    """Yield (line, key, value) of each override of a nested key in a script, such as trainer.max_grad_norm=1.0."""
+    """Yield (line, key, value) of each override of a nested key in a script, such as trainer.max_grad_norm=1.0.
+
+    The value is None for "null" and "None". Comments are skipped.
+    """
     for line, code in enumerate(text.splitlines(), 1):
         for match in OVERRIDE.finditer(code.partition("#")[0]):
             yield line, match[1], None if match[2] in ("null", "None") else option_value(match[2])
 
 
 def _is_own(document: Document) -> bool:
-    """Return whether a file with the key `rule` is a clip configuration. Files of other tools may have that key."""
+    """Return whether a file is a clip configuration: `rule` is a rule of clipping, or it has the key `threshold`.
+
+    Files of other tools may have the key `rule`, too.
+    """
     return document.get("rule") in ("none", "value", "norm", "global_norm") or document.has("threshold")
 
 
@@ -169,9 +188,11 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return an unknown clip for the first key that is named like a clip key, in a file of an unknown format.
+    """Return a list with one unknown clip for a file of no known format that may clip, and [] for any other file.
 
-    A file without such a key is unknown if it may be one of TrainingArguments, which clip by default.
+    In TOML, YAML and JSON it is the first key with the name of a clip key. Without such a key the file may be one of
+    TrainingArguments, which clip by default. A file of another kind may clip if its text names a clip, except for
+    Python source.
     """
     suffix = path.suffix.lower()
     if suffix not in KINDS:
@@ -193,7 +214,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is a number that is not 0, or a list or table that contains such a number."""
+    """Return whether a value is a number other than 0, or a list, tuple or dict that contains such a number."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return any(map(has_number, values)) or (is_number(value) and value != 0)
 
@@ -214,12 +235,18 @@ def _has_clip_word(path: Path) -> bool:
 
 
 def may_be_configuration(path: Path) -> bool:
-    """Return whether a file may be a trainer's configuration. Some Python files are, such as those of mmengine."""
+    """Return whether a file may be a trainer's configuration.
+
+    Python source may be one if it has a name that mmengine or Detectron2 use in theirs. Any other file may be one.
+    """
     return path.suffix.lower() != PYTHON or PYTHON_CONFIGURATION.search(_text(path)) is not None
 
 
 def _shows_own_key(trainer: Format, path: Path) -> bool:
-    """Return whether a file has a key that shows its format, or names other files, which may have such a key."""
+    """Return whether the text of a file contains a key that only `trainer` uses, or a key that names base files.
+
+    Base files may have such a key. Return True if the trainer has no such key.
+    """
     keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
     return not trainer.own_keys or any(key in _text(path) for key in keys)
 

@@ -39,7 +39,7 @@ def test_a_clip_of_a_part_of_the_model_differs_and_names_the_part(check: Check, 
     [
         ("[p for n, p in model.named_parameters() if 'bias' not in n]", "that meet this condition: 'bias' not in n."),
         ("filter(lambda p: p.ndim > 1, model.parameters())", "that meet this condition: lambda p: p.ndim > 1."),
-        ("optimizer.param_groups[0]['params']", "The call clips one parameter group."),
+        ("optimizer.param_groups[0]['params']", "clips one parameter group, optimizer.param_groups[0]['params']."),
         ("model.blocks[i].parameters()", "The call clips model.blocks[i], a part of model whose name is unknown."),
         ("some", "that meet this condition: 'head' in n."),
     ],

@@ -204,6 +204,8 @@ def test_the_file_that_source_loads_is_compared(check: Check) -> None:
     finding = one(check({"a.py": source.format("gone.toml")}, WANTED, "a.py"))
     assert finding.kind == "unknown"
     assert "in a directory above this source" in finding.does
+    finding = one(check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, WANTED, "a.py"))
+    assert "Pass its path as the first argument" in finding.does
 
 
 def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
@@ -432,6 +434,8 @@ def test_a_format_for_no_file_is_a_finding(check: Check) -> None:
     assert (finding.kind, finding.line, finding.clip) == ("unused", 7, 'check.formats."runs/*"')
     second = one(check(files, f'{WANTED}{formats}"**/ds.json" = "hf"\n'))
     assert (second.kind, second.clip) == ("unused", 'check.formats."**/ds.json"')
+    assert (finding.does, finding.edit[:16]) == ("No checked file matches 'runs/*'.", "Remove the rule,")
+    assert (second.does[:18], second.edit[:16]) == ("An earlier pattern", "Move the pattern")
     assert check(files, WANTED + formats, "other").findings == [], "configs/ was not part of the check"
 
 
