@@ -1,3 +1,5 @@
-"""Find the cause if two clips of the same gradients differ: a result and the exact result, or a recorded call and its
-port. For the causes of differences between two recordings, see `recording/causes`.
+"""Find the cause of a difference between the result of a clip call and the correct result.
+
+`parity` takes the exact result as the correct one. `compare` and `verify` take the result of the other recording. The
+package `recording/causes` finds the causes of differences between whole runs.
 """

@@ -1,9 +1,9 @@
 """Find the cause of a difference: test the known causes on the numbers of a call.
 
-Causes that show in the tensors are tested first, such as swapped results. Then each cause in `hypotheses` predicts a
-norm and coefficients. A cause fits if the call returned the predicted norm, and the coefficients explain every element:
-bit for bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit. The cause
-is unknown if no cause counts, or if causes of different kinds do.
+Tests of the tensors come first: they find swapped results, for example. After them, each cause in `hypotheses` predicts
+a norm and coefficients. A cause fits if the call returned the predicted norm, and the coefficients explain every
+element: bit for bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit.
+The cause is unknown if no cause counts, or if causes of different kinds do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 def find_cause(call: Observation) -> Cause | None:
     """Return the cause of the difference between a call and the correct call.
 
-    Return None if nothing differs, or if no known cause fits.
+    Return None if nothing differs, if no known cause fits, or if causes of different kinds fit. If a result has another
+    shape or dtype than the correct one, return None unless results are swapped or missing.
     """
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
@@ -38,9 +39,10 @@ def find_cause(call: Observation) -> Cause | None:
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
-    """Return the first cause whose hypothesis explains the numbers of a call.
+    """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
-    Return None if no hypothesis explains them, or if hypotheses of several kinds do.
+    Test the known causes first, and the fitted causes if none of them fits. Return None if known causes of different
+    kinds fit. If no cause fits, or rounding hides the cause, return the result of `touched`.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -60,7 +62,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
 
 
 def swapped(call: Observation) -> Cause | None:
-    """Return a cause if the results are correct, but in another order. Else return None."""
+    """Return a cause if the norm is correct, and the results are correct but in another order. Else return None."""
     expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
     if sorted(expected) != sorted(results) or not call.norm_is_expected:
         return None
@@ -70,7 +72,11 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if some gradients have no result, and the results of all others are correct. Else return None."""
+    """Return a cause if some gradients have no result. Else return None.
+
+    If the call returned another number of results than expected, all its results must be correct and in order. Only
+    then is it known which ones are missing.
+    """
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
         lost = [number for number, (expected, result) in pairs if expected and not result]
@@ -87,19 +93,18 @@ def without_result(call: Observation) -> Cause | None:
 
 
 def beyond_range(call: Observation) -> Cause | None:
-    """Return a cause if squares or products were too large or too small for the dtype of the computation. Else return
-    None.
+    """Return a cause if numbers were too large or too small for the dtype of the computation. Else return None.
+
+    The signs are a norm of inf or 0 that should be another number, and infinite elements that should be finite.
     """
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
-    narrowest = FORMATS["float16" if is_narrow else "float32"]
+    dtype = "float16" if is_narrow else "float32"
+    narrowest = FORMATS[dtype]
     if norm == math.inf and expected and expected < math.inf and expected * expected >= 2.0**narrowest.max_exponent:
-        sentence = f"the norm is inf instead of {expected:.6g}: squares exceed the range of the gradients' dtype"
-        return Cause("overflow", sentence)
+        return Cause("overflow", f"the norm is inf instead of {expected:.6g}: squares exceed the range of {dtype}")
     if norm == 0 and expected and expected * expected < 2.0**narrowest.min_exponent:
-        return Cause(
-            "underflow", f"the norm is 0 instead of {expected:.6g}: squares are too small for the gradients' dtype"
-        )
+        return Cause("underflow", f"the norm is 0 instead of {expected:.6g}: squares are too small for {dtype}")
     infinite = [
         number
         for number, _, expected, result in call.sides()
@@ -111,7 +116,10 @@ def beyond_range(call: Observation) -> Cause | None:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN. Else return None."""
+    """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN. Else return None.
+
+    The kind of the cause is "inf" if the total norm is infinite, and "NaN" otherwise.
+    """
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
@@ -136,31 +144,38 @@ def nan(call: Observation) -> Cause | None:
 
 
 def zeros(call: Observation) -> Cause | None:
-    """Return a cause if the only difference is the sign of zeros. Else return None."""
+    """Return a cause if some zeros have the wrong sign, and everything else is correct. Else return None."""
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
     return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
 
 
 def not_clipped(call: Observation) -> Cause | None:
-    """Return a cause if all gradients are unchanged, although some should be clipped. Else return None."""
+    """Return a cause if all gradients are unchanged, some of them should be clipped, and the returned norm is correct.
+
+    Else return None.
+    """
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
     return Cause("not clipped", NOT_CLIPPED) if is_unchanged and norm_fits and not call.gradients_match_norm else None
 
 
 def touched(call: Observation) -> Cause | None:
-    """Return a cause if only gradients that should be unchanged differ, and only by rounding. Else return None."""
+    """Return a cause if only gradients that should be unchanged differ, only by rounding, and the norm is correct.
+
+    Else return None.
+    """
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)
     if size > CLOSE or not call.norm_fits([call.total_norm], EXACT):
         return None
-    return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, but changed by up to {size:.1e}")
+    change = f"changed by up to {size:.1e} of the largest element"
+    return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, but {change}")
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Return a cause if all elements are clipped to other bounds. Else return None."""
+    """Return a cause if all elements of a clip by value are clipped to other bounds. Else return None."""
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

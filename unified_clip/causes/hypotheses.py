@@ -1,5 +1,6 @@
-"""Known causes of a difference, such as another eps. Each cause predicts norms and coefficients, which `find` compares
-with the call.
+"""Known causes of a difference, such as another eps, as hypotheses about a call.
+
+Each hypothesis predicts norms and coefficients. `find` compares them with the norms and coefficients of the call.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ NARROW = ("bfloat16", "float16")
 """The 16-bit dtypes. bfloat16 is first: it has fewer digits, and most of its numbers are also float16 numbers."""
 
 IN_FLOAT32 = 2.0**-22
-"""The relative error of a coefficient that is computed in float32."""
+"""The largest relative error of a coefficient that is computed in float32."""
 
 FEW = 8
-"""With fewer norms than this, rounding can look like another eps by chance."""
+"""If a call has fewer norms than this, rounding can look like another eps by chance."""
 
 SCALED = 1e-3
 """A factor counts as rounding if its relative difference from 1 is less than this."""
@@ -43,7 +44,9 @@ SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", 
 
 
 def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield the causes that need no number from the call, such as another common eps. The simplest cause comes first.
+    """Yield the causes whose settings are known in advance, such as each common eps. The simplest cause comes first.
+
+    A clip per slice, a clip per group and a recording without gradients have fewer possible causes.
 
     slack: The relative error up to which numbers count as equal.
     """
@@ -67,7 +70,7 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 def _rounding_noise(elements: int) -> float:
     """Return the relative error that a norm computed in float32 seldom exceeds.
 
-    elements: The number of elements. The error grows only with its square root, because roundings partly cancel.
+    elements: The number of elements. The error grows with the square root of this number: roundings partly cancel.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
@@ -88,9 +91,9 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the squares are added up in float32.
+    """Yield hypotheses that the squares are added up in float32, as some frameworks and ported code do.
 
-    Some frameworks and ported code do so. unified_clip does not.
+    Yield none if norm_type is not 2, or if the caller passed the norm.
     """
     if call.p != 2 or call.passed_norm is not None:
         return
@@ -105,7 +108,8 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
     """Return the norm over some gradients, with their squares added up in float32.
 
     values: The elements of each gradient, by index.
-    way: The order of the sum, as an index of SUMS.
+    way: An index of SUMS. The ways 0 to 3 add up each gradient, then the sums. The ways 1 and 3 also round the root of
+        each sum. Way 4 adds up the squares of all gradients in one sequence.
     numbers: The indices of the gradients.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
@@ -116,7 +120,10 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm or the coefficient is rounded to 16 bits."""
+    """Yield hypotheses that the norm or the coefficient is rounded to bfloat16 or float16.
+
+    If the returned norm is such a number and close to the correct norm, predict the returned norm for every gradient.
+    """
     norm, expected = call.norm, call.expected_norm
     for dtype in NARROW:
         ulp, norms, tolerance = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
@@ -129,7 +136,11 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _lost(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that some gradients are returned unchanged or as zeros, and the others are clipped."""
+    """Yield hypotheses that some gradients are wrongly returned unchanged or as zeros, and the others are clipped.
+
+    In the first hypothesis, the norm includes these gradients. In the second, which is only for a clip by the total
+    norm, it leaves them out. Without such gradients, yield none.
+    """
     wrong = {number: call.scalings[number] for number in call.wrong}
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
     if not lost:
@@ -147,8 +158,10 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm includes too few gradients, or too many.
 
-    It may leave out one gradient, or all gradients with one dtype or number of axes. It may include gradients that it
-    should exclude.
+    The norm may leave out one gradient, or all gradients with one dtype or number of axes. It may include gradients
+    that it should exclude. A hypothesis has no kind if rounding could change the norm as much.
+
+    slack: The relative error up to which numbers count as equal.
     """
     expected = call.norm_over(call.counted)
 
@@ -178,7 +191,8 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses that gradients are clipped by another norm than the correct one.
 
-    It may be the total norm, the norm of each tensor, or a measured norm although the caller passes one.
+    The norm may be the total norm, or the norm of each tensor, with each common eps. It may also be a measured norm,
+    although the caller passes one.
     """
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
@@ -196,7 +210,10 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether at least one norm is above 0 and differs from the correct norm of its gradient."""
+    """Return whether at least one of the `norms` is not 0 and differs from the correct norm of its gradient.
+
+    norms: A norm for each gradient of the call.
+    """
     return any(n and n != expected for n, expected in zip(norms, call.norms, strict=True))
 
 
@@ -207,7 +224,7 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))
             yield Hypothesis("another norm type", instead("norm_type", p, call.p), norms)
     squares = [nearest_float(n * n, call.norm_dtype) for n in call.norms_by(call.by)]
-    yield Hypothesis("another norm type", "as with the norm's square", squares)
+    yield Hypothesis("another norm type", "as with the square of the norm instead of the norm", squares)
 
 
 def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:
@@ -236,7 +253,10 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the causes whose setting is computed from the numbers of the call, such as another threshold."""
+    """Yield the causes whose setting is computed from the numbers of the call, such as another threshold.
+
+    Yield none for a clip per slice.
+    """
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -246,7 +266,9 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
     """Yield the hypothesis of another threshold.
 
-    The threshold is computed from the gradient that determines it most precisely.
+    The threshold is computed from the clipped gradient that determines it most precisely. Yield nothing if no gradient
+    was clipped. If the call returned no norm, a larger or smaller norm could be the cause, too: the kind is then
+    "coefficient".
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
@@ -262,8 +284,9 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that the squares were added up in float32, if the error of the norm is small enough for
-    that.
+    """Yield the hypothesis that the squares were added up in float32, if that can cause the error of the norm.
+
+    Yield nothing if the error is larger, if the call returns no norm, or if norm_type is not 2.
     """
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or call.p != 2:
@@ -277,7 +300,11 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
 
 
 def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that all gradients were multiplied by a factor above 1, if none should be clipped."""
+    """Yield the hypothesis that all gradients were multiplied by one factor above 1.
+
+    Yield nothing if a gradient should be clipped, if all gradients together have fewer than 2 elements, or if the
+    factor is below 1 + SCALED.
+    """
     if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return
     narrowest = min(call.scalings.values(), key=lambda each: each.high - each.low)

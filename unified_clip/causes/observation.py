@@ -1,6 +1,4 @@
-"""A clip call whose result differs: its tensors and settings, and the test whether a hypothesis explains its
-numbers.
-"""
+"""A clip call with a wrong result: the tensors and settings of the call, and tests of hypotheses about the cause."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ NEAR = 1e-6
 """A returned norm may be the rounded correct norm if their relative difference is at most this."""
 
 CLEARLY = 8
-"""A cause fits only if the correct call does not, even if its allowed error is multiplied by this factor."""
+"""A cause fits only if the correct call does not fit, even within this many times the error that the cause may have."""
 
 
 CauseKind = Literal[
@@ -51,7 +49,7 @@ class Cause(NamedTuple):
     sentence: str
 
     def as_data(self) -> dict[str, str]:
-        """Return the cause as JSON data for the report of a comparison."""
+        """Return {"mistake": kind, "text": sentence}, for the JSON report of a comparison."""
         return {"mistake": self.kind, "text": self.sentence}
 
     def __str__(self) -> str:
@@ -62,9 +60,9 @@ def instead(what: str, actual: float | Sequence[float], expected: float | Sequen
     """Return a phrase about a setting that differs, such as "as with eps 0 instead of 1e-06".
 
     what: The name of the setting.
-    actual: The value that explains the numbers.
-    expected: The correct value.
-    form: The format of the numbers.
+    actual: The value that explains the numbers, or several values.
+    expected: The correct value, or several values.
+    form: The format of the numbers, as `format` takes it.
     """
     sides = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
@@ -74,7 +72,7 @@ class Hypothesis(NamedTuple):
     """A possible cause, and the settings, norms or coefficients that it predicts."""
 
     kind: CauseKind | Literal[""] = ""
-    """The kind of the cause. '' if the numbers fit another cause as well, so that the cause stays unknown."""
+    """The kind of the cause. '' if rounding alone could explain the numbers, so that the cause stays unknown."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
@@ -128,7 +126,7 @@ class Observation:
     """Whether each gradient is replaced by a single number, its norm, because the recording has no gradients."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
-    """The relative errors with which causes are tested, one after the other."""
+    """The relative errors within which causes are tested, one after the other."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return text with the names of the gradients of these indices.
@@ -179,7 +177,10 @@ class Observation:
         return sum(gradient.array.size for gradient in self.counted.values())
 
     def own_norms(self, p: float) -> Mapping[int, float]:
-        """Return the norm of each gradient in float64, by index."""
+        """Return the norm of each gradient in float64, by index. Leave out gradients that are None.
+
+        p: The norm_type.
+        """
         return {number: exact_norm([gradient], p, "float64") for number, gradient in self._dense.items()}
 
     @cached_property
@@ -191,9 +192,9 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the norm over all gradients with these indices together.
+        """Return the norm over all gradients with these indices together, rounded to `norm_dtype`.
 
-        own: The norm of each gradient. None stands for the norms with the call's norm_type.
+        own: The norm of each gradient, by index. Without it, use the norms with the call's norm_type.
         p: The norm_type. 0 stands for the call's norm_type.
         """
         norms = [(own or self.own)[number] for number in numbers]
@@ -202,7 +203,11 @@ class Observation:
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
         """Return the norm by which the rule `by` clips each gradient.
 
-        measure: A function that returns the norm over the gradients with some indices. None stands for `norm_over`.
+        The rules "per slice" and "value" have no such norm: return the norm of each gradient for them, too. The norm is
+        0 if no gradient of its group should be clipped.
+
+        measure: A function that takes indices of gradients, and returns the norm over these gradients. None stands for
+            `norm_over`.
         """
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
@@ -249,13 +254,18 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficient of each gradient."""
+        """The correct coefficient of each gradient. Empty if the call returned no gradients."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the numbers of the call, and the correct call does not."""
+        """Return whether a hypothesis explains the numbers of the call, and the correct call does not.
+
+        The correct call does not explain them if the returned norm is wrong, and the hypothesis predicts that norm.
+
+        slack: The relative error up to which numbers count as equal.
+        """
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):
@@ -263,7 +273,13 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the numbers of the call. The correct call may also explain them."""
+        """Return whether a hypothesis explains the norm that the call returned, and the coefficient of each gradient.
+
+        The correct call may also explain them.
+
+        slack: The relative error up to which numbers count as equal. For coefficients, `hypothesis.tolerance` counts if
+            it is larger.
+        """
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False
         coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())
@@ -288,7 +304,10 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Return whether the gradients are clipped correctly by `total_norm`. The returned norm may still be wrong."""
+        """Return whether every coefficient is correct for `norms`, even if the returned norm is wrong.
+
+        For a clip by value or per slice, return whether every result has the expected bits.
+        """
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
         return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

@@ -25,7 +25,8 @@ TWICE_ROUNDED = 2.0**-23
 def combined_norm(norms: Sequence[float], p: float) -> float:
     """Return the p-norm over all tensors, computed from the p-norm of each tensor.
 
-    Return 0 for no tensors. Return NaN if a norm is NaN, or if p is not above 0.
+    Return 0 for no tensors, and inf if the result is too large for float64. Return NaN if a norm is NaN, or if p is not
+    above 0.
     """
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
@@ -45,8 +46,9 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)).
 
-    It is 1 if the threshold is infinite, and 0 if the norm and the threshold are 0.
+    Return 1 if the threshold is infinite. Return 0 if the norm and the threshold are 0. Return NaN if either is NaN.
 
+    n: The norm.
     infinite_norm_gives_nan: Whether the coefficient of an infinite norm is NaN, not 0.
     """
     if threshold == math.inf:
@@ -60,11 +62,12 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return (smallest, largest) coefficient that turns every finite element of `before` into the same element of
-    `after`.
+    """Return (smallest, largest) coefficient with which `before` becomes `after` in every finite element.
 
-    A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
-    (-inf, inf) if no element bounds it.
+    The smallest is above the largest if no coefficient explains all elements, or if the dtype has no floats. The bounds
+    are (-inf, inf) if no element bounds the coefficient, because all are 0, infinite or NaN.
+
+    roundings: The allowed error of a product, in ULP.
     """
     inputs, results = before.values(), after.values()
     usable = np.isfinite(inputs) & (inputs != 0)
@@ -80,7 +83,7 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 def _spacing(values: Float64s, dtype: str) -> Float64s:
     """Return the size of one ULP at each number.
 
-    For a subnormal number, the size is larger, because a framework may replace it by 0.
+    At a subnormal number, the size is larger: a framework may replace the number by 0, and half the size covers that.
     """
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
@@ -109,7 +112,11 @@ class Scaling:
     """The largest difference from the expected result, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether this coefficient explains the clipped gradient, with a relative error of at most `slack`."""
+        """Return whether this coefficient explains the clipped gradient, with a relative error of at most `slack`.
+
+        A 16-bit gradient may differ by at least TWICE_ROUNDED. A coefficient of exactly 1 must leave every bit
+        unchanged if `slack` is at most EXACT.
+        """
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged
         size = FORMATS[self.dtype].size

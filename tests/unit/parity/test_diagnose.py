@@ -207,7 +207,7 @@ SHOWN = {
         CallOutcome(dense(INF)),
         named("global_norm", [dense([1e20])]),
         "overflow",
-        "the norm is inf instead of 1e+20: squares exceed the range of the gradients' dtype",
+        "the norm is inf instead of 1e+20: squares exceed the range of float32",
     ),
     "NaN of a norm that overflows": (
         CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
@@ -255,7 +255,7 @@ SHOWN = {
         CallOutcome(dense(25.0)),
         named("global_norm", [dense([3.0, 4.0])]),
         "another norm type",
-        "as with the norm's square",
+        "as with the square of the norm instead of the norm",
     ),
     "rows that are not summed": (
         CallOutcome(None, [dense([[1.6], [0.0]])]),
