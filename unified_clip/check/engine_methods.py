@@ -78,8 +78,8 @@ def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
     """Return whether an expression is an object of the engine's class.
 
-    It is one if it has the usual name of such an object, if the file assigns a call of the class to it, or if a
-    function of the file has a parameter of that name with the class as its annotation.
+    It is one if it has the usual name of such an object, or if the file assigns a call of the class to it. It is also
+    one if a parameter of a function has this name and the class as its annotation.
     """
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:
