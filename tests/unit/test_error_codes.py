@@ -76,9 +76,8 @@ def _large(patch: Patch) -> None:
 
 
 def _elsewhere(_: Patch) -> None:
-    Path("parity").mkdir()
     gradients = (
-        "[[gradients]]\nname = 'g'\nfile = '../g.pt'\n[[cases]]\ngradients = ['g']\ncalls = [{call = 'global_norm'}]"
+        "[[gradients]]\nname = 'g'\nfile = 'g.pt'\n[[cases]]\ngradients = ['g']\ncalls = [{call = 'global_norm'}]"
     )
     suite(Path("parity"), gradients, frameworks="[frameworks.torch]\npython = 'nowhere/bin/python'\nmodes = ['host']")
 
@@ -144,7 +143,7 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     ),
     "UC701": ("explain clip.toml --gradients g.npz", {"clip.toml": CLIP, "g.npz": "damaged"}, None),
     "UC702": ("parity init g.npz", {}, _large),
-    "UC703": ("parity", {"g.pt": "weights"}, _elsewhere),
+    "UC703": ("parity", {"parity/g.pt": "weights"}, _elsewhere),
     "UC901": ("help errors", {}, _bug),
 }
 """By code: a command that ends with it, the files that it finds, and what else to prepare."""

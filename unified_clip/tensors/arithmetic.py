@@ -41,7 +41,9 @@ FORMATS = {
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return the number of `dtype` nearest to a root of a fraction, ties to even. Return inf if it is too large.
+    """Return the number of `dtype` nearest to a fraction or to its square root, ties to even.
+
+    Return inf if the result is too large for `dtype`.
 
     square: A fraction of 0 or more.
     degree: 1 for the fraction itself, 2 for its square root.
@@ -61,26 +63,36 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """Return the number of `dtype` nearest to a fraction, ties to even. A zero result is never negative."""
+    """Return the number of `dtype` nearest to a fraction, ties to even.
+
+    Return inf or -inf if the fraction is too large for `dtype`. A negative fraction that rounds to zero becomes -0.0.
+    """
     magnitude = nearest_root(abs(value), 1, dtype)
     return -magnitude if value < 0 else magnitude
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """Return a float rounded once to `dtype`. Return NaN, an infinity or a signed zero unchanged."""
+    """Return a float rounded once to `dtype`, ties to even. A number too large for `dtype` becomes infinite.
+
+    Return NaN, an infinity or a signed zero unchanged.
+    """
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)
 
 
 def _exponent(value: Fraction) -> int:
-    """Return the exponent e with 2**e <= value < 2**(e + 1)."""
+    """Return the exponent e with 2**e <= value < 2**(e + 1), for a positive fraction."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if Fraction(2) ** guess <= value else guess - 1
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
-    """Return every element rounded once to `dtype`, ties to even. The result is a float64 array."""
+    """Return every element rounded once to `dtype`, ties to even. The result is a float64 array.
+
+    Numbers too large for `dtype` become infinite. NaN and infinities do not change. For float64 and complex128, return
+    the array itself.
+    """
     target = FORMATS[dtype]
     if target.size == 8:
         return values
@@ -96,8 +108,9 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 
 
 def power_sum(values: Float64s, p: float) -> Fraction:
-    """Return the sum of |x|**p over finite values. It is exact for p = 1 and p = 2, and has 60 digits for any
-    other p.
+    """Return the sum of |x|**p over all elements of an array. All elements must be finite.
+
+    The sum is exact for p = 1 and p = 2. For any other p, it is computed with 60 digits.
     """
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
@@ -115,9 +128,9 @@ float64 adds whole numbers exactly."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
-    """Return the exact sum of |x|**p over at most CHUNK elements.
+    """Return the exact sum of |x|**p over an array of 1 to CHUNK elements.
 
-    magnitudes: The values |x|.
+    magnitudes: The values |x|, all finite.
     p: 1 or 2.
     """
     fractions, exponents = np.frexp(magnitudes)
@@ -144,9 +157,11 @@ def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """Return the number of `dtype` nearest to total**(1 / p), ties to even.
+    """Return the number of `dtype` nearest to total**(1 / p), ties to even. Return inf if it is too large for `dtype`.
 
     For p other than 1 and 2, the root is computed to 60 digits before it is rounded.
+
+    total: A fraction of 0 or more.
     """
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)
@@ -168,9 +183,9 @@ def _sixty_digits() -> AbstractContextManager[Context]:
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:
-    """Return the sum of each column, computed exactly and rounded once to `dtype`.
+    """Return the sum over the first axis of an array, computed exactly and rounded once to `dtype`.
 
-    NaN and infinities follow IEEE 754.
+    The result is a float64 array. A sum with NaN or infinities is NaN or infinite, as in IEEE 754.
     """
     total, inexact = np.zeros(values.shape[1:]), np.zeros(values.shape[1:], bool)
     with np.errstate(all="ignore"):

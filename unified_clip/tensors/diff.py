@@ -16,7 +16,7 @@ from .types import PARTS, Dense, Gradient, densify, form
 from .ulp import differences
 
 Sides = tuple[str, str]
-"""The names of the two lists in messages."""
+"""The names of the two sets of gradients in messages."""
 
 MOST_TENSORS = 5
 """The text describes at most this many tensors, and counts the others."""
@@ -25,10 +25,12 @@ MOST_TENSORS = 5
 def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
     """Return a text about the gradients that differ by more than `max_ulp`. Return '' if no gradient does.
 
-    A sparse gradient is compared as the equal dense gradient.
+    If the names of the gradients differ, the text lists only the names that one set lacks. Gradients of other dtypes or
+    shapes always differ. A sparse gradient is compared as the equal dense gradient.
 
     left, right: Gradients by name.
     sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
+    max_ulp: The largest distance of two elements, in ULP, that is not reported.
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
@@ -82,9 +84,11 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
 
 
 def _number(tensor: Dense, position: int) -> str:
-    """Return an element as text: the shortest decimal that rounds to it, and the hexadecimal form of a finite float.
+    """Return an element as text: the shortest decimal that rounds to it, and its hexadecimal form.
 
-    For an integer, return the decimal only.
+    For an integer, NaN or an infinity, return the decimal only.
+
+    position: The index of the element in the flattened `tensor.array`. There, real and imaginary parts are elements.
     """
     if tensor.dtype == "int64":
         return str(tensor.array.reshape(-1)[position])

@@ -14,9 +14,13 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container, by name. A gradient without a name gets a name with its position.
+    """Return the gradients in a container, by name, in their order. An entry that is None remains None.
 
-    TypeError: an entry is not a gradient.
+    A gradient without a name is called "gradient 0", with its position. A repeated name gets a number: "w (2)".
+
+    container: A tensor, or nested lists, tuples or dicts of tensors of one framework.
+
+    TypeError: an entry is not a tensor, is a parameter, or has a dtype that is not in `STORAGE`.
     """
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)
@@ -25,7 +29,9 @@ def read_container(container: Any) -> dict[str, Gradient]:
     for name, leaf in zip(_names(leaves), leaves, strict=True):
         is_weight = backend.variables.is_trainable if backend.variables is not None else backend.is_parameter
         if leaf.tensor is not None and backend.is_parameter(leaf.tensor) and is_weight(leaf.tensor):
-            raise TypeError(f"{leaf.place} is a parameter. Pass its gradient, such as parameter.grad")
+            raise TypeError(
+                f"{leaf.place} is a parameter, not a gradient. Pass its gradient, such as parameter.grad in PyTorch"
+            )
         gradient = gradients[name] = None if leaf.tensor is None else tensors.read(leaf.tensor)
         if gradient is not None and gradient.dtype not in STORAGE:
             raise TypeError(f"{leaf.place} has dtype {gradient.dtype}. Convert it to one of {', '.join(STORAGE)}")
@@ -33,7 +39,10 @@ def read_container(container: Any) -> dict[str, Gradient]:
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
-    """Return a name for each gradient. If two gradients have the same name, the second one gets " (2)"."""
+    """Return a name for each gradient: its own name, or else "gradient N" with its position N.
+
+    If several gradients have the same name, " (2)", " (3)" and so on are added to all but the first.
+    """
     names: dict[str, None] = {}
     for leaf in leaves:
         name = leaf.name or f"gradient {leaf.position}"

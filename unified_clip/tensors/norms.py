@@ -21,7 +21,9 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     """Return the p-norm over all elements of all gradients, computed exactly and rounded once to `dtype`.
 
-    Return NaN if an element is NaN. Otherwise, return inf if one is infinite.
+    Return NaN if an element is NaN. Otherwise, return inf if an element is infinite, or if the norm is too large for
+    `dtype`. For p other than 1, 2 and inf, the norm is computed with 60 digits. Real and imaginary parts of complex
+    numbers count as separate elements.
     """
     parts = [_part(gradient, p) for gradient in gradients]
     beyond = [part for part in parts if isinstance(part, float)]
@@ -43,7 +45,7 @@ def clear_caches() -> None:
 def _part(gradient: Dense, p: float) -> Fraction | float:
     """Return the sum of |x|**p over the elements of a gradient. For p = inf, return the largest |x|.
 
-    Return inf or NaN if an element is not finite.
+    Return NaN if an element is NaN. Otherwise, return inf if an element is infinite. Results are cached.
     """
     values = gradient.values()
     if not np.isfinite(values).all():

@@ -37,9 +37,10 @@ class UnreadableError(CodedError, code="UC701"):
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A dense tensor: the name of its dtype, and its elements as an array.
+    """A dense tensor: the name of its dtype, and its elements as a NumPy array.
 
-    Complex tensors have a last axis of 2, for the real and the imaginary part.
+    For a complex dtype, the array has a last axis of 2, for the real and the imaginary part. For bfloat16, the array
+    contains the bits of each element as uint16.
     """
 
     dtype: str
@@ -50,13 +51,19 @@ class Dense:
         return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
-        """Return the elements as float64. The conversion is exact for every dtype."""
+        """Return the elements as a float64 array in the shape of `array`.
+
+        The conversion is exact, except that int64 numbers beyond 2**53 may be rounded.
+        """
         if self.dtype != "bfloat16":
             return self.array.astype(np.float64)
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements as unsigned integers. All NaN have the same pattern."""
+        """Return the bit patterns of the elements as unsigned integers, in the shape of `array`.
+
+        The bits of each NaN are replaced by those of `np.nan`, so that all NaN have the same pattern.
+        """
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -66,7 +73,10 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """Some rows of a tensor of `shape`. `values[i]` belongs to row `rows[i]`. Repeated rows are summed."""
+    """A tensor of `shape` of which only some rows are stored. `values[i]` is added to row `rows[i]`.
+
+    An index may occur several times: its values add up. Rows without values are zero.
+    """
 
     rows: npt.NDArray[np.int64]
     values: Dense
@@ -81,7 +91,7 @@ Gradient = Dense | Sparse | None
 
 
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
-    """Return a new NumPy array with these elements. For bfloat16, the array has the dtype of ml_dtypes."""
+    """Return a new NumPy array with the elements of a tensor. For bfloat16, its dtype is `ml_dtypes.bfloat16`."""
     if tensor.dtype in PARTS:
         return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
     if tensor.dtype != "bfloat16":
@@ -92,7 +102,10 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """Return a copy of an array as a tensor. The array may have either byte order."""
+    """Return a copy of an array as a tensor. The array may have either byte order. Its dtype is not checked.
+
+    An array of V2 (two bytes without a type) becomes a tensor of bfloat16.
+    """
     name = name_of(array.dtype)
     if name == "bfloat16":
         return Dense(name, np.array(array.view(np.uint16)))
@@ -101,21 +114,23 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype.
+    """Return the name of a NumPy dtype, such as "float32". Return "bfloat16" for V2 (two bytes without a type).
 
-    The NumPy dtype V2 (two bytes without a type) is bfloat16, because np.savez and HDF5 write bfloat16 so.
+    The functions np.savez and h5py write bfloat16 as V2.
     """
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
 def form(tensor: Dense | None) -> str:
-    """Return the dtype and the shape of a tensor as text."""
+    """Return the dtype and the shape of a tensor as text, such as "float32[2, 3]". Return "None" for None."""
     return "None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
 
 
 def encode(values: Float64s, dtype: str) -> Dense:
-    """Return numbers as a tensor of `dtype`. The dtype must represent each number exactly (see
-    `arithmetic.rounded`).
+    """Return numbers as a tensor of `dtype`, which must represent each number exactly.
+
+    Round them with `arithmetic.rounded` before. For a complex dtype, the last axis of `values` has the real and the
+    imaginary part.
     """
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))
@@ -124,9 +139,10 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return a gradient as a dense tensor. Return None for None.
+    """Return a sparse gradient as a new dense tensor. Return a dense gradient or None unchanged.
 
-    Repeated rows are summed exactly and rounded once. Absent rows are zeros.
+    Repeated rows are summed exactly and rounded once. Absent rows are zeros. Rows outside the shape are left out.
+    Results are cached.
     """
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
@@ -149,7 +165,7 @@ def _densified(gradient: Sparse) -> Dense:
 
 
 def digest(tensors: Iterable[Dense | None]) -> str:
-    """Return the SHA-256 over the dtypes, shapes and bits of tensors, as text."""
+    """Return the SHA-256 over the dtypes, shapes and bits of tensors, as hexadecimal text. A None counts, too."""
     sha256 = hashlib.sha256()
     for tensor in tensors:
         sha256.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
@@ -158,8 +174,9 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 
 class Lazily(Sequence[Dense | None]):
-    """A sequence that computes a tensor at each access and does not keep it. All tensors at once may not fit into
-    memory.
+    """A sequence that computes a tensor at each access and does not store it. A slice returns a list of new tensors.
+
+    It is for tensors that do not fit into memory together.
     """
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:

@@ -15,17 +15,20 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
-    """Return the largest distance in ULP between the elements of two lists of tensors of the same shapes."""
+    """Return the largest distance in ULP between the elements of two lists of tensors.
+
+    Both lists have the same length, dtypes and shapes. Positions with a None are left out. Return 0 if nothing differs.
+    """
     pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
     return max((float(each.max(initial=0.0)) for each in distances), default=0.0)
 
 
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
-    """Return (indices of the elements that differ, their distances in ULP). The indices are those of the flattened
-    tensor.
+    """Return (indices of the elements that differ, their distances in ULP), for tensors of the same dtype and shape.
 
-    NaN equals NaN, and its distance from a number is inf. The distance of 0 and -0 is 1.
+    The indices are those of the flattened `Dense.array`, in which real and imaginary parts are elements. NaN equals
+    NaN, and its distance from a number is inf. The distance of 0 and -0 is 1.
     """
     left_bits, right_bits = left.bits().reshape(-1), right.bits().reshape(-1)
     differ = np.flatnonzero(left_bits != right_bits)
@@ -39,9 +42,9 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Return integers in the same order as the numbers with these bit patterns.
+    """Return unsigned integers that compare like the numbers with these bit patterns.
 
-    whole: Whether the numbers are integers, not floats.
+    whole: True for bit patterns of integers, False for those of floats.
     """
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

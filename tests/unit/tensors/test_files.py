@@ -244,7 +244,7 @@ def test_integers_and_text_are_left_out_but_for_what_is_named_in_full(
     assert all_bits(read(tmp_path / "a.npz", only=["steps"])) == {"steps": bits(Dense("int64", steps))}
     with pytest.raises(UnreadableError, match="'short' has dtype int32"):
         read(tmp_path / "a.npz", only=["short"])
-    with pytest.raises(UnreadableError, match=r"a\.npz: no tensor has a floating-point dtype"):
+    with pytest.raises(UnreadableError, match=r"a\.npz: no tensor that matches `only` has a floating-point dtype"):
         read(tmp_path / "a.npz", only=["mas?"])
 
 
@@ -371,7 +371,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
             r"grads\.py: the process that runs the function gave no result after 2 seconds; it was in hangs "
             r"\(grads\.py, line \d+\)",
         ),
-        ("", r"'grads\.py:' is not a Python file and the name of a function. Write it as grads\.py:gradients"),
+        ("", r"'grads\.py:' does not end with the name of a function. Write it as grads\.py:gradients"),
     ],
 )
 def test_a_function_that_gives_no_gradients_is_an_error(
@@ -380,6 +380,12 @@ def test_a_function_that_gives_no_gradients_is_an_error(
     monkeypatch.setenv("UNIFIED_CLIP_MAX_SECONDS", "2" if function == "hangs" else "60")
     with pytest.raises(UnreadableError, match=message):
         files.call(f"grads.py:{function}", grads, grads)
+
+
+def test_a_function_without_its_python_file_is_an_error(tmp_path: Path) -> None:
+    for spec in ("gradients", "grads.txt:gradients"):
+        with pytest.raises(UnreadableError, match=rf"'{spec}' does not begin with the name of a \.py file. Write it"):
+            files.call(spec, tmp_path, tmp_path)
 
 
 def test_a_function_in_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -59,7 +59,10 @@ CONVERT = "unified_clip.tensors.files.convert_worker"
 
 @cache
 def scratch() -> Path:
-    """Return the directory for gradients that this process converts. The directory is removed when the process ends."""
+    """Return the directory for gradients that this process converts. The first call creates it.
+
+    The directory is removed when the process ends.
+    """
     directory = Scratch("gradients")
     atexit.register(directory.remove)
     return directory.path
@@ -72,9 +75,9 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] = {},
 ) -> dict[str, Gradient]:
-    """Return the gradients in a file by name, in the order of the file.
+    """Return the gradients in a file by name, in the order of the file. Sort those of TensorFlow and Keras by name.
 
-    Gradients of TensorFlow and Keras are sorted by name.
+    Leave out integers and text, unless `only` has their full name.
 
     The arrays are contiguous, read-only `np.memmap`s, and may not be aligned. Arrays without elements are plain NumPy
     arrays.
@@ -82,10 +85,10 @@ def read(
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
     only: Patterns of names, as for `fnmatch`. If empty, all gradients are read.
-    pythons: The interpreter of each framework. The default is the interpreter that runs this process.
+    pythons: The Python interpreter to use for "torch" and "tensorflow". The default is the one of this process.
 
-    UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or a pattern matches
-        nothing.
+    UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or has no gradients.
+        Or a pattern of `only` matches nothing.
     """
     try:
         path, kind = _kind(path)
@@ -96,31 +99,32 @@ def read(
             directory = Path(tempfile.mkdtemp(dir=scratch))
             gradients = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not gradients:
-            raise UnreadableError("no tensor has a floating-point dtype. Save float gradients")
+            chosen = " that matches `only`" if only else ""
+            raise UnreadableError(f"no tensor{chosen} has a floating-point dtype. Save the gradients as float32")
         return gradients
     except (UnreadableError, LimitError) as error:
-        raise UnreadableError(f"{path.name}: {error}", error.code) from None
+        raise UnreadableError(f"{path}: {error}", error.code) from None
     except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
-        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}. Save it again") from None
+        raise UnreadableError(f"{path} cannot be read: {type(error).__name__}: {error}. Save it again") from None
 
 
 def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
-    """Call a function in a Python file, and return its tensors by name. They may be tensors of any framework.
+    """Call a function in a Python file, and return its tensors by name as `Dense` or `Sparse` tensors.
 
-    The function runs in another process, on the CPU.
+    The function runs in another process, on the CPU. It returns tensors of any framework. Integers are left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors, as for `read`.
     python: The interpreter that runs the function.
 
-    UnreadableError: the function fails, or returns no gradients.
+    UnreadableError: the file or the function does not exist, or the function fails or returns no gradients.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
-    if not name.isidentifier() or path.suffix != ".py":
-        raise UnreadableError(
-            f"{spec!r} is not a Python file and the name of a function. Write it as grads.py:gradients"
-        )
+    if not name.isidentifier():
+        raise UnreadableError(f"{spec!r} does not end with the name of a function. Write it as grads.py:gradients")
+    if path.suffix != ".py":
+        raise UnreadableError(f"{spec!r} does not begin with the name of a .py file. Write it as grads.py:gradients")
     if not path.is_file():
         raise UnreadableError(
             f"{spec!r}: the file {file} does not exist. Correct the path, which is relative to {directory}"
@@ -128,22 +132,25 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
     try:
         gradients = _convert("function", f"{path}:{name}", scratch, python)
         if not gradients:
-            raise UnreadableError(f"{name} returns no tensor with a floating-point dtype. Return gradients")
+            raise UnreadableError(f"{name} returns no tensor with a floating-point dtype. Return float gradients")
         return gradients
     except (UnreadableError, LimitError) as error:
-        raise UnreadableError(f"{path.name}: {error}", error.code) from None
+        raise UnreadableError(f"{path}: {error}", error.code) from None
 
 
 def _kind(path: Path) -> tuple[Path, str]:
     """Return (path to read, kind of file). The kind is a suffix in READ_HERE, or a kind that `convert_worker` converts.
 
-    A directory, and a path that is only the prefix of a TensorFlow checkpoint, have the kind "tensorflow".
+    A directory, and a path that is only the prefix of a TensorFlow checkpoint, have the kind "tensorflow". For a file
+    with the suffix .index, the path to read is the prefix: the path without this suffix.
 
     UnreadableError: the file does not exist, is empty, or has an unknown suffix. Or the directory has no checkpoint.
     """
     if path.is_dir():
         if not (path / "checkpoint").is_file():
-            raise UnreadableError("this directory has no TensorFlow checkpoint. Pass a file")
+            raise UnreadableError(
+                "the directory has no file `checkpoint`, which TensorFlow writes. Pass the file with the gradients"
+            )
         return path, "tensorflow"
     if not path.is_file():
         if not path.with_name(f"{path.name}.index").is_file():
@@ -165,7 +172,12 @@ def _kind(path: Path) -> tuple[Path, str]:
 def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
     """Convert a file, or the result of a function, in another process. Return the gradients by name.
 
-    The gradients are memory maps of files that the other process writes.
+    The gradients are memory maps of files that the other process writes in `scratch`.
+
+    kind: A key of `NEEDED`.
+    source: The path of the file, or FILE:FUNCTION for the kind "function".
+    python: The interpreter of the other process.
+    only: Patterns of names, as for `read`.
 
     UnreadableError: the conversion failed.
     """

@@ -114,7 +114,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
 
 
 def _has_complete_pickles(source: str) -> bool:
-    """Return whether a file that is not a zip has the five pickles that torch.save writes before the numbers."""
+    """Return whether a file begins with five complete pickles, as torch.save wrote them before PyTorch 1.6."""
     try:
         with Path(source).open("rb") as file:
             for _ in range(5):
@@ -157,9 +157,13 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
     Soft links are left out: their targets are yielded under their own names.
 
-    visited: The groups and datasets that were read before.
+    visited: The groups and datasets that were read before. This function adds to it.
+    tree: The limits of the nesting and of the number of entries.
+    prefix: The beginning of the names.
+    depth: The number of groups above the group.
 
     UnreadableError: the group has a link to another file.
+    LimitError: the file exceeds a limit of `tree`.
     """
     for key in group:
         name = f"{prefix}{key}"
@@ -181,7 +185,7 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
 
 def _extract(source: str, out: Path) -> Path:
-    """Extract the HDF5 file from a `.keras` zip, and return its path.
+    """Extract the HDF5 file from a `.keras` zip into the directory `out`, and return its path.
 
     UnreadableError: the HDF5 file is missing or compressed.
     """
@@ -205,10 +209,11 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Check that an HDF5 dataset has all its chunks, and that no chunk expands beyond its size. HDF5 does not check
-    this.
+    """Check that an HDF5 dataset has all its chunks, and that no chunk expands beyond its size.
 
-    UnreadableError: a chunk is missing or damaged.
+    HDF5 does not check this. Only chunks that are compressed with gzip can expand.
+
+    UnreadableError: a chunk is missing or expands, or the dataset has a filter other than those of `CHECKED_FILTERS`.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
@@ -237,9 +242,10 @@ def _check_chunks(name: str, dataset: Any) -> None:
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:
-    """Call a Python function, and yield its tensors.
+    """Call a Python function, and yield an `Item` for each tensor that it returns.
 
     source: The file and the function, as FILE:FUNCTION.
+    out: Not used. All functions in `KINDS` have it.
     """
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
@@ -249,6 +255,9 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """Call a function, and yield (name, tensor) for each tensor that it returns.
+
+    The names are those of (name, tensor) tuples and keys of dicts. Other tensors are called "gradient N", from 0.
+    Values that are no tensors are left out.
 
     ModuleNotFoundError: the function imports a package that is missing.
     UnreadableError: the function failed otherwise. The message has the line of the failure, if it is in this file.

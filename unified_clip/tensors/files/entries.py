@@ -30,7 +30,7 @@ class Item(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of the tensor in bytes. For a sparse tensor, the size of the equal dense tensor."""
+        """Return the size of the tensor in bytes. For a sparse tensor, return the size of the equal dense tensor."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
@@ -42,8 +42,9 @@ def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = N
     file_size: The size of the file in bytes. If given, the names, dtypes, shapes and the total size of the tensors are
         checked before any tensor is read.
 
-    UnreadableError: a name occurs twice, a dtype is not supported, or a pattern matches nothing.
-    LimitError: the tensors have shapes or a size that no file of this size should have.
+    UnreadableError: a name occurs twice, a dtype is not supported, a pattern matches nothing, or the rows of a sparse
+        tensor do not fit its shape.
+    LimitError: a name is too long, or the tensors have shapes or a size that no file of this size should have.
     """
     chosen = _chosen(items, only)
     if file_size is not None:
@@ -90,7 +91,7 @@ def twice(name: str) -> UnreadableError:
 def _check_rows(name: str, gradient: Sparse) -> None:
     """Check that a sparse tensor has one row of values for each index, and that each index is inside its shape.
 
-    UnreadableError: it does not.
+    UnreadableError: the numbers of indices and rows differ, or an index is outside.
     """
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
@@ -99,17 +100,20 @@ def _check_rows(name: str, gradient: Sparse) -> None:
             f"{list(rows.shape)}, and its values {list(values.shape)}. Save it as a dense tensor"
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
-        raise UnreadableError(f"{name!r} has a row outside its shape {list(shape)}. Save it again")
+        row = rows.min() if rows.min() < 0 else rows.max()
+        raise UnreadableError(f"{name!r} has the row {row}, which is outside its shape {list(shape)}. Save it again")
 
 
 def flatten(
     value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None, depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) for each tensor in nested dicts and lists, with names such as `a.b` for `{"a": {"b": ...}}`.
+    """Yield (name, tensor) for each tensor in nested dicts and lists. A name joins the keys, such as `a.b`.
 
-    Other values, such as None, are left out.
+    An entry of a list has its position as key, which is `gradient 0` if the list is the outermost value. Values that
+    are no tensors, such as None, are left out.
 
     is_tensor: A function that returns whether a value is a tensor.
+    name: The name of `value`, with which all names begin.
     tree: The limits of the nesting, the number of entries and the names.
 
     LimitError: the value exceeds a limit of `tree`.

@@ -24,32 +24,36 @@ Entry = Any
 """Where a gradient is in a file, as JSON data. None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The names of files in a scratch directory. They contain all tensors, one after the other; the `Entry` of each
-tensor; and the reason if there are no tensors."""
+"""The names of three files in a scratch directory. TENSORS has all tensors, one after the other. INDEX has the `Entry`
+of each tensor by name. FAILED has the error if there are no tensors."""
 
 ALIGNMENT = 64
 """Each tensor in the file `TENSORS` begins at a multiple of this many bytes."""
 
 SMALL = 1 << 25
-"""A file with at most this many bytes is read at once instead of mapped."""
+"""A file with fewer bytes than this is read at once instead of mapped."""
 
 
 def open_map(path: Path) -> Raw:
-    """Return a file as a memory-mapped array of bytes. Map each file only once: each map keeps a file
-    descriptor open.
+    """Return a file as a memory-mapped array of bytes. For an empty file, return a plain array.
+
+    Map each file only once: each map keeps a file descriptor open.
     """
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def read_or_map(path: Path) -> Raw:
-    """Return a file as an array of bytes. Read a small file at once, and map a larger one."""
+    """Return a file as an array of bytes. Read a file of less than `SMALL` bytes at once, and map a larger one."""
     return np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that starts at the byte `start` of a mapped file.
+    """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
 
-    Its array is a memory map with the attributes `filename` and `offset`.
+    If `raw` is a memory map, the array is one, too, and its attribute `offset` is `start`.
+
+    raw: The bytes of the file.
+    dtype: A key of `STORAGE`.
     """
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
@@ -62,7 +66,8 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
     """Write a gradient to a file. Return its entry, from which `at` finds the gradient again.
 
-    A tensor that is already mapped from another file is not copied.
+    A contiguous tensor that is mapped from another file is not copied: the entry has the path of that file. For None,
+    write nothing and return None.
     """
     if gradient is None:
         return None
@@ -81,9 +86,9 @@ def append(file: IO[bytes], gradient: Gradient) -> Entry:
 
 
 def at(raw: Raw, entry: Entry) -> Gradient:
-    """Return the gradient that `append` wrote.
+    """Return the gradient that `append` wrote. Return None if the entry is None.
 
-    raw: The bytes of the file.
+    raw: The bytes of the file that `append` wrote. If the entry has the path of another file, that file is mapped.
     entry: The return value of `append`.
     """
     if entry is not None and "rows" in entry:
@@ -100,21 +105,27 @@ _shared_map = cache(open_map)
 
 
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
-    """Write gradients into a directory, and an index of them at the end. Only one gradient is in memory at a time."""
+    """Write (name, gradient) tuples into the file TENSORS of a directory, and then their entries into the file INDEX.
+
+    Only one gradient is in memory at a time.
+    """
     with (directory / TENSORS).open("wb") as file:
         index = {name: append(file, gradient) for name, gradient in gradients}
     (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def load(directory: Path) -> dict[str, Gradient]:
-    """Return the gradients that `write` stored in a directory, by name. They are memory-mapped."""
+    """Return the gradients that `write` stored in a directory, by name. Gradients with elements are memory-mapped."""
     index: Mapping[str, Entry] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
     raw = open_map(directory / TENSORS)
     return {name: at(raw, entry) for name, entry in index.items()}
 
 
 def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Return all gradients by name, as memory maps. Gradients in memory are first written into the directory."""
+    """Return all gradients by name, as memory maps. Gradients in memory are first written into the directory.
+
+    Arrays without elements are plain NumPy arrays. A None remains None.
+    """
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:

@@ -30,9 +30,12 @@ arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays of a `.npz` file, in the order of the file.
+    """Yield an `Item` for each array of a `.npz` file, in the order of the file.
+
+    Uncompressed arrays are mapped. Compressed arrays, and those of another byte order or Fortran order, are read.
 
     UnreadableError: an array is damaged or not supported.
+    LimitError: an array has a shape that no tensor can have.
     """
     raw = open_map(path)
     archive = zipfile.ZipFile(path)  # not closed here: it must be open while items are read

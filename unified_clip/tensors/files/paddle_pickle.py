@@ -60,10 +60,10 @@ class Dtype:
 
 
 class Array:
-    """A replacement for np.ndarray while a pickle is read."""
+    """A replacement for np.ndarray while a pickle is read. It has the shape, the dtype and the bytes of an array."""
 
     def __init__(self, *empty: Any) -> None:
-        """Make an empty array. The method `__setstate__` fills it."""
+        """Ignore the arguments, which describe an empty array. The method `__setstate__` sets all attributes."""
 
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
@@ -83,8 +83,9 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of a name in the dict `values`. This function replaces `eval` in the pickle of a dense
-    tensor.
+    """Return the value of a name in the dict `values`. This function replaces `eval` in the pickle of a dense tensor.
+
+    TypeError: the pickle passes compiled code instead of a name.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -94,9 +95,11 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Return a dict of these (key, value) entries. This function replaces OrderedDict.
+    """Return a dict of (key, value) pairs. Leave out keys of types other than `PLAIN`.
 
-    Pickles of Python 2 pass the entries of the dict as a list.
+    This function replaces OrderedDict.
+
+    Pickles of Python 2 pass the pairs. Those of Python 3 pass nothing, and add the entries later.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -138,7 +141,9 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return a function that checks the types of dict keys, and then runs an opcode of a pickle.
+    """Return a function that runs an opcode of a pickle, but first checks the types of dict keys.
+
+    The function raises UnreadableError if a key has another type than those of `PLAIN`.
 
     load: The function that runs the opcode.
     keys: The positions of the keys on the unpickler's stack.
@@ -160,8 +165,8 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """How many characters and entries were passed to calls so far. Each call copies them, so their number is
-        limited.
+        """The number of characters and list entries that were passed to calls so far. Each call copies them, so their
+        number is limited.
         """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -171,7 +176,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             raise UnreadableError(f"the pickle calls {module}.{name}. Save only tensors, with paddle.save") from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Run an opcode for bytes that begin with their length. Map long data instead of reading it.
+        """Run an opcode that is followed by a length and by data. Push the data on the unpickler's stack.
+
+        Data of `LONG` bytes or more is mapped instead of read.
 
         width: The number of bytes of the length.
         """
@@ -186,14 +193,20 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Run an opcode that calls a function of `STAND_INS`. Reject a file that passes the same data to many calls."""
+        """Run an opcode that calls a function of `STAND_INS`.
+
+        ValueError: the calls so far got more data than the file has, because the file passes the same data many times.
+        """
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times, which paddle.save does not write")
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Run an opcode that sets the state of an array or a dtype. Ignore attributes of dicts."""
+        """Run an opcode that sets the state of an object. Set it for `Array` and `Dtype`, and ignore it for dicts.
+
+        ValueError: the object has another type.
+        """
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
@@ -225,9 +238,10 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the arrays in a pickle file, in the order of the file.
+    """Yield an `Item` for each array in a pickle file, in the order of the file.
 
-    UnreadableError: the file is damaged, or `paddle.save` did not write it.
+    UnreadableError: the file is damaged, or has sliced tensors, or `paddle.save` did not write it.
+    LimitError: the file exceeds a limit of `_limits`.
     """
     raw = open_map(path)
     try:

@@ -47,9 +47,12 @@ class Entry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """Yield the gradients of a safetensors file, in the order of the header.
+    """Yield an `Item` for each tensor of a safetensors file, in the order of the header.
 
-    UnreadableError: the file is damaged.
+    For a sparse gradient NAME, the tensors NAME.indices and NAME.values become one `Item`.
+
+    UnreadableError: the file is damaged, or its metadata about sparse gradients is invalid.
+    LimitError: a tensor has a shape that no tensor can have.
     """
     raw = open_map(path)
     header, start = _header(raw)
@@ -72,7 +75,7 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors by name of a safetensors file that unified_clip wrote.
+    """Read a safetensors file that unified_clip wrote, and return its tensors by name. Sparse gradients are not joined.
 
     UnreadableError: the file is damaged, because another program changed it.
     """
@@ -81,7 +84,7 @@ def load(path: Path) -> dict[str, Dense]:
         header, start = _header(raw)
         return {name: entry.read(raw) for name, entry in _entries(header, start, len(raw)).items()}
     except (UnreadableError, OSError, ValueError) as error:
-        raise UnreadableError(f"{path.name}: {error}. Run the command again") from None
+        raise UnreadableError(f"{path}: {error}. Run the command again") from None
 
 
 def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Sparse:
@@ -89,9 +92,9 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return (the header of a file, the position of the first byte after it).
+    """Return (the header of a file as a dict, the position of the first byte after the header).
 
-    UnreadableError: the header is invalid.
+    UnreadableError: the header is invalid, or has a name twice.
     """
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
@@ -120,7 +123,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return the shapes of sparse gradients by name, from the header's metadata.
+    """Return the shapes of sparse gradients by name, from the header's metadata. Return {} if it lists none.
 
     UnreadableError: the metadata is invalid.
     """
@@ -137,20 +140,22 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
-    """Return the entries of the header by name.
+    """Return an `Entry` for each tensor in the header, by name.
 
     first: The position of the first byte after the header.
     size: The number of bytes of the file.
 
-    UnreadableError: the entries overlap, leave gaps, or exceed the size of the file.
+    UnreadableError: an entry is invalid, or the entries overlap, leave gaps, or do not end at the end of the file.
+    LimitError: an entry has a shape that no tensor can have.
     """
     entries = {name: _entry(name, entry, first) for name, entry in header.items()}
     end = first
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
-        if entry.start != end or entry.stop < entry.start:
+        if entry.start != end:
             offsets = f"[{entry.start - first}, {entry.stop - first}]"
             raise UnreadableError(
-                f"{name!r} is at {offsets}, but the tensor before it ends at {end - first}. Save the file again"
+                f"{name!r} has the data_offsets {offsets}, but the tensor before it ends at {end - first}. "
+                "Save the file again"
             )
         end = entry.stop
     if end != size:
@@ -166,7 +171,13 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
     except (KeyError, TypeError, ValueError):
         code = shape = start = stop = None
     if not (isinstance(code, str) and _are_lengths(shape) and _are_lengths([start, stop])):
-        raise UnreadableError(f"{name!r} lacks a dtype, a shape or two data_offsets in the header. Save the file again")
+        raise UnreadableError(
+            f"{name!r} has no valid dtype, shape and pair of data_offsets in the header. Save the file again"
+        )
+    if stop < start:
+        raise UnreadableError(
+            f"{name!r} has the data_offsets [{start}, {stop}], which end before they start. Save the file again"
+        )
     check_shape(name, shape)
     dtype = DTYPES.get(code, code)
     size = np.dtype(STORAGE["bfloat16"] if dtype == "bfloat16" else dtype).itemsize if code in DTYPES else 0

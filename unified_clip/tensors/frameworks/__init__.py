@@ -15,13 +15,16 @@ class TensorConverter(Protocol):
     """
 
     def dense(self, tensor: Dense) -> Any:
-        """Return a tensor of the framework with these elements, in CPU memory."""
+        """Return a tensor of the framework with the elements of `tensor`, in CPU memory."""
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a sparse tensor of the framework with these rows. Rows with the same index stay separate."""
+        """Return a sparse tensor of the framework with the rows of `tensor`. Rows with the same index stay separate.
+
+        For NumPy and MLX, which have no sparse tensors, return the equal dense tensor.
+        """
 
     def read(self, tensor: Any) -> Gradient:
-        """Return a tensor of the framework as a `Dense` or `Sparse` tensor."""
+        """Return a tensor of the framework as a `Dense` tensor. If it is sparse by rows, return it as `Sparse`."""
 
     def make(self, gradient: Gradient) -> Any:
         """Return a dense or sparse gradient as a tensor of the framework. Return None for None."""
@@ -31,6 +34,6 @@ class TensorConverter(Protocol):
 
 
 def converter(framework: str) -> TensorConverter:
-    """Import a framework, and return the object that converts its tensors."""
+    """Import a framework, such as "torch", and return a new object that converts its tensors."""
     instance: TensorConverter = importlib.import_module(f"{__name__}.{framework}").Converter()
     return instance

@@ -17,7 +17,7 @@ class Converter(TensorConverter):
         return paddle.to_tensor(array, place=paddle.CPUPlace())  # Paddle reads uint16 as bfloat16
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return Paddle's sparse gradient, SelectedRows, with these rows.
+        """Return Paddle's type of sparse gradient, SelectedRows, with the rows of `tensor`.
 
         Paddle creates SelectedRows only in the backward pass of an embedding, so this method runs such a pass.
         """
