@@ -15,12 +15,14 @@ NATIVE, APEX = "torch.nn.utils.clip_grad_norm_", "apex.contrib.clip_grad.clip_gr
 
 
 class NoDeviceError(Exception):
-    """PyTorch finds no CUDA device."""
+    """The error if PyTorch finds no CUDA device."""
 
 
 def pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs to time. unified_clip, with and without its Triton kernels, runs against PyTorch's foreach
-    functions, and against Apex's function if Apex is installed. NoDeviceError: PyTorch finds no CUDA device.
+    """Return the pairs to time for PyTorch on a CUDA device. NoDeviceError: PyTorch finds no such device.
+
+    The pairs compare unified_clip with PyTorch's foreach functions. If Apex is installed, more pairs compare it with
+    Apex's function. If Triton is installed, each pair occurs with and without unified_clip's Triton kernels.
     """
     import torch
 
@@ -87,9 +89,10 @@ def _by(call: Call, kernels: bool) -> Call:
 
 
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
-    """Return a function that replays a call from a CUDA graph. The call runs once before the capture, to compile.
+    """Return a function that replays a call from a CUDA graph. The function ignores its argument.
 
-    prepare: Returns the inputs of the call.
+    The call runs once before the capture, to compile.
+    prepare: Returns the inputs of the call, whose memory the graph reads and writes.
     """
     import torch
 
@@ -104,7 +107,10 @@ def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
 
 
 def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
-    """Return the milliseconds that a CUDA device takes for a call, by CUDA events. Earlier work does not count."""
+    """Return the milliseconds that a CUDA device takes for a call, by CUDA events. Earlier work does not count.
+
+    clock: Not used.
+    """
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -68,7 +68,10 @@ def elements(shapes: Sequence[Shape]) -> int:
 
 
 def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return arrays of normally distributed numbers. One block of random numbers is repeated, to save time."""
+    """Return arrays of these shapes with normally distributed numbers.
+
+    All arrays repeat the same block of random numbers, to save time.
+    """
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes
@@ -78,5 +81,5 @@ def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
 
 def rough_norm(arrays: Sequence[Array]) -> float:
-    """Return the approximate total norm, from which thresholds are chosen."""
+    """Return the approximate total norm of the arrays, from which the benchmark chooses its thresholds."""
     return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

@@ -58,10 +58,11 @@ def compare(
     clock: Clock = time.perf_counter,
     milliseconds: Callable[[Call, Any, Clock], float] = on_host,
 ) -> dict[str, Any]:
-    """Call both functions in turns, and measure the times.
+    """Call both functions in turns for some `seconds`, and measure the times. Return an entry of bench.json.
 
-    Return the quartiles of the milliseconds of each function, and of their ratio. If the framework has no function, its
-    quartiles and the ratio are None.
+    The entry has the number of repeats, the quartiles of the milliseconds of each function, and those of their ratio.
+    If the framework has no function, its quartiles and the ratio are None.
+    milliseconds: A function that makes a call, and returns its time by the clock.
     """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -86,7 +87,7 @@ def compare(
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """Return the three quartiles with four digits. The median is the second."""
+    """Return the three quartiles of at least two values, with four digits. The median is the second."""
     return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
@@ -97,10 +98,10 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure how long threads take to read the memory of the gradients, and to read and write it.
+    """Measure the time that threads take to read the memory of the gradients, and to read and write it.
 
-    No clip can be faster. Return the quartiles of the milliseconds, as an entry of bench.json. Memory that is not
-    writable is copied.
+    No clip can be faster. Return an entry of bench.json: the number of bytes, and the quartiles of the milliseconds.
+    Memory that is not writable is copied before the measurement.
     prepare: Called before each repeat, as before a clip.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
@@ -123,7 +124,7 @@ def limits(
 
 
 def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
-    """Split flat arrays into `count` parts whose numbers of elements differ by at most one."""
+    """Split flat arrays into `count` lists of views, whose numbers of elements differ by at most one."""
     total, start = sum(view.size for view in views), 0
     parts: list[list[Array]] = [[] for _ in range(count)]
     for view in views:
@@ -137,7 +138,7 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
 
 
 def extra_memory(call: Call, inputs: Any) -> int | None:
-    """Return the peak memory growth of the process during a call, in bytes. None if the system does not report it."""
+    """Return the peak memory growth of the process during a call, in bytes. Return None on systems other than Linux."""
     if sys.platform != "linux":
         return None
     gc.collect()

@@ -163,7 +163,11 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs for Paddle, which lacks a function for the norm, and a CPU kernel for the norm of bfloat16."""
+    """Return the pairs for Paddle.
+
+    Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16. There, the pairs have only
+    unified_clip's function.
+    """
     import paddle
 
     import unified_clip.paddle as uc
@@ -206,7 +210,11 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
-    """Return a function that runs a static program, which clips the gradients in its scope without copying them."""
+    """Return a function that clips gradients with these values in a static program of Paddle.
+
+    clip: The clip object. The function ignores its argument. It returns the program's result tensors without copying
+    them.
+    """
     import paddle
 
     program, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
@@ -243,7 +251,10 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs for JAX. Optax's functions are compiled, and also return the norm."""
+    """Return the pairs for JAX. Optax's functions are compiled. Its clip function also returns the norm.
+
+    For more than MOST_COMPILED tensors, the pair that clips outside graphs has only unified_clip's function.
+    """
     import jax
     import optax
 

@@ -33,7 +33,10 @@ Entry = Mapping[str, Any]
 
 
 def ratios(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the ratios of times to a file: a row of panels for each framework, a column for each dtype."""
+    """Plot the ratios of times to a file: a row of panels for each framework, a column for each dtype.
+
+    Measurements of the norm alone, or without a framework's function, are left out.
+    """
     entries = [entry for entry in data["results"] if entry["what"] != "norm alone" and entry["ratio"]]
     names, dtypes, frameworks = (_unique(entries, key) for key in ("list", "dtype", "framework"))
     series = {name: _unique([each for each in entries if each["framework"] == name], "native") for name in frameworks}
@@ -90,7 +93,7 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], nat
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the time by number of elements, and by number of tensors, to a file."""
+    """Plot the median times to a file: by the number of elements on the left, by the number of tensors on the right."""
     titles = {"elements": "elements of one tensor", "tensors": "tensors of 100 elements"}
     frameworks = _unique(data["growth"], "framework")
     with mpl.rc_context(STYLE):

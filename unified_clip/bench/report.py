@@ -50,7 +50,7 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
-    """Return the table that compares unified_clip with reading and writing the same bytes."""
+    """Return the table that compares unified_clip's times with those of reading and writing the same bytes."""
     header = [*LABELS, "bytes", "read, ms", "read and write, ms", "norm / read", "clipped / (read + read and write)"]
     rows = []
     for row in data["limits"]:
@@ -68,7 +68,7 @@ def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> flo
 
 
 def memory_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the memory that functions need while they clip in place."""
+    """Return the table of the memory that both functions of each pair need while they clip in place."""
     header = [*LABELS, "native", "unified_clip, MiB", "native, MiB"]
     return header, [
         [*_labels(row), row["native"] or NOTHING, _mebibytes(row["ours_bytes"]), _mebibytes(row["native_bytes"])]
@@ -96,7 +96,7 @@ def spread(quartiles: Sequence[float] | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as text with three digits, or with all digits before the point."""
+    """Return a number as text: with three digits if it is below 100, else rounded to a whole number."""
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
@@ -112,7 +112,7 @@ def problems(data: Mapping[str, Any]) -> list[str]:
 
 
 def show(data: Mapping[str, Any], out: Path) -> None:
-    """Print tables, problems and the paths of the results."""
+    """Print the tables of the results, the problems, and the paths of the written files in `out`."""
     from rich.console import Console
     from rich.table import Table as RichTable
 

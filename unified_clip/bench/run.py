@@ -69,7 +69,7 @@ class Options:
 
 
 def command(framework: str) -> list[str]:
-    """Return the command line that starts a worker. Append its job, as JSON."""
+    """Return the command line that starts the worker of a framework. The caller appends the worker's job as JSON."""
     return [sys.executable, "-X", "faulthandler", "-m", "unified_clip.bench.worker", framework]
 
 
@@ -104,7 +104,10 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run a worker, and call `add` with each result that it prints. Return the error if it failed, else ''."""
+    """Run the worker of a framework, and call `add` with each result that it prints.
+
+    Return the error if the worker failed, else ''.
+    """
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
 

@@ -35,7 +35,11 @@ def main() -> None:
 
 
 def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the versions, then each measurement, as parts of bench.json."""
+    """Yield the versions, then each measurement, as parts of bench.json.
+
+    If a package or the device of the framework `name` is missing, yield only the reason.
+    job: The fields of `run.Options`.
+    """
     framework = cuda.FRAMEWORK if job["device"] == "cuda" else FRAMEWORKS[name]
     try:
         framework.use_threads(job["threads"])
@@ -63,7 +67,10 @@ def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels
 
 
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure one list of gradients in one dtype: times, memory and limits, as tables of bench.json."""
+    """Measure one list of gradients in one dtype. Return the times, memory and limits, as tables of bench.json.
+
+    On a GPU, there are no tables of memory and limits. Short lists have no limits either.
+    """
     gc.collect()  # free the previous list
     arrays = lists.arrays(shapes, dtype)
     norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
@@ -84,7 +91,10 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
 
 
 def _memory(pair: measure.Pair) -> dict[str, Any]:
-    """Measure the memory of both functions at their first call. Later calls may reuse memory."""
+    """Return the memory in bytes that both functions of a pair need at their first call, as an entry of bench.json.
+
+    Later calls may reuse memory. The number of a missing function is None.
+    """
     calls = {"ours_bytes": pair.unified, "native_bytes": pair.native}
     sizes = {key: call and measure.extra_memory(call, pair.prepare()) for key, call in calls.items()}
     return {"native": pair.native_name, **sizes}
