@@ -32,7 +32,7 @@ def interrupted() -> int:
 def check_writable(out: Path, name: str) -> None:
     """Make the directory `out`, and check that the file `name` can be written there.
 
-    If the check created the file, it removes the file again. So an interrupted command leaves no empty report.
+    If the check creates the file, it removes the file again. So an interrupted command leaves no empty report.
 
     UsageError: the file cannot be written.
     """
@@ -50,6 +50,6 @@ def check_writable(out: Path, name: str) -> None:
 def unwritable(out: Path, error: OSError, option: str = "another directory to --out") -> UsageError:
     """Return the error about a directory or file that cannot be written.
 
-    option: The advice, such as "another directory to --out".
+    option: The text after "Pass" in the advice, such as "another directory to --out".
     """
     return UsageError(f"{out} cannot be written: {error.strerror}. Pass {option}.", "UC205")

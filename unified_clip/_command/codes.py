@@ -49,7 +49,7 @@ class ErrorCode:
 
 @cache
 def read() -> dict[str, ErrorCode]:
-    """Return all codes, in the order of their numbers."""
+    """Return all error codes of errors.toml by code, such as "UC101", in the order of the file."""
     entries = tomllib.loads(PATH.read_text(encoding="utf-8"))
     texts = ("title", "explanation", "example")
     return {
@@ -86,7 +86,10 @@ def listing(width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, first: str = "", other: str = "") -> list[str]:
-    """Return the lines of a text. A path, an option or a long word is never split over two lines."""
+    """Return the lines of a text. Lines break only at spaces, so a path or an option stays on one line.
+
+    first, other: The indentation of the first line and of other lines.
+    """
     lines = textwrap.TextWrapper(
         max(width, 20), initial_indent=first, subsequent_indent=other, break_on_hyphens=False, break_long_words=False
     )

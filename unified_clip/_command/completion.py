@@ -57,7 +57,10 @@ def run(
 
 
 def _describe(action: argparse.Action, formats: Sequence[str]) -> None:
-    """Set how shtab completes an option or an argument: with file names, or with the names of formats."""
+    """Make shtab complete an option or an argument with file names, or with the names of formats.
+
+    Change `action` itself. Actions with other values stay unchanged.
+    """
     import shtab
 
     if action.type is Path or action.dest in ("old", "new", "gradients"):

@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(statuses.REJECTED)
 
     def _advice(self, message: str) -> str:
-        """Return a message of argparse, with the command or option to type instead."""
+        """Return a message of argparse. For an unknown command or option, add the one to type instead."""
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], self._commands())}"
         if unknown := re.match(r"unrecognized arguments: (\S+)", message):
@@ -102,7 +102,10 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
 
 
 def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield (command, its parser) for each command, and also for commands of commands such as `config import`."""
+    """Yield (command, its parser) for each command and each sub-command, such as `config import`.
+
+    prefix: The text before each command.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
@@ -111,7 +114,7 @@ def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[t
 
 
 def describe_exit_statuses(parser: argparse.ArgumentParser) -> None:
-    """Add a list of the exit statuses to the help of each command."""
+    """Add a list of the exit statuses to the help of each command that has an entry in `statuses.COMMANDS`."""
     for name, command in subcommands(parser):
         if meanings := statuses.COMMANDS.get(name):
             paragraph = "\n".join(["exit status:", *statuses.lines(meanings)])
