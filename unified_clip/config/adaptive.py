@@ -28,7 +28,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Return whether the rule has thresholds for tensors or units of them, not for the total norm."""
+        """Return whether the rule has a threshold for each tensor or unit of a tensor, not one for the total norm."""
         return self.rule in PER_TENSOR
 
     @property
@@ -36,7 +36,7 @@ class AdaptiveTable(ConfigModel):
         return bool(self.rule != "agc")
 
     def make(self) -> Rule | AdaGC | AGC:
-        """Return the rule with these settings. ValueError: a setting is out of range."""
+        """Return the rule of `unified_clip.adaptive` with these settings. ValueError: a setting is out of range."""
         settings = self.data()
         return RULES[settings.pop("rule")](**settings)
 
@@ -69,7 +69,7 @@ States = dict[str, state.State]
 
 
 class AdaptiveStates:
-    """The states of the adaptive rules of a configuration: one for each group with a rule, by the group's name."""
+    """The states of the adaptive rules of a configuration, by the name of the group. The rule agc has no state."""
 
     def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
         self._tables = tables
@@ -79,9 +79,10 @@ class AdaptiveStates:
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the threshold of a group for its next norm.
+        """Return the threshold of the group `name` for its next norm. For adagc and agc, return one for each tensor.
 
-        states: The current states. limit: The largest threshold. count: The number of entries of the call.
+        states: The current states. limit: The largest threshold. count: The number of gradients in the clip call, with
+        those that are None.
         """
         if name in self._without_state:
             return units.thresholds(self._without_state[name], limit)
@@ -93,9 +94,11 @@ class AdaptiveStates:
         )
 
     def sized(self, counts: Iterable[int]) -> States:
-        """Return the current states for calls with these numbers of entries. ValueError: a state is of another number.
+        """Return the current states, in which each state of adagc has an entry for each gradient of a clip call.
 
-        counts: A number for each state.
+        counts: For each state, the number of gradients in the call, with those that are None.
+
+        ValueError: a state has entries for another number of gradients.
         """
         return {
             name: tensors.sized(each, count) if isinstance(self._rules[name], AdaGC) else each
@@ -103,14 +106,14 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return the states by group name, from one packed tensor for each group. A traced tensor stays packed."""
+        """Return the states by group name, from one packed tensor for each state. A traced tensor stays packed."""
         return {
             name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor, backend)
             for name, tensor in zip(self._rules, packed, strict=True)
         }
 
     def to_packed(self, states: States, backend: Backend) -> list[Tensor]:
-        """Return one packed tensor for each state, in the order of the dict."""
+        """Return one packed tensor for each state, in the order of the dict. Packed states stay as they are."""
         return [
             backend.from_state(state.flat(self._rules[name], each)) if isinstance(each, dict) else each
             for name, each in states.items()
@@ -127,12 +130,15 @@ class AdaptiveStates:
     def load(self, data: Any) -> None:
         """Replace the current states by those in `data`, which `save` returned.
 
-        ValueError: `data` comes from a configuration with other groups or rules.
+        ValueError: `data` is not from `save`, or comes from a configuration with other groups or rules.
         """
-        if not isinstance(data, dict) or set(data) != set(self._rules):
-            found = sorted(data) if isinstance(data, dict) else type(data).__name__
+        if not isinstance(data, dict):
             raise ValueError(
-                f"the saved state has the groups {found}, but the configuration has adaptive rules for "
+                f"the key adaptive of the state is {data!r:.60}. Pass the dict that state_dict() returned."
+            )
+        if set(data) != set(self._rules):
+            raise ValueError(
+                f"the saved state has the groups {sorted(data)}, but the configuration has adaptive rules for "
                 f"{sorted(self._rules)} ('' is for parameters in no group). Load the state of the same configuration."
             )
         loaded = {}

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any) -> Any:
-    """Add the `config` commands to the command line, and return their parsers. Their modules are imported when a
-    command runs.
+    """Add `config import` and `config export` to the command line. Return the object to add more `config` commands.
+
+    The modules of these commands are imported when a command runs.
     """
     config = commands.add_parser(
         "config",

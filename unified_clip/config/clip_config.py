@@ -142,8 +142,9 @@ class ClipConfig(OutcomeProperties, Settings):
             optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
 
         Raises:
-            TypeError: It is neither. Optimizers of PyTorch and optax do not expose clip settings.
-            ConfigError: Its clipping is not supported: a custom class, or different clips for groups of parameters.
+            TypeError: The optimizer is neither. Optimizers of PyTorch and optax do not expose clip settings.
+            ConfigError: The optimizer's clipping is not supported: a custom class, or different clips for groups of
+                parameters.
 
         Source: unified_clip; docs/formats.md has an example.
         """
@@ -251,7 +252,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 `clip_grad_norm_`.
 
         Raises:
-            TypeError: names is neither.
+            TypeError: names is none of these.
             ValueError: When it clips: the configuration selects parameters by name, and they have none.
 
         Example:
@@ -366,8 +367,8 @@ class ClipConfig(OutcomeProperties, Settings):
                 `groups` need it, unless their patterns match Paddle's own names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: names is neither, or has parameters of another framework. When used in a static program: the
-                threshold has a schedule, or nonfinite is "raise" or "skip".
+            TypeError: names is none of these, or has parameters of another framework. When used in a static program:
+                the threshold has a schedule, or nonfinite is "raise" or "skip".
             ValueError: When used without names: a pattern matches none of Paddle's own names.
             RuntimeError: When used: nonfinite is "raise" or "skip", and the optimizer has groups of parameters.
         """

@@ -83,7 +83,7 @@ class Clipper:
         self._counting = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the constructor's arguments and `state_dict()`, for a copy or a pickle, which has no last outcome."""
+        """Return the constructor's arguments and `state_dict()` for a copy or a pickle. A copy has no last outcome."""
         return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -134,16 +134,16 @@ class Clipper:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        """Return the packed states of the adaptive rules before the first clip.
+        """Return the current states of the adaptive rules, one packed tensor each, for an optimizer's first state.
 
-        counts: The number of gradients, with those that are None, for each state.
+        counts: For each state, the number of gradients in a clip call, with those that are None.
         """
         return self._adaptive.to_packed(self._adaptive.sized(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
         """Clip gradients. Return them with the outcome as tensors, which an optimizer's state can keep.
 
-        `step` and the states of adaptive rules may be tensors of the graph.
+        states: One packed tensor for each adaptive rule with a state. These tensors and `step` may be traced.
         """
         return entry.run(Clipper._traced, self, grads, step, states, parameters)
 
@@ -216,7 +216,7 @@ class Clipper:
 
     @property
     def last(self) -> ClipOutcome:
-        """The outcome of the last clip."""
+        """The outcome of the last clip. NothingClippedError: there was none."""
         if self._last is None:
             raise NothingClippedError(
                 "nothing has been clipped yet by this object, so `last` has no outcome. Clip first. If you called "
@@ -226,7 +226,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. None if it is unknown for all of these clips."""
+        """The share of clips that changed a gradient, of the last 100 whose effect is known. None if there are none."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -253,8 +253,8 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients, writer of the results, range of each part in the list). None if the gradients have to be
-        collected one by one.
+        """Return (gradients, writer of the results, range of each part in the list of gradients). Return None if the
+        gradients have to be collected one by one.
         """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
@@ -287,7 +287,7 @@ class Clipper:
         *,
         differentiable: bool,
     ) -> tuple[list[Any], Outcome]:
-        """Clip gradients. Return (results, outcome). The results include the excluded gradients, unchanged."""
+        """Clip gradients. Return (results, outcome). Excluded gradients stay the same. After a skip, all are None."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
@@ -310,10 +310,11 @@ class Clipper:
         *,
         count: int = 0,
     ) -> Outcome:
-        """Clip gradients.
+        """Clip gradients, and keep the outcome as `last`. Outside a graph, also count the step.
 
-        states: The states of the adaptive rules, if the caller keeps them. count: The number of entries of the call,
-        with those without a gradient, for rules with thresholds of tensors.
+        ranges: The range of each part of the configuration in `gradients`. states: The states of the adaptive rules, if
+        the caller keeps them. count: The number of gradients in the call, with those that are None.
+        TypeError: inside a compiled graph, the clip would have to count steps or keep the state of an adaptive rule.
         """
         settings = self.settings
         current = self._adaptive.current if states is None else states
@@ -362,18 +363,18 @@ class Clipper:
 
 
 class OutcomeProperties:
-    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a clipper."""
+    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a `_clipper`."""
 
     _clipper: Clipper
 
     @property
     def last(self) -> ClipOutcome:
-        """The outcome of the last clip."""
+        """The outcome of the last clip. NothingClippedError: there was none."""
         return self._clipper.last
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. None if it is unknown for all of these clips."""
+        """The share of clips that changed a gradient, of the last 100 whose effect is known. None if there are none."""
         return self._clipper.rate
 
     def state_dict(self) -> dict[str, Any]:

@@ -83,7 +83,10 @@ def _eps_gap(pair: Pair) -> Decimal:
 
 
 def _largest_difference(pair: Pair) -> Decimal:
-    """Return the largest relative difference of two coefficients for any norm, rounded up to two digits."""
+    """Return the largest relative difference of the two rules' coefficients for any norm, rounded up to two digits.
+
+    Return 0 if both rules have the same eps, or the threshold is always 0.
+    """
     gap, threshold = _eps_gap(pair), _smallest_threshold(pair[0])
     if not gap or threshold is None:
         return Decimal(0)
@@ -124,7 +127,8 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Return a number as a float. A number that is too small for a float becomes the smallest float above 0, because 0
-    would mean that nothing differs.
+    """Return a number of 0 or more as a float. Only 0 becomes 0.0, which means that nothing differs.
+
+    A number that is too small for a float becomes the smallest float above 0.
     """
     return max(float(number), math.ulp(0)) if number else 0.0

@@ -27,7 +27,10 @@ def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomErro
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float. NumPy's scalars, and "inf" as a string for JSON, are numbers, too."""
+    """Return a number as a float. NumPy's scalars are numbers, too, and so are "inf" and "-inf", for JSON.
+
+    ValueError: the value is no number, or too large for a float. The message has the remedy.
+    """
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -50,8 +53,8 @@ def _number_field(
 ) -> Any:
     """Return a pydantic type for the numbers for which `accepts` returns True.
 
-    remedy: The text of the error for other numbers. strings: Texts that count as numbers, such as "inf", because JSON
-    has no infinities.
+    remedy: The text of the error for other numbers. strings: Texts that the JSON Schema also allows, such as "inf",
+    because JSON has no infinities. schema: More keys of the JSON Schema.
     """
 
     def checked(value: Any) -> float:

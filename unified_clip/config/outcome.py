@@ -108,7 +108,7 @@ class ClipOutcome:
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after clipping. None if it was not measured, as for clips by value."""
+        """The total norm after clipping. None if it is unknown, as for clips by value, or if the step was skipped."""
         if self.skipped:
             return None
         if self._is_zeroed:
@@ -139,7 +139,7 @@ class ClipOutcome:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The norm of each gradient by name, largest first. Empty without `details`."""
+        """The norm of each gradient by name, largest first, NaN before all. Empty without `details`."""
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
@@ -154,7 +154,10 @@ class ClipOutcome:
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs."""
+        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs.
+
+        Numbers that are unknown are left out. `prefix`: the text before each name, such as "train/".
+        """
         return metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
     @property
@@ -168,7 +171,7 @@ class ClipOutcome:
 
     @property
     def _is_zeroed(self) -> bool:
-        """Return whether all gradients became 0 because a norm was not finite."""
+        """Return whether all gradients became 0: a norm was not finite, and `nonfinite` is "zero"."""
         norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
@@ -185,7 +188,10 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether an element of a group exceeds the threshold or a bound, or None if it is unknown."""
+        """Return whether an element of a group exceeds the threshold or a bound, or None if it is unknown.
+
+        index: The index of the group in the configuration. The last one is for all other parameters.
+        """
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -216,7 +222,7 @@ def in_words(
 
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
-    """Return the numbers as a dict with their names in logs. Numbers that are None are left out."""
+    """Return the numbers as a dict by their names in logs, after `prefix`. Numbers that are None are left out."""
     numbers = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
     return {prefix + name: value for name, value in numbers.items() if value is not None}
 
@@ -279,7 +285,10 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return a number that is known already, or a function that returns it once the device has computed it."""
+        """Return a number that is known already. Otherwise, add the scalar to `_late`, and return a function.
+
+        The function returns the number from the values of all late scalars.
+        """
         if isinstance(scalar, float):
             return float(scalar)  # a Python float instead of a NumPy scalar
         if path.on_host:
@@ -305,7 +314,10 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Replace the functions in nested lists of numbers by their values."""
+    """Return nested lists of numbers, in which each function is replaced by its result.
+
+    late: The argument of the functions: the numbers that the device has computed, by index.
+    """
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]
     return numbers(late) if callable(numbers) else numbers

@@ -122,7 +122,9 @@ class Clipping(ConfigModel):
     def as_clip_rule(self, threshold: Any) -> ClipRule:
         """Return the rule as a `ClipRule`, as the functions of `_core` need it.
 
-        `threshold`: the threshold at the current step.
+        The rule "none" becomes a global norm without a threshold. A number as the threshold of "value" becomes two
+        bounds.
+        threshold: The threshold at the current step.
         """
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
@@ -261,7 +263,8 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a group, with the keys that it inherits from the configuration.
 
-    A group with another rule inherits no keys of that rule. A group that sets a family does not inherit eps.
+    A group with another rule inherits only family and eps, and these only if both rules are by norm. A group with its
+    own threshold or bounds inherits no other ones. A group that sets a family does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
@@ -276,7 +279,7 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 
 
 def is_off(settings: Clipping) -> bool:
-    """Return whether these settings clip nothing."""
+    """Return whether these settings clip nothing: the rule is "none", or the threshold is inf."""
     return settings.rule == "none" or (settings.threshold == math.inf and settings.adaptive is None)
 
 

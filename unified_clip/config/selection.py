@@ -35,7 +35,11 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients to clip, with their names, in the order of the configuration's parts."""
+        """Return the gradients to clip, with their names, in the order of the configuration's parts.
+
+        Excluded gradients, and those that are None, are left out. The first call also checks that each pattern matches
+        a name. It warns, or raises ValueError.
+        """
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -46,7 +50,8 @@ class ParameterSelection:
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
         """Return the parameters of each part, and at the end the excluded ones. None: the parameters have no names.
 
-        Names come from a dict or from (name, parameter) tuples. A parameter with several names uses its first one.
+        Names come from a dict or from a list of (name, parameter) tuples. A parameter with several names uses its first
+        one. The first call checks the patterns, as `group_leaves` does.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -113,7 +118,10 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tests a name against patterns. A leading `*.` is optional: `*.bias` matches `bias`."""
+    """Return a function that returns whether a name matches one of the patterns.
+
+    A leading `*.` is optional: `*.bias` matches `bias`. Without patterns, no name matches.
+    """
     if not patterns:
         return lambda name: False
     without_module = [pattern.removeprefix("*.") for pattern in patterns if pattern.startswith("*.")]

@@ -36,7 +36,10 @@ def checked_step(step: Any) -> int:
 
 
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold at a step. If the step is a tensor of a graph, return a function that computes it there."""
+    """Return the threshold of a rule at a step, or inf if the rule has none.
+
+    For a schedule and a step that is a tensor of a graph, return a `StepThreshold`, which computes it in the graph.
+    """
     threshold = part.threshold
     if threshold is None:
         return float("inf")
@@ -49,9 +52,11 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 
 
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
-    """Return the step of a call as a number. counted: The step that the clipper has counted.
+    """Return the step of a clip call. A tensor becomes a number, unless it is inside a compiled graph.
 
-    A tensor inside a compiled graph has no value yet, and stays a tensor.
+    step: The argument of the call. None: use `counted`, the step that the clipper has counted.
+
+    TypeError, ValueError: the argument is not a whole number of 0 or more.
     """
     entry.break_graph(
         "a clip configuration counts its steps. Clip outside the graph, or by a function of unified_clip.torch"
@@ -60,8 +65,10 @@ def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
         return Step(counted, True)
     if not backend.is_tensor(step):
         return Step(checked_step(step), False)
-    if backend.shape(backend.as_tensor(step)) not in ((), (1,)):
-        raise ValueError("step is a tensor that does not have exactly one element. Pass one whole number.")
+    shape = backend.shape(backend.as_tensor(step))
+    if shape not in ((), (1,)):
+        which = "an unknown shape" if shape is None else f"the shape {shape}"
+        raise ValueError(f"step is a tensor with {which}. Pass a whole number, or a tensor with one element.")
     value = backend.read(backend.as_tensor(step))
     number = int(value) if value is not None and math.isfinite(value) and value == int(value) else value
     return Step(step if value is None else checked_step(number), False)

@@ -43,7 +43,7 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def settings_data(document: Document) -> dict[str, Any]:
-    """Return the data of a clip configuration. ConfigError: the configuration is invalid."""
+    """Return the data of a clip configuration, without the key "$schema". ConfigError: the configuration is invalid."""
     data = document.data
     if not isinstance(data, dict):
         remedy = 'Give at least a rule, such as rule = "norm".'
@@ -66,7 +66,7 @@ def settings_data(document: Document) -> dict[str, Any]:
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Return an exception about the first error in a document, with its place and what to write there.
+    """Return an exception about the first error in a document, with its place and the text to write there.
 
     An unknown key comes first, because a misspelt key also causes an error about a missing key.
     """
@@ -137,7 +137,10 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name. It has the closest known name, or else all known names."""
+    """Return a message about an unknown name, with the closest known name, or else with all known names.
+
+    kind: The kind of thing that has the name, such as "key".
+    """
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(known)}."
     return f"there is no such {kind}. {hint}"
@@ -169,9 +172,10 @@ def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the possible types of the value at a key of a table. Return None if the table has no such key.
+    """Return the possible types of the value at a key of a table, or at an index of a list.
 
-    types: The possible types of the table.
+    Return None if the key belongs neither to one of the types nor to the data.
+    types: The possible types of the table or list. data: Its value.
     """
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
@@ -187,7 +191,7 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the members of a union type, without pydantic's constraints."""
+    """Return the members of a union type, without pydantic's constraints. Another type is its own only member."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

@@ -163,6 +163,7 @@ def saved(**changes: Any) -> dict[str, Any]:
         (saved() | {"version": 2}, "the state has version 2"),
         (saved() | {"step": -1}, "step is -1"),
         (saved() | {"adaptive": {}}, "the saved state has the groups []"),
+        (saved() | {"adaptive": None}, "the key adaptive of the state is None"),
         (saved(rule="percentile"), "of the rule 'percentile'"),
         (saved(state={"steps": 1}), "the state has ['steps']"),
         (saved(state={"steps": 1, "mean": math.nan, "var": 1}), "mean of the state is nan"),

@@ -168,7 +168,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_version_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^'new' is not a version\. Pass one such as"):
+    with pytest.raises(ConfigError, match=r"^'new' is not a version of a trainer\. Pass one such as"):
         ClipConfig.import_from(ZERO, "deepspeed@new")
 
 
@@ -190,7 +190,7 @@ def test_the_same_word_is_another_thing_per_tensor_or_over_all() -> None:
     with pytest.raises(NotRepresentableError, match="Cannot export to Lightning: it does not support the rule 'norm'"):
         config.export_to("lightning")
     with pytest.raises(
-        NotRepresentableError, match=r"rule 'global_norm'\. Set norm or value, .*`CLIP_TYPE: full_model`"
+        NotRepresentableError, match=r"rule 'global_norm'\. Set `rule` to .norm. or .value., .*`CLIP_TYPE: full_model`"
     ):
         ClipConfig.import_from(DATA / "lightning" / "norm.yaml").export_to("detectron2")
 
@@ -242,14 +242,22 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
 @pytest.mark.parametrize(
     ("settings", "to", "message"),
     [
-        ({"rule": "norm", "threshold": 1.0}, "lightning", "the rule 'norm'. Set global_norm or value, or export to an"),
+        (
+            {"rule": "norm", "threshold": 1.0},
+            "lightning",
+            'the rule \'norm\'. Set `rule` to "global_norm" or "value", or export to an',
+        ),
         ({"rule": "value", "min": -1.0, "max": 2.0}, "lightning", "`min` and `max`. Set `threshold`, for bounds of"),
         (
             {"rule": "global_norm", "threshold": 1.0, "norm_type": 1.0},
             "torchtitan",
-            "`norm_type = 1`. Set 2, or export",
+            "`norm_type = 1`. Set `norm_type = 2`, or export",
         ),
-        ({"rule": "value", "min": -1.0, "max": 2.0}, "maxtext", "the rule 'value'. Set global_norm, or export to ano"),
+        (
+            {"rule": "value", "min": -1.0, "max": 2.0},
+            "maxtext",
+            "the rule 'value'. Set `rule` to \"global_norm\", or export to ano",
+        ),
     ],
 )
 def test_export_names_the_way_to_clip_in_python(settings: dict[str, object], to: str, message: str) -> None:

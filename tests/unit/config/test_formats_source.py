@@ -56,11 +56,21 @@ def test_paddle_s_clip_by_value_has_bounds(bounds: dict[str, float], text: str) 
         ("import optax\noptax.clip_by_global_norm(None)", "line 2, max_norm: training fails with None"),
         ("import optax\noptax.clip_by_global_norm('1.0')", "line 2, max_norm: '1.0' is not a threshold"),
         ("import optax\noptax.clip_by_global_norm(True)", "line 2, max_norm: True is not a threshold"),
-        ("import optax\noptax.clip_by_global_norm(norm=1.0)", "has an unknown argument. Pass only max_norm."),
-        ("import optax\noptax.clip_by_global_norm(**args)", "has an unknown argument. Pass only max_norm."),
+        (
+            "import optax\noptax.clip_by_global_norm(norm=1.0)",
+            "line 2: the argument norm of optax.clip_by_global_norm(norm=1.0) is unknown. Pass only max_norm.",
+        ),
+        (
+            "import optax\noptax.clip_by_global_norm(1.0, 2.0)",
+            "(1.0, 2.0) has 2 positional arguments. Pass only max_norm.",
+        ),
+        (
+            "import optax\noptax.clip_by_global_norm(**args)",
+            "line 2: the arguments in **args are only known at run time. Pass each argument by itself: max_norm.",
+        ),
         (
             "import optax\noptax.clip_by_global_norm(*args)",
-            "cannot infer the arguments of optax.clip_by_global_norm(*args). Pass max_norm.",
+            "line 2: the arguments in *args are only known at run time. Pass each argument by itself: max_norm.",
         ),
         ("import optax\nc = 1.0\nc = 2.0\noptax.clip(c)", "line 4: The value of c is only known at run time"),
         ("import optax\ndef f(c=1.0):\n  return optax.clip(c)", "line 3: The value of c is only known at run time"),

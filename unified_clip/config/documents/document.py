@@ -14,7 +14,7 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 
 
 class Layer(NamedTuple):
-    """A file whose keys are part of a merged document."""
+    """A file that is part of a merged document."""
 
     document: Document
     at: tuple[Key, ...] = ()
@@ -23,7 +23,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed TOML, YAML or JSON file, or a trainer's file, with its text."""
+    """A parsed configuration file with its text, or several files that a trainer merges into one configuration."""
 
     name: str
     """The name of the file in messages."""
@@ -52,9 +52,10 @@ class Document:
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
-        """Return (file that sets a key, path of the key there).
+        """Return (file that sets a key, path of the key in that file).
 
-        For a key that no file sets, return the file and the path of the nearest table around the key.
+        For a key that no file sets, return the file and the path of the nearest table around the key. Without such a
+        table, or if this document is no merged one, return (this document, `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
@@ -65,8 +66,9 @@ class Document:
         return self, keys
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key in the file that sets it. If it is unknown, return the line of the nearest table
-        around the key, or else None.
+        """Return the line of a key in the file that sets the key.
+
+        If the line is unknown, return the line of the nearest table around the key, or else None.
         """
         document, keys = self.origin(keys)
         find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
@@ -80,6 +82,7 @@ class Document:
         """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
 
         Unknown parts are left out. If another file sets the key, the text has the name of that file.
+        name: The name of this document in the text. '': the text has no name of this document.
         """
         document, line = self.origin(keys)[0], self.line(keys)
         file = name if document.name == self.name else document.name
@@ -93,9 +96,9 @@ class Document:
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """Return the value at a path of keys. Return `default` if the key or a table of the path is missing.
+        """Return the value at a path of keys. Return `default` if the key is missing, or a table of the path is null.
 
-        ConfigError: the value cannot be read from the files.
+        ConfigError: the value cannot be read from the files, or a value on the path is no table.
         """
         value = self.data
         for index, key in enumerate(keys):
@@ -119,7 +122,10 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a path of keys, even to null. ConfigError: an unread file may set it."""
+        """Return whether the file sets a path of keys, even to null.
+
+        ConfigError: an unread file may set it, or a table of the path cannot be read.
+        """
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):
@@ -133,7 +139,7 @@ class Document:
         return True
 
     def shows(self, *keys: Key) -> bool:
-        """Return whether the files that were read set a path of keys. Files that were not read do not count."""
+        """Return whether the document has a path of keys, even if its value is null. Unread files do not count."""
         table = self.data
         try:
             for key in keys:

@@ -36,11 +36,12 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse TOML, YAML or JSON. ConfigError: the text is invalid. `name`: the name of the file in messages.
+    """Parse TOML, YAML or JSON. For a text without content, the document has no keys.
 
-    A file without content has no keys.
+    Duplicate keys of YAML and JSON are no error here, because trainers' parsers use the last value.
+    name: The name of the file in messages.
 
-    Duplicate keys are no error here, because trainers' parsers use the last value.
+    ConfigError: the text is invalid.
     """
     _check_kind(kind)
     try:

@@ -21,7 +21,8 @@ MOST_VALUES = 100_000
 def resolve(data: Any) -> Any:
     """Return data in which each interpolation is replaced by its value.
 
-    An interpolation whose value is not in the data becomes an `Unknown`.
+    An interpolation whose value is not in the data becomes an `Unknown`. If the result has more than MOST_VALUES
+    values, it is a single `Unknown`.
     """
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
@@ -42,7 +43,7 @@ class _Resolver:
         self.active: set[tuple[Key, ...]] = set()
 
     def resolved(self, path: tuple[Key, ...], value: Any) -> Any:
-        """Return the value at a path of keys, with the values of its interpolations."""
+        """Return `value`, which is at this path of keys, with its interpolations replaced. Keep the result by path."""
         if path in self.results:
             return self.results[path]
         if isinstance(value, str) and "${" not in value:
@@ -75,7 +76,10 @@ class _Resolver:
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
         """Return the value of a text that has interpolations.
 
-        If the text is a single one, its value may have any type. Otherwise, the values are inserted into the text.
+        If the text is a single interpolation, its value may have any type. Otherwise, the values are inserted into the
+        text.
+
+        _UnknownError: the value is not in the data, is too long, or is a table inside a text.
         """
         parts: list[Any] = []
         position = 0
@@ -96,7 +100,10 @@ class _Resolver:
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
-        """Return the value of the key that is named inside `${}`. path: The keys of the text with the `${}`."""
+        """Return the value of the key that is named inside `${}`. `path`: the path of the text with the `${}`.
+
+        _UnknownError: the data has no such key, or only a resolver knows the value.
+        """
         if "${" in name:
             name = str(self._replaced(path, name))
         if ":" in name:
@@ -135,7 +142,10 @@ class _Resolver:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the position after the closing brace of an interpolation. `start`: the position after its `${`."""
+    """Return the position after the closing brace of an interpolation. `start`: the position after its `${`.
+
+    _UnknownError: the brace is missing.
+    """
     depth = 1
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -145,7 +155,10 @@ def _closing(text: str, start: int) -> int:
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in tables and lists, at all levels. `counts`: the known numbers by `id`."""
+    """Return the number of values in tables and lists, at all levels. A table or list counts as one more.
+
+    counts: The results for tables and lists by `id`. New results are added.
+    """
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in counts:

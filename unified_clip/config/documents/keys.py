@@ -11,7 +11,7 @@ Key = str | int
 
 
 class Duplicate(NamedTuple):
-    """A key that occurs again later in the same table, and so is ignored here."""
+    """A key with its line and value, which the same key later in the same table replaces."""
 
     keys: tuple[Key, ...]
     line: int
@@ -31,7 +31,7 @@ def dotted(keys: Sequence[Key]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for messages, shortened to 60 characters."""
+    """Return a value as text for messages, shortened to 60 characters. For a huge integer, return "a int"."""
     try:
         return f"{_SHORT.repr(value):.60}"
     except ValueError:  # Python does not print integers with thousands of digits

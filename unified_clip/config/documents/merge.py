@@ -10,7 +10,10 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The error for a table that replaces another value of the base file, if the trainer rejects that."""
+    """The error for a table whose key has another type of value in the base file, if the trainer rejects that.
+
+    keys: The path of the table.
+    """
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
         super().__init__(keys)
@@ -31,7 +34,14 @@ class MergeRules:
     """Whether training fails if a table stands where the base file has another value."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
-        """Return the data `upper` merged onto `lower`, the data of a base file or an `UnreadFile`."""
+        """Return the data `upper` merged onto `lower`, the data of a base file or an `UnreadFile`.
+
+        A table that is merged onto an unread file becomes a `PartialTable`. If the value of the delete key is unknown,
+        so is the result.
+        path: The path of `upper`.
+
+        MergeError: `is_strict` is set, and a table stands where the base file has another value.
+        """
         if not isinstance(upper, dict):
             return upper
         deletes = upper.get(self.delete_key) if self.delete_key else None

@@ -47,7 +47,7 @@ class UnreadFile:
         return f"{self.place}: {self.problem}" if self.place else self.problem
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
-        """Return the error for a key that no file sets, because this unread file may set it."""
+        """Return the error for a missing key that this unread file may set."""
         return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 

@@ -72,9 +72,10 @@ def _marked(problem: str, node: yaml.Node) -> UnreadableError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a node, ignoring a tag such as !LinearWarmup or !!python/tuple.
+    """Return the value of a node with a tag that YAML does not define, such as !LinearWarmup.
 
-    A tag before text computes a value, such as !include base.yaml. The value is unknown then.
+    For a table or a list, ignore the tag. The tag of a text computes a value, as in !include base.yaml: return an
+    `Unknown`. Return an `Unknown` for tags in COMPUTED too. Tags in TEXT, and ORDERED, give the value itself.
     """
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
@@ -107,7 +108,10 @@ _Yaml.add_implicit_resolver(
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse YAML. Return (data, duplicate keys). UnreadableError: the text is not valid YAML."""
+    """Parse YAML. Return (data, duplicate keys). UnreadableError: the text is not valid YAML, or too large.
+
+    The data of a text without content is None.
+    """
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()
@@ -126,7 +130,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str) -> Iterator[Duplicate]:
-    """Yield each key that occurs again later in the same table."""
+    """Yield each key of YAML text that occurs again later in the same table."""
     loader = _Yaml(text)
     waiting: list[tuple[tuple[Key, ...], yaml.Node | None]] = [((), loader.get_single_node())]
     visited: set[int] = set()
@@ -148,9 +152,9 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the number of characters of a node in which each alias is replaced by its value.
+    """Return the size of a node in which each alias is replaced by its value: its characters, plus 1 for each value.
 
-    sizes: Known sizes by `id` of the node. None: the size of this node is being computed.
+    sizes: The sizes of nodes by `id`. New sizes are added. None: the size of this node is being computed.
 
     UnreadableError: an alias is inside its own value.
     """

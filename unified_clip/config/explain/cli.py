@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the explanation or comparison, as a table or JSON. Return the exit status."""
+    """Print the explanation of A, or the comparison of A and B, as tables or JSON. Return the exit status."""
     from . import compare
 
     result = _result(options)
@@ -54,7 +54,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _result(options: argparse.Namespace) -> Explanation | Comparison:
-    """Return the explanation of A, or the comparison of A and B. UsageError: an option does not apply."""
+    """Return the explanation of A, or the comparison if the command names B. UsageError: an option does not apply.
+
+    UnreadableError: the gradients cannot be read, or a configuration cannot clip them.
+    """
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
     from . import compare
@@ -99,7 +102,8 @@ def _read_gradients(path: Path) -> Gradients:
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: cannot read gradients: {error}.", error.code) from None
     except OSError as error:
-        raise UnreadableError(f"{path}: cannot read gradients: {error.strerror}. Correct the path.") from None
+        advice = "Check its path and permissions."
+        raise UnreadableError(f"{path}: cannot read gradients: {error.strerror}. {advice}") from None
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise UnreadableError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
     return gradients

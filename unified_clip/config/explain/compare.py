@@ -25,7 +25,7 @@ OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 @dataclass(frozen=True)
 class ExampleResult:
-    """The effect of a configuration on an example: the outcome, norms and results."""
+    """The effect of a configuration on an example: the outcome, norms, coefficient and results."""
 
     of: str
     outcome: Outcome
@@ -45,7 +45,7 @@ class ExampleResult:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A configuration in sentences, with its effect on examples."""
+    """A configuration in sentences, with the notes of its import and its effect on examples."""
 
     name: str
     sentences: list[str]
@@ -90,7 +90,10 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """The comparison in one line."""
+        """The comparison in one line: the effects on each example, or SAME.
+
+        If the results of all examples are identical, the line also has the settings that differ.
+        """
         if self.same:
             return SAME
         sentences = [row.sentence for row in self.compared]
@@ -101,7 +104,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """A sentence with the number of examples in `compared` that differ."""
+        """A sentence with the result: the number of examples in `compared` that differ, or that none differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)
@@ -111,9 +114,9 @@ class Comparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """Describe a configuration in words, and clip these gradients by it.
+    """Describe a configuration in words, and clip `gradients` by it. Without gradients, clip examples.
 
-    Without gradients, clip examples near the threshold.
+    name: The name of the configuration in the output.
     """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     return Explanation(name, describe.sentences(config), list(config.notes), worked)
@@ -122,9 +125,10 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """Compare two configurations: their settings, and their effects on these gradients, or on examples.
+    """Compare two configurations: their settings, and their effects on `gradients`. Without gradients, clip examples.
 
-    If a threshold has a schedule, gradients are clipped at `step`, and at later steps where the schedules may differ.
+    The gradients are clipped at `step`, and at other steps where two schedules may differ.
+    names: The names of the two configurations in the output.
     """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
@@ -132,7 +136,7 @@ def compare(
 
 
 def as_data(result: Explanation | Comparison) -> dict[str, Any]:
-    """Return the result as JSON data, with NaN and infinities as strings."""
+    """Return the result as JSON data, with NaN and infinities as strings. For a comparison, add its `summary`."""
     summary = {"summary": result.summary} if isinstance(result, Comparison) else {}
     data: dict[str, Any] = _json.plain(asdict(result) | summary)
     return data
@@ -151,9 +155,9 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example.
+    """Clip an example by a configuration. All parameters are 1.
 
-    Return (effect, clipped arrays). There are no arrays if the configuration skips the step or raises an error.
+    Return (effect, clipped arrays). The list of arrays is empty if the configuration skips the step or raises an error.
     """
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
@@ -184,8 +188,10 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest difference of two elements, divided by the largest element. inf if NaN or infinite elements
-    differ.
+    """Return the largest difference of two elements, divided by the largest magnitude of all elements.
+
+    Return 0 if both lists of arrays are equal, where NaN equals NaN. Return inf if the lists differ and any element is
+    NaN or infinite.
     """
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
@@ -239,7 +245,7 @@ def _group(config: ClipConfig, name: str) -> str:
 
 
 def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
-    """Return the settings of a configuration in words, by topic.
+    """Return the settings of a configuration in words, by topic, such as {"rule": "norm"}.
 
     shared: The names of groups that both configurations have. Their order is one of the topics.
     """

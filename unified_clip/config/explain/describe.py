@@ -13,7 +13,10 @@ FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle":
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about a configuration. `threshold`: code to print as the threshold, such as args.max_norm."""
+    """Return sentences about the effect of a configuration, for `unified-clip explain`.
+
+    threshold: Code to print in place of the threshold, such as args.max_norm.
+    """
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
     rest, last = rule(settings, threshold), nonfinite(settings)
@@ -29,7 +32,10 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
-    """Return a rule in words, with its norm and limits. `threshold`: code to print as the threshold."""
+    """Return sentences about a rule, with its formula, norm and threshold.
+
+    threshold: Code to print in place of the threshold, or of both bounds.
+    """
     if clipping.rule == "none":
         return "Nothing is clipped. The norm is measured."
     if clipping.bounds:
@@ -57,7 +63,7 @@ def number(value: float) -> str:
 
 
 def measured(value: float) -> str:
-    """Return a computed number as text: the shortest text if it is a float32, else 9 digits."""
+    """Return a computed number as text: the shortest text if a float32 has the same value, else 9 digits."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)
@@ -71,7 +77,7 @@ def order(clipping: Clipping) -> str:
 
 
 def limits(clipping: Clipping) -> str:
-    """Return the threshold or the bounds of a rule as text, or the adaptive rule that computes the threshold."""
+    """Return the threshold or the bounds of a rule as text. For an adaptive threshold, describe its computation."""
     threshold = clipping.threshold
     if clipping.bounds:
         return f"[{', '.join(map(number, clipping.bounds))}]"
@@ -103,7 +109,10 @@ def _schedule(schedule: Schedule) -> str:
 
 
 def nonfinite(settings: Settings) -> str:
-    """Describe what happens if the norm is NaN or infinite. Without a norm, describe what happens to NaN."""
+    """Return a sentence about the effect of a NaN or infinite norm.
+
+    For the rules "none" and "value", it is about NaN elements, unless `nonfinite` sets an action.
+    """
     actions = {
         "raise": "an error is raised and nothing changes",
         "skip": "the step is skipped",
@@ -119,5 +128,5 @@ def nonfinite(settings: Settings) -> str:
 
 
 def listed(include: list[str], exclude: list[str]) -> str:
-    """Return the parameters that `include` and `exclude` select, in words."""
+    """Return the patterns of parameter names in words, such as "*.weight or *.bias, except head.*"."""
     return " or ".join(include) + (f", except {' or '.join(exclude)}" if exclude else "")

@@ -46,7 +46,7 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """A few parameter names that each configuration treats alike."""
+    """At most two parameter names, to which each configuration applies a single rule."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
@@ -55,14 +55,17 @@ class _NameGroup:
 
 @dataclass(frozen=True)
 class _Measure:
-    """The norm that a rule compares with a threshold: the rule, the order and the threshold."""
+    """The norm that a clip rule compares with a threshold: the rule's name, the order of the norm, the threshold."""
 
     rule: str
     order: float
     threshold: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
-        """Scale arrays so that their norm is this share of the threshold. None if floats cannot represent them."""
+        """Scale arrays so that their norm is `share` times the threshold. For the rule "norm", scale each array alone.
+
+        Return None if an array is zero, or if floats cannot represent the factors or the norm.
+        """
         target = self.threshold * share
         total = norm_of(arrays, self.order)
         norms = [norm_of([array], self.order) if self.rule == "norm" else total for array in arrays]
@@ -81,7 +84,11 @@ class _Measure:
 
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
-    """Return example gradients below, at and above the threshold of each rule. Add examples that show a difference."""
+    """Return example gradients below, at and above the threshold of each rule.
+
+    If the configurations differ in schedules or in the effect of infinities, add examples for that. With several groups
+    of parameters, add an example with the largest gradients of all.
+    """
     groups = _name_groups(configs)
     result: list[Example] = []
     largest: dict[str, Array] = {}
@@ -103,13 +110,16 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """Return `step`, and later steps at which the thresholds of the configurations may differ."""
+    """Return `step`, and other steps at which the thresholds of the configurations may differ."""
     parts = itertools.zip_longest(*(config.parts for config in configs))
     return [step, *dict.fromkeys(later for rules in parts for later in _later_steps(rules, step))]
 
 
 def norm_of(arrays: Sequence[Array], order: float) -> float:
-    """Return the norm over all elements, without overflow or underflow of intermediate results."""
+    """Return the norm of this order over all elements, without overflow or underflow of intermediate results.
+
+    NaN elements give NaN. Infinite elements give inf.
+    """
     flat = np.concatenate([np.abs(array).astype(np.float64).ravel() for array in arrays] or [np.zeros(0)])
     largest = float(flat.max(initial=0.0))
     if not 0 < largest < math.inf or order == math.inf:
@@ -122,7 +132,10 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
 
 
 def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
-    """Yield (label, gradients) for norms below, at and above the thresholds of a group."""
+    """Yield (label, gradients) for norms below, at and above the thresholds of a group.
+
+    If the group has no finite threshold above 0, yield one example whose largest element is 12.
+    """
     # Arrays of norm 13, with both signs for bounds.
     last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in group.rules) else [12.0]
     shape = [np.array([3.0, 4.0]), np.array(last)] if len(group.names) > 1 else [np.array([3.0, 4.0, *last])]
@@ -153,7 +166,10 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at the start, inside and at the end of schedules that differ, or [] if no schedules differ."""
+    """Return steps at the start, inside and at the end of schedules, without `step`. Return [] if no rules differ.
+
+    rules: The rule of each configuration for the same parameters.
+    """
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
         return []
@@ -178,7 +194,10 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
-    """Return a group of example names for each combination of rules that the configurations apply."""
+    """Return a group of example names for each combination of rules that the configurations apply.
+
+    Names that every configuration excludes are left out, unless there are no others.
+    """
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
@@ -203,7 +222,7 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield names that match one of the patterns, or two patterns at once."""
+    """Yield NAMES, then names that match one of the patterns or two of them. A name may occur twice."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:
@@ -218,6 +237,6 @@ def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
 
 
 def _matching_name(pattern: str, standin: str) -> str:
-    """Return a name that matches a pattern: each `*` becomes the text `standin`."""
+    """Return a name that matches a pattern: `*` becomes the text `standin`, `?` becomes x, `[ab]` becomes a."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda match: "_" if match[1] else match[2], pattern)
     return text.replace("*", standin).replace("?", "x")

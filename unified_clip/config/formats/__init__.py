@@ -12,7 +12,7 @@ __all__ = ["FORMATS", "Format", "FormatKey", "Imported"]
 
 
 def _formats() -> Iterator[Format]:
-    """Yield the format of each class that a module of `trainers` defines."""
+    """Yield an object of each subclass of `Format` that a module in `trainers` defines."""
     for info in pkgutil.walk_packages(trainers.__path__, f"{trainers.__name__}."):
         for member in vars(importlib.import_module(info.name)).values():
             if inspect.isclass(member) and issubclass(member, Format) and member.__module__ == info.name:

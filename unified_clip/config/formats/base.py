@@ -25,7 +25,7 @@ Zero = Literal["off", "zeros", "error"]
 
 
 class FormatKey(NamedTuple):
-    """A row about one key in the table of docs/formats.md."""
+    """A row about one key of a trainer in the table of docs/formats.md."""
 
     key: str
     meaning: str
@@ -41,22 +41,22 @@ rejected_key = partial(FormatKey, support="rejected")
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the set of words in a text."""
+    """Return the set of words in a text, which spaces or line breaks separate."""
     return frozenset(text.split())
 
 
 def paths(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of keys in a text such as "trainer.gradient_clip_val fit.trainer", as tuples."""
+    """Return the paths of keys in a text. "fit.trainer lr" gives (("fit", "trainer"), ("lr",))."""
     return tuple(tuple(path.split(".")) for path in text.split())
 
 
 class SetElsewhereError(ConfigError):
-    """The error for a file without a clip of its own: another file or the training script sets it."""
+    """The error for a file whose clip settings are in another file or in the training script."""
 
 
 @dataclass
 class Imported:
-    """The settings that were read from a trainer's configuration, with notes for the user."""
+    """The clip settings in a trainer's configuration, with notes for the user."""
 
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Imported:
 
 
 class OtherFamilyError(NotRepresentableError):
-    """The error if the format supports all settings except the family or eps."""
+    """The error of an export to a format that supports all settings except the family or eps."""
 
     def __init__(self, message: str, family: FamilyName) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ class Format(ABC):
     """The newest supported release of the trainer. Exports are for this one by default."""
 
     needs_version: ClassVar[str] = ""
-    """Why the meaning of the keys depends on the trainer's version. '' if it does not."""
+    """The reason why the meaning of the keys depends on the trainer's version, for errors. '' if it does not."""
 
     extends: ClassVar[str] = ""
     """The name of another format, whose keys this trainer also has. A file that both recognise is in this format."""
@@ -111,7 +111,7 @@ class Format(ABC):
     """Paths of clip keys that are not supported. `read` has an error or a note for each."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The last parts of the paths in `clip_keys` whose value chooses a rule, and so is no threshold."""
+    """The last parts of those paths in `clip_keys` whose value is no threshold, but chooses a rule."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
@@ -137,21 +137,24 @@ class Format(ABC):
     """The values of `nonfinite` that the trainer supports."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
-        """Return the paths at which this file may have clip keys. By default, these are `clip_keys`."""
+        """Return the paths at which a file may have clip keys. By default, these are `clip_keys` for every file."""
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key that only this format has."""
+        """Return whether a file is in this format. By default, return whether it has a key in `own_keys`."""
         return any(document.shows(*path) for path in self.own_keys)
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
-        """Return the clip settings in a file. ConfigError: a setting cannot be imported."""
+        """Return the clip settings in a file, with notes for the user. ConfigError: a setting cannot be imported.
+
+        version: The trainer's version. None: the user passed none.
+        """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data of a trainer's file that clips by these settings.
+        """Return the data of a file with which this version of the trainer clips by these settings.
 
-        By default, the data has the first clip key, with the threshold or `off`.
+        By default, the data has the first clip key. Its value is the threshold, or `off` if the settings clip nothing.
 
         NotRepresentableError: the format does not support a setting.
         """
@@ -176,9 +179,10 @@ class Format(ABC):
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return settings with this rule and threshold. A threshold of None gives the rule "none".
+        """Return clip settings as a dict. A threshold of None gives {"rule": "none"}.
 
-        The default family is the trainer's. The rule "value" has none.
+        The dict has `norm_type` only if it is not 2, and a family only for rules by norm. `family`: None is the
+        format's own family.
         """
         if threshold is None:
             return {"rule": "none"}
@@ -186,7 +190,11 @@ class Format(ABC):
         return {"rule": rule, "threshold": threshold, **norm, **({} if norm_type == 2 else {"norm_type": norm_type})}
 
     def agc_settings(self, clip_factor: float | None, convention: str, **options: float) -> dict[str, Any]:
-        """Return settings that clip units by the parameters (AGC). A factor of None or inf gives the rule "none"."""
+        """Return the settings of adaptive gradient clipping (AGC), whose thresholds are shares of parameters' norms.
+
+        clip_factor: The share. None and inf give {"rule": "none"}.
+        convention: The trainer whose variant of AGC applies. options: More settings of the rule, such as eps.
+        """
         if clip_factor is None or clip_factor == math.inf:
             return {"rule": "none"}
         table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention, **options}
@@ -209,11 +217,14 @@ class Format(ABC):
 
         Args:
             document, keys: The file and the path.
-            default: The threshold of a file without the key.
+            default: The value of the key if the file does not set it.
             zero: The effect of a threshold of 0 in the trainer. None: that of the format's attribute `zero`.
             negative: The effect of a threshold below 0. None: "off" if 0 is off, else "error".
             null: The effect of null: "off" switches clipping off, "error" makes training fail.
             infinite: The effect of inf: "off" clips nothing, "error" makes gradients NaN.
+
+        Raises:
+            ConfigError: The value is no number or too large for a float, or its effect is "error".
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if value is None and null == "off":
@@ -244,10 +255,11 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export, or None if the settings clip nothing.
+        """Return the threshold to export. Return None if the settings clip nothing, or have `min` and `max` instead.
+
+        rules, family, zero: Values that replace the format's attributes of the same names.
 
         NotRepresentableError: the format does not support a setting.
-        rules, family, zero: Values that replace the format's attributes of the same names.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules)
@@ -279,19 +291,20 @@ class Format(ABC):
 
     @property
     def _in_python(self) -> str:
-        """A sentence with the Python code that clips by the configuration, or '' if the trainer does not allow it."""
+        """A sentence with the Python code that clips by the configuration. '' if the format has no `instead`."""
         return f" Or clip in Python: `clip = ClipConfig.load(FILE)`, then {self.instead}." if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
-        """Return an error message if the format does not support the rule, threshold or norm_type, else ''."""
+        """Return an error message if the format does not support the rule, its threshold or its norm type, else ''.
+
+        The threshold may be an adaptive one, a schedule or bounds. Settings that clip nothing are always supported.
+        """
         if is_off(settings):
             return ""
         if settings.rule not in rules:
-            return (
-                f"it does not support the rule {settings.rule!r}. {CHOOSE.format(' or '.join(rules))}{self._in_python}"
-            )
+            return f"it does not support the rule {settings.rule!r}. {choose_rule(rules)}{self._in_python}"
         if settings.adaptive is not None:
-            return "it does not support `adaptive`. Remove it, and set `threshold`." + self._in_python
+            return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self._in_python
         if settings.bounds:
             error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
             return "" if self.has_bounds else error + self._in_python
@@ -300,11 +313,15 @@ class Format(ABC):
         if settings.rule == "value":
             return ""
         if not self.norm_types and settings.norm_type not in (None, 2.0):
-            return f"it does not support `norm_type = {settings.norm_type:g}`. {CHOOSE.format(2)}{self._in_python}"
+            advice = "Set `norm_type = 2`, or export to another format."
+            return f"it does not support `norm_type = {settings.norm_type:g}`. {advice}{self._in_python}"
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
-        """Raise OtherFamilyError if the format does not support the family or eps. The rule "value" has neither."""
+        """Raise OtherFamilyError if the settings have another family than `family`, or an eps of their own.
+
+        The rule "value" has neither, so it raises no error.
+        """
         if settings.rule == "value":
             return
         problem = f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""
@@ -321,28 +338,37 @@ class OwnFormat(Format):
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """Parse text of the format's own kind. ConfigError: the text is invalid."""
+        """Parse the text of a file in the format's own kind. ConfigError: the text is invalid.
+
+        name: The name of the file in messages.
+        """
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """Return text in the format's own kind of file, from the data that `write` returned."""
+        """Return the text of a file in the format's own kind. `data`: the result of `write`."""
 
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
-CHOOSE = "Set {}, or export to another format."
+
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each one, and attach it."
+
+
+def choose_rule(rules: Sequence[Rule]) -> str:
+    """Return the advice to set one of these rules, or to export to another format."""
+    names = " or ".join(f'"{rule}"' for rule in rules)
+    return f"Set `rule` to {names}, or export to another format."
 
 
 def parse_version(text: str | None) -> Version | None:
     try:
         return None if text is None else Version(text)
     except InvalidVersion:
-        raise ConfigError(f"{text!r} is not a version. Pass one such as 1.2.3.", "UC103") from None
+        raise ConfigError(f"{text!r} is not a version of a trainer. Pass one such as 1.2.3.", "UC103") from None
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a list with a note about the trainer's default if the file does not set a key, else [].
+    """Return a list with one note about the trainer's default if the file does not set a key, else [].
 
     effect: The default in words, such as "Trainer clips at 1.0".
     """
@@ -350,7 +376,7 @@ def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[s
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys, or 2 if the file does not set it.
+    """Return the norm type at a path of keys, or 2 if the file does not set it. The text "inf" counts as a number.
 
     ConfigError: the value is not a norm type.
     """

@@ -36,7 +36,7 @@ Candidate = tuple[Format | None, Document]
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
-    """Return the settings in a file of any supported format. `ClipConfig.import_from` describes the arguments."""
+    """Return the clip settings in a file of any supported format. `ClipConfig.import_from` describes the arguments."""
     path = Path(path)
     name, version = parse_name(from_) if from_ else ("", None)
     if name == UNIFIED_CLIP:
@@ -45,7 +45,9 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """Return the settings in a parsed file. `version`: the version of the trainer, or None if the user passed none.
+    """Return the clip settings in a parsed file. For a trainer's file, `provenance` has the notes of the import.
+
+    version: The version of the trainer. None: the user passed none.
 
     ConfigError: a setting cannot be imported.
     """
@@ -66,14 +68,17 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
 
 
 def _other_files(document: Document) -> list[str]:
-    """Return a note about the other files that were read, or [] if there are none."""
+    """Return a list with one note that names the other files of a merged document, or [] if there are none."""
     names = dict.fromkeys(layer.document.name for layer in document.layers)
     others = [name for name in names if name != document.name]
     return [f"These files were read too: {', '.join(others)}."] if others else []
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings in a file of unified_clip's own format. `ClipConfig.load` describes the errors."""
+    """Return the clip settings in a file of unified_clip's own format. `ClipConfig.load` describes the errors.
+
+    If the file is a trainer's configuration instead, the error has the command that imports it.
+    """
     path = Path(path)
     try:
         return settings_data(_parse_own(path))
@@ -88,8 +93,9 @@ def _parse_own(path: Path) -> Document:
 
 
 def write(config: Settings, to: str, version: str | None = None, *, nearest: bool = False) -> tuple[str, list[str]]:
-    """Return (a configuration as text in a trainer's format, notes for the user). `ClipConfig.export_to` describes the
-    arguments.
+    """Return (a configuration as text in a trainer's format, notes for the user).
+
+    `ClipConfig.export_to` describes the arguments. `to` may also be "unified_clip", which gives TOML.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
@@ -104,10 +110,12 @@ def write(config: Settings, to: str, version: str | None = None, *, nearest: boo
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
-    """Return (the configuration with the family that a format supports, notes on the difference).
+    """Return (the configuration with the family and eps that a format supports, notes on the difference).
 
-    error: The error of the export. NotRepresentableError: the two families differ in effect, and `nearest` is False. Or
-    the family is not all that differs, so that none is near.
+    The notes are [] if both families have the same effect.
+    error: The error of the export, which has the family that the format supports.
+
+    NotRepresentableError: the two families differ in effect, and `nearest` is False.
     """
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
@@ -128,9 +136,9 @@ def _written(trainer: Format, config: Settings, version: Version) -> str:
 
 
 def parse_name(text: str) -> tuple[str, Version | None]:
-    """Split "name@version" into (name, version).
+    """Split "name@version" into (name, version). The version is None if the text has no "@".
 
-    The version is None if the text has none. ConfigError: an unknown name.
+    ConfigError: the name is no format, or the version is invalid.
     """
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
@@ -139,7 +147,10 @@ def parse_name(text: str) -> tuple[str, Version | None]:
 
 
 def named(path: Path, name: str) -> Candidate:
-    """Parse a file in the format that the user named. ConfigError: the file is invalid, or of another kind."""
+    """Return (format, parsed file) for the format that the user named. The document is merged with its base files.
+
+    ConfigError: the file is invalid, or the format does not read files of its kind.
+    """
     if name == UNIFIED_CLIP:
         return None, _parse_own(path)
     trainer = FORMATS[name]
@@ -149,7 +160,10 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a note if the file looks like another format than the one that the user named, else []."""
+    """Return a list with one note if only other formats than `trainer` recognise a file, else [].
+
+    The format that `trainer` extends is not another one. A document without a path gets no note.
+    """
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
@@ -170,7 +184,10 @@ def _may_read(trainer: Format, path: Path) -> bool:
 
 
 def _parse(trainer: Format, path: Path, name: str) -> Document:
-    """Parse a file, without its base files. ConfigError: the file is invalid."""
+    """Parse a file, without its base files. ConfigError: the file is invalid, or `trainer` does not read its kind.
+
+    name: The name of the file in messages.
+    """
     text, kind = documents.read_text(path), KINDS.get(path.suffix.lower())
     if kind is not None:
         document = documents.parse(text, kind, name)
@@ -182,7 +199,10 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
 
 def _compose(trainer: Format, document: Document) -> Document:
-    """Return a document merged with its base files, as the trainer does."""
+    """Return a document merged with its base files, as the trainer merges them.
+
+    A key that an unread base file may set becomes unknown.
+    """
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return with_unread_bases(composed, trainer.inheritance)
 
@@ -204,20 +224,23 @@ def _names(candidates: list[Candidate]) -> list[str]:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return (format, parsed file) for each format that recognises a file. None: unified_clip's own format.
+    """Return (format, parsed file) for each format that recognises a file. None stands for unified_clip's own format.
 
-    Documents are merged with their base files. A format is left out if another one in the result extends it.
+    Documents are merged with their base files. A format is left out if another format in the result extends it.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 
 def _recognising_formats(path: Path) -> list[Format | None]:
-    """Return the formats that recognise a file. None: unified_clip's own format."""
+    """Return the formats that recognise a file. An entry of None stands for unified_clip's own format."""
     return [trainer for trainer, _ in _plain(path)]
 
 
 def _plain(path: Path) -> list[Candidate]:
-    """Return (format, parsed file without its base files) for each format that recognises a file."""
+    """Return (format, parsed file without its base files) for each format that recognises a file.
+
+    A format is left out if another format in the result extends it.
+    """
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
@@ -257,9 +280,11 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences about the first base file that is unread and could show the format, or '' if there is none.
+    """Return sentences about the first base file of a configuration that cannot be read, or '' if there is none.
 
-    ConfigError: a configuration in Python cannot be merged with its base files.
+    Such a base file may have the keys by which a format recognises the configuration.
+
+    ConfigError: the configuration is in Python, and cannot be merged with its base files.
     """
     for trainer in FORMATS.values():
         if _may_read(trainer, path) and trainer.inheritance.keys:
@@ -279,7 +304,7 @@ def _unread_base(path: Path) -> str:
 
 
 def _partial_tables(data: Any) -> Iterator[PartialTable]:
-    """Yield the tables to which a file that was not read may add keys."""
+    """Yield each `PartialTable` in nested tables: a table to which an unread file may add keys."""
     if isinstance(data, PartialTable):
         yield data
     for value in data.values() if isinstance(data, dict) else ():
@@ -287,7 +312,7 @@ def _partial_tables(data: Any) -> Iterator[PartialTable]:
 
 
 def _advice(path: Path) -> str:
-    """Return sentences on what to do with a file that no format recognises."""
+    """Return advice on a file that no format recognises: the options to pass, or the unread base file to add."""
     kind = KINDS.get(path.suffix.lower())
     document = documents.parse(documents.read_text(path), kind, path.name) if kind else None
     keys = [keys for keys, _ in placement.clip_keys(document)] if document else []
@@ -311,7 +336,10 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return a sentence with the command that imports a trainer's file, or '' if no format recognises the file."""
+    """Return a sentence with the command that imports a trainer's file.
+
+    Return '' if the file cannot be parsed, is in unified_clip's own format, or no format recognises it.
+    """
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

@@ -15,7 +15,7 @@ from .trainers.tensorflow.keras import NAMES, Keras
 
 
 def data(optimizer: Any) -> dict[str, Any]:
-    """Return the clip settings of an optimizer. `ClipConfig.of` describes the errors."""
+    """Return the clip settings of an optimizer of Keras or Paddle. `ClipConfig.of` describes the errors."""
     modules = [base.__module__ for base in type(optimizer).__mro__]
     packages = {module.partition(".")[0] for module in modules}
     for package, read in (("keras", _keras), ("tf_keras", _keras), ("paddle", _paddle)):
@@ -26,9 +26,15 @@ def data(optimizer: Any) -> dict[str, Any]:
             return {**imported.settings, "provenance": provenance}
     advice = "is not an optimizer of Keras or Paddle. Pass such an optimizer."
     if "torch" in packages:
-        advice = "does not clip: in PyTorch, the training loop clips. Import the trainer's configuration file instead."
+        advice = (
+            "does not clip: in PyTorch, the training loop clips. Import the trainer's configuration instead: "
+            "ClipConfig.import_from(FILE)."
+        )
     elif "optax" in packages:
-        advice = "does not expose its clip settings. Import the source that builds it with --from optax."
+        advice = (
+            "does not expose its clip settings. Import the source that builds it: "
+            "ClipConfig.import_from('train.py', 'optax')."
+        )
     raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {advice}")
 
 
@@ -61,7 +67,9 @@ def _paddle(optimizer: Any, _: str) -> Imported:
 def _settings(clip: Any, owner: str) -> dict[str, Any]:
     """Return the settings of a clip object of Paddle or of `unified_clip.paddle`.
 
-    `owner`: the optimizer's name, for errors.
+    owner: The name of the optimizer in errors.
+
+    ConfigError: the class of the clip object, or one of its arguments, is not supported.
     """
     kind = type(clip)
     package = kind.__module__.partition(".")[0]

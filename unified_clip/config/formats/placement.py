@@ -42,10 +42,11 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
-    """Check that the clip keys of a file are where its trainer reads them.
+    """Check that the clip keys of a file are where its trainer reads them. Only tables and lists are checked.
 
     Returns:
-        The path of each clip key that the trainer ignores, unless a key that it reads has the same value.
+        The path of each clip key that the trainer ignores. A key is left out if a key that the trainer reads has the
+        same value.
 
     Raises:
         ConfigError: A clip key occurs twice with different values. The trainer reads none of the file's clip keys. The
@@ -82,7 +83,9 @@ def check(document: Document, trainer: Format) -> list[Path]:
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
     """Return a note for each clip key that the trainer ignores.
 
-    is_off: Whether the trainer clips nothing. If so, a key that it ignores is a ConfigError: other code may clip by it.
+    unread: The paths of these keys. is_off: Whether the trainer clips nothing.
+
+    ConfigError: the trainer clips nothing, but an ignored key has a value, so that other code may clip by it.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
@@ -99,7 +102,10 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a clip key twice, with different values."""
+    """Raise ConfigError if a file sets a clip key, or a table around it, twice with different values.
+
+    places: The paths at which the trainer reads its clip keys.
+    """
     keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
     for duplicate in document.duplicates:
         outer = duplicate.keys
@@ -125,9 +131,9 @@ def clip_keys(document: Document) -> list[tuple[Path, Any]]:
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) for the keys of all tables in `data`. Do not search the tables at one of `places`.
+    """Yield (path, value) for the keys of all nested tables and lists in `data`. Indices of lists are no keys.
 
-    path: The path of `data` in the file.
+    places: Paths whose values are not searched for inner keys. path: The path of `data` in the file.
     """
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
@@ -145,7 +151,10 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a key has the name of a clip key in `places`, or of any trainer's clip key unless it is off."""
+    """Return whether the last key of a path has the name of a clip key in `places`, or of any trainer's clip key.
+
+    A key of another trainer does not count if its value is null or false. Of true values, only those of SWITCHES count.
+    """
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
         return True

@@ -57,7 +57,7 @@ class Source:
         self._follow_modules()
 
     def _imports(self) -> dict[str, str]:
-        """Return the full name of each imported name, such as numpy for np."""
+        """Return {name: full name} of the imports, such as {"np": "numpy"}. Relative imports are left out."""
         imports = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -70,9 +70,9 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Return the values that are assigned to each name.
+        """Return {name: expressions assigned to it}.
 
-        None stands for any other binding, such as a loop variable.
+        None in a list stands for any other binding, such as a loop variable or a parameter of a function.
         """
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
@@ -89,7 +89,7 @@ class Source:
         return bound
 
     def _follow_modules(self) -> None:
-        """Add aliases of modules, such as `nn = paddle.nn`, to the imports."""
+        """Add names that are assigned an imported name, such as `nn = paddle.nn`, to `self.imports`."""
         before = -1
         while before < len(self.imports):
             before = len(self.imports)
@@ -111,13 +111,13 @@ class Source:
         return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def uses(self, package: str) -> bool:
-        """Return whether the source uses any name of a package."""
+        """Return whether an expression of the source uses the package. An import alone is no use."""
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
         """Yield (name in the package, node) for each use of a name of a package, in the order of the source.
 
-        ConfigError: the source uses a name that is only known at run time.
+        ConfigError: the source uses `import *` or `getattr`, so that a name is only known at run time.
         """
         uses = []
         for node in self.nodes:
@@ -137,7 +137,7 @@ class Source:
         yield from sorted(uses, key=lambda use: (use[1].lineno, use[1].col_offset))
 
     def call(self, node: ast.expr) -> ast.Call:
-        """Return the call of the function that a node names. ConfigError: the function is not called here."""
+        """Return the call of the function that a node names. ConfigError: the function is not called at this node."""
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
@@ -162,19 +162,30 @@ class Source:
         """
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
-            if isinstance(argument, ast.Starred) or position >= len(names):
-                raise self.wrong(call, f"cannot infer the arguments of {ast.unparse(call)}. Pass {', '.join(names)}.")
+            if isinstance(argument, ast.Starred):
+                raise self._unpacked(argument, ast.unparse(argument), names)
+            if position >= len(names):
+                problem = f"{ast.unparse(call)} has {len(call.args)} positional arguments"
+                raise self.wrong(call, f"{problem}. Pass only {', '.join(names)}.")
             arguments[names[position]] = argument
         for keyword in call.keywords:
-            if keyword.arg is None or keyword.arg not in names:
-                raise self.wrong(call, f"{ast.unparse(call)} has an unknown argument. Pass only {', '.join(names)}.")
+            if keyword.arg is None:
+                raise self._unpacked(call, f"**{ast.unparse(keyword.value)}", names)
+            if keyword.arg not in names:
+                problem = f"the argument {keyword.arg} of {ast.unparse(call)} is unknown"
+                raise self.wrong(call, f"{problem}. Pass only {', '.join(names)}.")
             arguments[keyword.arg] = keyword.value
         data = {name: self.constant(value) for name, value in arguments.items()}
         return Document(f"{self.name}, line {call.lineno}", "", "python", data)
 
+    def _unpacked(self, node: ast.AST, text: str, names: Sequence[str]) -> ConfigError:
+        advice = f"Pass each argument by itself: {', '.join(names)}."
+        return self.wrong(node, f"the arguments in {text} are only known at run time. {advice}")
+
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, or of a name that is assigned a constant once. ConfigError: the node is
-        neither of these.
+        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name that is assigned one constant.
+
+        ConfigError: the value is only known at run time.
         """
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
@@ -199,7 +210,10 @@ class Source:
             yield node
 
     def conditions(self, node: ast.AST) -> list[str]:
-        """Return a note for each condition that decides whether the code of a node runs."""
+        """Return a note for each `if` whose condition decides whether the code of a node runs.
+
+        `if __name__ == "__main__"` gets no note.
+        """
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
         return [f"The file clips or not, depending on `{text}`. The import assumes that it clips." for text in texts]

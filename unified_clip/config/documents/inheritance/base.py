@@ -52,10 +52,12 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse a file that a document names at a path of keys. Return an `UnreadFile` if the file does not exist.
+        """Parse the file at `path`, which a document names at a path of keys.
 
-        above: The chain of files from the main file to `document`: each names the next. ConfigError: the file is one of
-            these, or the configuration names more than `MOST_FILES` files.
+        Return an `UnreadFile` if the file does not exist.
+        above: The chain of files from the main file to `document`: each names the next.
+
+        ConfigError: the file is invalid or in `above`, or the configuration names more than `MOST_FILES` files.
         """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])

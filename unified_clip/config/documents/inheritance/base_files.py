@@ -60,21 +60,24 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the merged data of all base files. `keys`: the path of keys at which `document` names each file."""
+        """Return the merged data of all base files. An unread file replaces the data of the files before it.
+
+        keys: The path of keys at which `document` names each file.
+        """
         lower: Any = {}
         for index, base in enumerate(bases):
             lower = base if isinstance(base, UnreadFile) else self._merge(document, keys[index], lower, base.data)
         return lower
 
     def combine(self, document: Document, bases: Any) -> Any:
-        """Return the file's data merged onto the data of its base files."""
+        """Return the data of a file merged onto `bases`, the result of `merge_bases`, without `self.key`."""
         own = {key: value for key, value in document.data.items() if key != self.key}
         return self._merge(document, (), bases, own)
 
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file, or an error sentence if its name is the URL of another machine.
+        """Return the path of a base file, which may not exist. For a URL, return an error sentence.
 
-        text: The name of the base file. folder: The folder of the file with this name.
+        text: The path in the configuration. folder: The folder of the configuration that has this path.
         """
         if "://" in text:
             return f"{text} is on another machine."
@@ -94,7 +97,10 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, text) for each base file that a file names. ConfigError: an entry is not a path."""
+        """Yield (path of keys, path of a base file as text) for each base file that a document names.
+
+        ConfigError: the value of the key is no list of paths, or cannot be read.
+        """
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)

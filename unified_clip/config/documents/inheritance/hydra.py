@@ -105,7 +105,11 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return (file, its package) for each file that a `defaults` list names, in the order of merging."""
+        """Return (file, its package) for `node` and each file that its `defaults` list names, in the order of merging.
+
+        Entries for Hydra's own configuration are left out. Entries that override a choice go to `choices`.
+        above: The paths of the files from the main file to `node`.
+        """
         entries = defaults(node.document)
         for entry in entries:
             if entry.is_group and entry.names and "${" not in entry.names[0]:

@@ -58,7 +58,9 @@ def has_defaults(document: Document) -> bool:
 
 
 def defaults(document: Document) -> list[Default]:
-    """Return the entries of a file's `defaults` list. If the list lacks `_self_`, add it at the end.
+    """Return the entries of a file's `defaults` list. If `_self_` is missing, add it at the end.
+
+    For a file without such a list, `_self_` is the only entry.
 
     ConfigError: an entry is invalid.
     """

@@ -53,7 +53,12 @@ class ConfigBases(BaseFiles):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the values of all base files by name. ConfigError: two base files set the same name."""
+        """Return the values of all base files by name, or a `PartialTable` if a base file is unread.
+
+        For imports, these are the imported names, and later files replace earlier ones.
+
+        ConfigError: two files of the list `_base_` set the same name.
+        """
         imports = _imports(document)
         names: dict[str, Any] = {}
         unread = None

@@ -22,7 +22,9 @@ def reads_base(statement: ast.stmt) -> bool:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the names to which a statement assigns an expression."""
+    """Return the plain names to which a statement assigns an expression. Targets such as `a.b` and `a, b` are left
+    out.
+    """
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
         targets = [statement.target]
@@ -30,8 +32,9 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for each statement, other than a plain assignment, that may change clipping.
+    """Return (name, statement) for each statement that may change clipping in a way that cannot be read.
 
+    The name is in `ROOTS`: its value is unknown after the statement. Plain assignments are left out.
     understood: Statements to skip, because the reader has already applied them.
     """
     relevant = _relevant_names(body)
@@ -49,7 +52,10 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose values decide about clipping, including other names for the same dicts."""
+    """Return the names whose values decide about clipping, including other names for the same dicts.
+
+    These also include `WRITERS`, and "*" for `import *`, because they may change any name.
+    """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
     assigned = {name for names, _ in assignments for name in names}
@@ -67,7 +73,10 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement may assign, or whose dicts it may change. '*' stands for any name."""
+    """Return the names that a statement may assign, or whose dicts it may change. '*' stands for any name.
+
+    For a plain assignment, these are only the names in calls and in `:=`. For `with read_base()`, there are none.
+    """
     if reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = assigned_names(statement)
@@ -85,9 +94,9 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names that are used, bound or imported in a node, without builtins.
+    """Return the names that are used, bound or imported in a node. Builtins are left out, except `WRITERS`.
 
-    A key of the base files that does not decide about clipping, such as `_base_.train_pipeline`, does not count.
+    `_base_` does not count in the expression of a key without clip settings, such as `_base_.train_pipeline`.
     """
     names: set[str] = set()
     nodes = list(ast.walk(node))

@@ -17,6 +17,7 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
     """Return a document with the values that Python source assigns to names at the top level.
 
+    A value that cannot be read is an `Unknown`.
     names: The names that other files assign, with their values.
     """
     reader = _Reader(dict(names or {}))
@@ -70,10 +71,10 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """If the dict at `target` is known, set these entries in it, and mark the statement as understood.
+        """Set these entries in the dict at `target`, and mark the statement as understood.
 
-        If all entries are irrelevant (see `_is_irrelevant`), set none of them, but mark the statement, too. Otherwise,
-        no value changes. In all cases, add the lines of the entries to `places` if `target` is a path of names.
+        If all entries are irrelevant (see `_is_irrelevant`), mark the statement without setting them. If the dict is
+        unknown, do neither. In all cases, add the lines of the entries to `places` if `target` is a path of names.
         """
         path = _path(target)
         table = self._named(path)
@@ -96,11 +97,17 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether a path is in a base file, and is no clip setting or the base file has not been read yet."""
+        """Return whether a statement may change this path without effect on clipping.
+
+        So it is for a path in a base file that leads to no clip setting, or if the base file is not read yet.
+        """
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
-        """Return the value of an expression, or an `Unknown`. Add the lines of a dict's keys to `places`."""
+        """Return the value of an expression, or an `Unknown`. Add the lines of a dict's or list's entries to `places`.
+
+        keys: The path of the value in the configuration.
+        """
         entries = _entries(node)
         if entries is not None:
             self.places.update({(*keys, key): value.lineno for key, value in entries.items()})
@@ -124,7 +131,7 @@ class _Reader:
         return value
 
     def _named(self, path: tuple[str, ...]) -> Any:
-        """Return the value at a path such as `_base_.optim_wrapper`, or an `Unknown`."""
+        """Return the value at a path such as ("_base_", "optim_wrapper"), or an `Unknown` if no value is there."""
         value: Any = self.names
         for key in path:
             if not isinstance(value, dict) or key not in value:

@@ -22,7 +22,10 @@ NO_CLIP = (
 
 
 class Accelerate(Format):
-    """Accelerate's YAML. It sets a clip for DeepSpeed and Megatron-LM only, otherwise the script clips."""
+    """The format of Accelerate's YAML and JSON files. Only DeepSpeed and Megatron-LM read clip keys from them.
+
+    In all other cases, the training script clips.
+    """
 
     name, title = "accelerate", "Accelerate"
     kinds = ("yaml", "json")

@@ -72,9 +72,10 @@ class HuggingFace(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key in `own_keys` and a key in `vocabulary`.
+        """Return whether a file has a key in `own_keys`, and also max_grad_norm or a key in `vocabulary`.
 
-        A key in `own_keys` is not enough: configurations of models have `gradient_checkpointing`, too.
+        A key in `own_keys` is not enough: configurations of models have `gradient_checkpointing`, too. A file with a
+        key in NO_TRAINER is in another format.
         """
         if any(document.shows(key) for key in NO_TRAINER):
             return False
@@ -105,7 +106,10 @@ class HuggingFace(Format):
         return Imported(self.settings("global_norm", threshold), notes)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
-        """Return a note about DeepSpeed. ConfigError: its configuration does not clip at max_grad_norm."""
+        """Return a note about DeepSpeed. ConfigError: DeepSpeed's configuration does not clip at max_grad_norm.
+
+        max_norm: The value of max_grad_norm, or its default.
+        """
         clip = document.get(*DEEPSPEED)
         if not document.has(*DEEPSPEED):
             raise document.wrong(DEEPSPEED[:1], f"{NO_CLIP} {AUTO}")

@@ -116,7 +116,8 @@ class _PlaceCheck:
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
         """Return notes about the place of a clip. ConfigError: the clip may not be the first transformation.
 
-        alone: The clip is not an argument of optax.chain. The code that uses the clip decides about its place.
+        node: The clip, or a later use of it. A node that was checked before has no notes.
+        alone: Whether the clip is outside optax.chain. If so, also check the code that uses the clip.
         """
         if node in self.visited:
             return []
@@ -156,7 +157,10 @@ class _PlaceCheck:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Return whether an argument contains a transformation of optax, or a variable with a transformation."""
+        """Return whether an argument calls a function of optax, or has a variable that is assigned such a call.
+
+        Functions for schedules do not count, because they transform no gradients.
+        """
         names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
@@ -172,8 +176,11 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result of a statement: reads of its names, or calls of the function that
-        returns it. ConfigError: the uses cannot be found.
+        """Return the nodes that use the result of a statement: later reads of the names that it assigns.
+
+        For `return`, these are the calls of its function, and other reads of the function's name.
+
+        ConfigError: the statement assigns to a target other than names, attributes and tuples of these.
         """
         source = self.source
         function = self._function(statement)

@@ -113,8 +113,9 @@ class Paddle(PythonFormat):
         return Imported(self.settings_of(name, source.arguments(call, ARGUMENTS[name])), notes)
 
     def settings_of(self, name: str, arguments: Document) -> dict[str, Any]:
-        """Return the clip settings of a Paddle class that is called with these arguments. ConfigError: an argument is
-        wrong.
+        """Return the clip settings of the Paddle class `name`, which is called with these arguments.
+
+        ConfigError: the threshold is missing, or an argument is not supported.
         """
         key, *more = ARGUMENTS[name]
         data = arguments.data
@@ -133,6 +134,8 @@ class Paddle(PythonFormat):
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
         """Return the settings of a clip by value, from its arguments with these names.
+
+        Bounds of -c and c give a threshold of c. Without a lower bound, it is minus the higher one.
 
         ConfigError: a bound is no number, or the lower bound is above the higher one.
         """
@@ -176,7 +179,7 @@ def _is_imported(source: Source, node: ast.Attribute) -> bool:
 
 
 def _check_groups(source: Source) -> None:
-    """Raise ConfigError if a group of parameters has its own grad_clip."""
+    """Raise ConfigError if the source sets grad_clip for one group of parameters, in a dict or by `group[...] =`."""
     for node in source.nodes:
         keys: list[Any] = []
         if isinstance(node, ast.Dict):

@@ -29,7 +29,7 @@ class PaddleNLP(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key in `own_keys` and a key in `vocabulary`.
+        """Return whether a file has a key in `own_keys`, and also max_grad_norm or a key in `vocabulary`.
 
         A key in `own_keys` is not enough: files of other trainers have `sharding`, too.
         """

@@ -109,7 +109,8 @@ class PaddleSpeech(Format):
     def _encoder(self, document: Document, version: Version | None) -> Imported:
         """Read the clip key of speech recognition models with an encoder.
 
-        Before 1.4.2, they clip by Paddle's rule. Later versions clip by PyTorch's rule.
+        Before 1.4.2, these models clip by Paddle's rule. From 1.4.2 on, and for an unknown version, the rule is
+        PyTorch's.
         """
         if version is None or version >= AMP:
             return self._by_function(document, [] if version else [OLD])
@@ -117,7 +118,10 @@ class PaddleSpeech(Format):
         return Imported(self.settings("global_norm", threshold))
 
     def _by_function(self, document: Document, notes: list[str]) -> Imported:
-        """Read the clip key of models whose training loop calls a clip function before each step of the optimizer."""
+        """Read the clip key of models whose training loop calls `clip_grad_norm_`, which has PyTorch's rule.
+
+        notes: The notes of the result.
+        """
         threshold = self.read_threshold(document, SPEECH, zero="off", negative="error", null="error")
         return Imported(self.settings("global_norm", threshold, family="pytorch"), notes)
 

@@ -54,8 +54,8 @@ class StableBaselines3(Format):
         environments = self._environments(document)
         if not environments:
             raise ConfigError(
-                f"{document.name}: the file has no environment. Add one, such as default: {{max_grad_norm: 0.5}}, or "
-                "pass another --from."
+                f"{document.name}: the file has no environment. Add one, such as default: {{max_grad_norm: 0.5}}. If "
+                "this is not a file of Stable-Baselines3, pass another format to --from."
             )
         algorithm = document.name.rpartition(".")[0].lower()
         set_by = [name for name in environments if document.has(name, KEY)]

@@ -75,7 +75,10 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
 
 
 def _skips(document: Document, version: Version | None) -> list[str]:
-    """Return a note on steps whose norm is not finite, or [] if they are not skipped."""
+    """Return a list with one note that verl skips steps whose norm is not finite, or [] if it does not.
+
+    Without a version, the note has the first version that skips such steps.
+    """
     if _is_megatron(document, ACTOR):
         return []
     if version is None:

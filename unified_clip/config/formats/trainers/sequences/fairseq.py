@@ -64,7 +64,10 @@ class Fairseq(OwnFormat):
         return HYDRA.search(document.text) is not None or any(document.shows(option) for option in TRAINING)
 
     def parse(self, text: str, name: str) -> Document:
-        """Return the options of a script. Hydra's override of the clip key counts as --clip-norm."""
+        """Return a document with the value of each `--option` of a script.
+
+        If the script has no --clip-norm, Hydra's override `optimization.clip_norm=1.0` sets it.
+        """
         document = Megatron().parse(text, name)
         if (override := OVERRIDE.search(text)) and not document.has(*SCRIPT):
             value = Megatron().parse(f"--clip-norm {override[1]}", name).get(*SCRIPT)

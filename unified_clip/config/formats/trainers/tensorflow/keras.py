@@ -97,9 +97,11 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file.
+        """Return the generation of Keras that wrote the file, from the keys of the optimizer, or else from `version`.
 
-        ConfigError: the file does not show it, and `version` is None.
+        place: The path of the optimizer's configuration.
+
+        ConfigError: the keys do not show the generation, and `version` is None.
         """
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")

@@ -82,8 +82,11 @@ class Composer(Format):
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
 
     def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
-        """Return the path of the algorithm. `algorithms` is a table, or a list of tables. Return None if the file
-        lacks it. ConfigError: the file has it twice.
+        """Return the path of `gradient_clipping` in `algorithms`, which is a table or a list of tables.
+
+        Return None if no table has the key. ConfigError: several tables have it.
+
+        root: The path of the table with `algorithms`.
         """
         algorithms = document.get(*root, "algorithms")
         if isinstance(algorithms, list):

@@ -63,7 +63,10 @@ class DeepSpeed(Format):
 
 
 def _skips(document: Document) -> list[str]:
-    """Return a note on steps whose norm is not finite, for the precision of the file, or for all if it sets none."""
+    """Return a list with one note on steps whose norm is not finite. The note depends on the precision in the file.
+
+    If the file enables neither fp16 nor bf16, the note is about both.
+    """
     if document.get("fp16", "enabled") is True:
         return [FP16]
     for name in ("bf16", "bfloat16"):

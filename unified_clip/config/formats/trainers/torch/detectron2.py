@@ -14,10 +14,10 @@ from ....documents.merge import MergeRules
 from ....schema import Settings, is_off
 from ...base import (
     ATTACH,
-    CHOOSE,
     Format,
     FormatKey,
     Imported,
+    choose_rule,
     imported_key,
     paths,
     read_norm_type,
@@ -74,8 +74,11 @@ class Detectron2(Format):
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """Return whether ENABLED is true. A string such as "False" is evaluated as Python, as detectron2 does.
-        ConfigError: the value is no bool.
+        """Return whether ENABLED is true. If the file does not set it, append a note to `notes`.
+
+        A string such as "False" is evaluated as Python, as detectron2 does. null is false.
+
+        ConfigError: the value is no bool. Or CLIP_GRADIENTS has an unknown key, and no ENABLED.
         """
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
@@ -91,7 +94,9 @@ class Detectron2(Format):
         return bool(enabled)
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
-        """Return the value of a key. If the file does not set it, add a note and return the default.
+        """Return the value of a key of CLIP_GRADIENTS. If the file does not set it, return the default.
+
+        In that case, append a note with the default to `notes`.
 
         ConfigError: the file does not set the key, but a `_BASE_` file that cannot be read may set it.
         """
@@ -103,9 +108,7 @@ class Detectron2(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         if settings.rule == "global_norm" and not is_off(settings):
             advice = "If your project has `CLIP_TYPE: full_model`, as Mask2Former does, write that by hand."
-            raise self.not_exported(
-                f"it does not support the rule 'global_norm'. {CHOOSE.format(' or '.join(self.rules))} {advice}"
-            )
+            raise self.not_exported(f"it does not support the rule 'global_norm'. {choose_rule(self.rules)} {advice}")
         threshold = self.export_threshold(settings)
         table: dict[str, Any] = {"ENABLED": threshold is not None}
         if threshold is not None:

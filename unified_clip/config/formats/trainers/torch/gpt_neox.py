@@ -68,7 +68,12 @@ class GPTNeoX(Format):
         return Imported(self.settings("global_norm", threshold), notes)
 
     def _place(self, document: Document) -> tuple[Key, ...]:
-        """Return the path of the clip key that GPT-NeoX passes to DeepSpeed. ConfigError: the file has two of them."""
+        """Return the path of the clip key that applies: deepspeed_extra_args.gradient_clipping, or else the plain key.
+
+        If the file has neither, return the path of gradient_clipping.
+
+        ConfigError: the file has both spellings of the plain key.
+        """
         if document.has(*EXTRA):
             return EXTRA
         names = [name for name in NAMES if document.has(name)]

@@ -90,7 +90,10 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the name of the class in a table's `_target_`, which Hydra creates. Return None if the table has none."""
+    """Return the value of `_target_` in a table: the name of the class that Hydra creates. None if there is none.
+
+    table: The path of the table. Without a path, the table is the whole file.
+    """
     return document.get(*table, "_target_") if document.shows(*table, "_target_") else None
 
 
@@ -100,8 +103,9 @@ def _is_hydra_trainer(document: Document, *table: str) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the trainer's table. If the file has a table for each subcommand, return that of `fit`.
-    ConfigError: the file has several tables.
+    """Return the path of the table with the trainer's arguments: one of ROOTS, by default ["trainer"].
+
+    The path is [] for a file that Hydra turns into a Trainer. ConfigError: the file has several of ROOTS.
     """
     if _is_hydra_trainer(document):
         return []

@@ -44,7 +44,10 @@ class Megatron(OwnFormat):
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return the value of each `--option` of a script. An option with several values has a list of them."""
+        """Return a document with the value of each `--option` of a script.
+
+        If an option occurs with different values, its value is the list of them.
+        """
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
         for line, option, value in script_options(text):
@@ -74,7 +77,10 @@ class Megatron(OwnFormat):
 
 
 def script_options(text: str) -> list[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script. The value is None if none follows."""
+    """Return (line, name, value) of each `--option` of a script, in order.
+
+    The value is the first word after the option, as a float if it is a number. It is None if another option follows.
+    """
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):
         if match := OPTION.fullmatch(word):
@@ -85,7 +91,7 @@ def script_options(text: str) -> list[tuple[int, str, Any]]:
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, word) for each word of a script, without quotes, brackets and semicolons."""
+    """Yield (line, word) for each word of a script. Comments, quotes, brackets and semicolons are left out."""
     for line, code in enumerate(text.splitlines(), 1):
         for word in re.split(r"[\s()\"';\\]+", COMMENT.sub("", code)):
             yield line, word

@@ -125,7 +125,7 @@ class MMEngine(OwnFormat):
 
 
 def clip_source(data: dict[str, Any] | None) -> str:
-    """Return the arguments of a clip as Python source."""
+    """Return a dict as Python source, such as "dict(max_norm=1.0)". For None, return "None"."""
     if data is None:
         return "None"
     sources = {key: "float('inf')" if value == float("inf") else repr(value) for key, value in data.items()}
