@@ -229,7 +229,7 @@ def test_rules_are_named_by_strings_functions_or_classes() -> None:
             "clip_norm: there is no such argument. Use one of max_norm",
         ),
         ("clip_grad_norm_", {"max_norm": "1"}, "Give a number"),
-        ("clip_grad_norm_", {"max_norm": math.nan}, "^clip_grad_norm_: a threshold is NaN"),
+        ("clip_grad_norm_", {"max_norm": math.nan}, "^clip_grad_norm_: max_norm is NaN"),
         ("native_available", {}, "^call: .* there is no such function. Use one of clip_grad_norm_"),
         (np.clip, {}, "is not a rule of unified_clip"),
         ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": ["caffe"]}, "The framework 'caffe' is unknown"),

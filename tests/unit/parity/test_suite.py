@@ -181,6 +181,7 @@ def cases_of(call: str, more: str = "") -> str:
 
 
 NORM = "{ call = 'global_norm' }"
+NORM_IN_PLACE = "{ call = 'clip_grad_norm_', max_norm = 1 }"
 ONE = cases_of(NORM)
 
 
@@ -217,20 +218,38 @@ def tensor(text: str) -> str:
             cases_of(NORM, "container = 'set'"),
             "container: it is 'set'. Give one of list, tuple, ",
         ),
-        (cases_of(NORM, "listed = [1]"), "listed applies to calls in place"),
+        (cases_of(NORM, "listed = [1]"), "listed applies to calls in place only. Remove it"),
+        (cases_of(NORM_IN_PLACE, "listed = [1]"), "listed = \\[1\\] lacks the index 0. Add it"),
+        (cases_of(NORM_IN_PLACE, "listed = [0, 1]"), "listed has the index 1, but there are 1 gradients. Remove it"),
+        (cases_of(NORM, "expanded = true"), "unified_clip rejects expanded memory. Remove the key expanded, or expect"),
+        (
+            cases_of(NORM, "tensor_arguments = true").replace("[1.0]", "[1.0], dtype = 'float16'"),
+            "tensor_arguments needs float32 gradients, but some are float16. Remove tensor_arguments",
+        ),
+        (
+            cases_of("{ call = 'get_total_norm', norm_type = 1 }", "tensor_arguments = true"),
+            "cannot pass norm_type as a tensor. Remove tensor_arguments, or remove norm_type",
+        ),
+        (
+            cases_of(NORM, "update = true").replace("[1.0]", "[1.0], dtype = 'float16'"),
+            "update needs float32 or float64 gradients, but some are float16. Remove update",
+        ),
         (cases_of(NORM, "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
         (cases_of(NORM, "update = 'false'"), "update: it is 'false'. Give true or false"),
         (
             cases_of("{ call = 'clip_by_norm', clip_norm = nan }"),
-            "a threshold is NaN. Give a number, or expect the error: raises = 'ValueError'",
+            "clip_norm is NaN. Give a number, or expect the error: raises = 'ValueError'",
         ),
-        (cases_of("{ call = 'clip_by_norm', clip_norm = -1.0 }"), "a norm is negative. Give 0 or more"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = -1.0 }"), "clip_norm is -1.0. Give 0 or more"),
         (
             cases_of("{ call = 'clip_by_global_norm', clip_norm = 1, use_norm = -1 }"),
-            "a norm is negative. Give 0 or more",
+            "use_norm is -1. Give 0 or more",
         ),
-        (cases_of("{ call = 'clip_by_value', clip_value_min = 2, clip_value_max = 1 }"), "lower bound is above the"),
-        (cases_of("{ call = 'GradientClipByValue', max = -1.0 }"), "the lower bound is above the upper one"),
+        (
+            cases_of("{ call = 'clip_by_value', clip_value_min = 2, clip_value_max = 1 }"),
+            "lower bound 2 is above the upper bound 1",
+        ),
+        (cases_of("{ call = 'GradientClipByValue', max = -1.0 }"), "the lower bound 1.0 is above the upper bound -1.0"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = true }"), "clip_norm is True. Give a number"),
         (cases_of(f"{{ call = 'clip_by_norm', clip_norm = 1{'0' * 320} }}"), "clip_norm is 10+. Give a number"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = 0 }"), "axes is 0. Give a list of whole numbers"),
@@ -238,11 +257,14 @@ def tensor(text: str) -> str:
             cases_of("{ call = 'get_total_norm', error_if_nonfinite = 1 }"),
             "error_if_nonfinite is 1. Give true or false",
         ),
-        (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [0, -1] }"), "axes repeats an axis"),
+        (
+            cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [0, -1] }"),
+            "axes = \\[0, -1\\] names an axis twice. Name each axis once",
+        ),
         (cases_of("{ call = 'get_total_norm', norm_type = 1e300 }"), "norm_type is 1e\\+300. Give inf, or 0.01 to 100"),
         (
             cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"),
-            "axes has an axis that a gradient lacks. Give axes below 1",
+            "axes = \\[1\\] has an axis that a gradient lacks. Give axes from -1 to 0",
         ),
         (
             cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = 0 }"),
@@ -258,6 +280,8 @@ def tensor(text: str) -> str:
         ),
         (tensor("none = false"), "none: it is False. Give true"),
         (tensor("none = true, shape = [2], dtype = 'float64'"), "takes no dtype or shape. Remove dtype and shape"),
+        (tensor("values = [1.0], rows = [0]"), "rows needs the shape of the dense gradient. Add shape"),
+        (tensor("values = [1.0], rows = [0], shape = []"), "rows needs a shape with at least one axis, but shape is"),
         (tensor("random = 1, shape = [2]"), "random needs exponents. Add exponents"),
         (tensor("random = 1, exponents = [0, 1]"), "random needs shape. Add shape"),
         (tensor("values = [1.0], exponents = [0, 1]"), "exponents needs random. Add random, or remove exponents"),
@@ -267,7 +291,7 @@ def tensor(text: str) -> str:
         ),
         (
             tensor("random = 1, shape = [2], exponents = [3, 2]"),
-            "above the high exponent",
+            "exponents = \\[3, 2\\] has the larger exponent first. Swap the two",
         ),
         (
             tensor("values = [1.0], copies = -1"),
@@ -303,7 +327,7 @@ def tensor(text: str) -> str:
         (tensor("values = [1.0, 2.0, 3.0], dtype = 'complex64'"), "values has 3 numbers, but complex64 needs two for"),
         (
             tensor("values = [1.0], shape = [2]"),
-            "tensors 1: values has 1 numbers, but its shape needs 2. Give 2 numbers, or correct shape",
+            "tensors 1: values has 1 numbers, but shape = \\[2\\] needs 2. Give 2 numbers, or correct shape",
         ),
         (
             tensor("values = [1.0], dtype = 'int8'"),
@@ -357,6 +381,9 @@ def test_messages_name_the_file_of_the_suite(tmp_path: Path) -> None:
 
 def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match="Pass the suite to --suite, or write one: unified-clip parity init"):
+        suites.read(tmp_path)
+    (tmp_path / "suite.toml").mkdir()
+    with pytest.raises(SuiteError, match=r"suite\.toml is a directory\. Put a TOML file there, or correct the path"):
         suites.read(tmp_path)
 
 
@@ -632,9 +659,9 @@ def test_a_clip_configuration_stands_for_the_calls_that_do_it(
     [
         (
             'rule = "norm"\nthreshold = 1.0',
-            "configs: clip.toml: no single call clips like this configuration: the family 'pytorch' does not support",
+            "clip.toml: no single call clips like this configuration: the family 'pytorch' does not support",
         ),
-        ('rule = "global_norm"\nthreshold = 1.0\neps = 0.5', "suites do not support eps. Remove it"),
+        ('rule = "global_norm"\nthreshold = 1.0\neps = 0.5', "suites do not support eps. Remove eps"),
         ('rule = "none"\nexclude = ["*.bias"]', "choose tensors with `only`"),
         ('rule = "none"\nnonfinite = "skip"', "suites do not support nonfinite = 'skip'"),
         (

@@ -1,1 +1,1 @@
-"""Adapters: one module per framework. A parity worker uses it to make tensors and to call the framework's functions."""
+"""One adapter per framework. The parity worker of a framework uses it to make tensors and to call clip functions."""

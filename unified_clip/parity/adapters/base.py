@@ -35,7 +35,7 @@ class Adapter(TensorConverter, Protocol):
     """The packages whose versions go into the report."""
 
     families: Sequence[str] = ()
-    """The framework's own functions correspond to public functions of these families (`public_calls.Call.family`)."""
+    """The families of public functions (`public_calls.Call.family`) to which the framework has its own counterparts."""
 
     writes: bool = False
     """Whether in-place functions write into the tensors. If False, in-place functions replace the tensors in the
@@ -59,15 +59,14 @@ class Adapter(TensorConverter, Protocol):
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients after an in-place call. `arguments`: the arguments of that call, from
-        `in_place_arguments`.
+        """Return the gradients after an in-place call. The worker calls this method only if `writes` is True.
 
-        The worker calls this method only if `writes` is True.
+        arguments: The arguments of that call, as `in_place_arguments` returned them.
         """
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient.
+        """Return a parameter for each gradient. The default is a placeholder, for frameworks that clip no parameters.
 
         need_clip: The value of the attribute `need_clip` of each parameter. Ignored if `marks_parameters` is False.
         """
@@ -95,9 +94,7 @@ class Adapter(TensorConverter, Protocol):
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether a write into one tensor changes the other. The worker calls this method only if `writes` is
-        True.
-        """
+        """Return whether a write into one tensor changes the other. The default is False."""
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
@@ -118,7 +115,8 @@ class Adapter(TensorConverter, Protocol):
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """Compile a function into a graph, run it on the tensors, and return its nested lists of tensors.
 
-        mode: The kind of graph, such as "compiled". `tensors` may contain None.
+        mode: The kind of graph, such as "compiled".
+        tensors: The tensors. Some may be None.
         """
 
     # -- The framework's own functions. Each method first sets `invocation.native` to the name of the function that it
@@ -138,7 +136,7 @@ class Adapter(TensorConverter, Protocol):
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
         """Call the framework's function that clips each tensor by its norm. Return None if it has no such function.
 
-        axes: If given, clip each slice along these axes by its own norm.
+        axes: If it is not None, clip each slice along these axes by its own norm.
         """
         return None
 
@@ -160,8 +158,9 @@ class Adapter(TensorConverter, Protocol):
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function with the clip rule of this call's public function. Return None if there is
-        none.
+        """Call the framework's function with the clip rule of this call's public function.
+
+        Return None if the framework has no such function. Otherwise, store the function's name in `invocation.native`.
         """
         call, arguments = invocation.call, invocation.arguments
         p = arguments.get("norm_type", 2)
@@ -186,7 +185,10 @@ class OnParameters(Adapter):
     utils: Any  # the module `nn.utils`
 
     def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> Returned:
-        """Call a clip function of the framework's `utils` module in place. Return norm and gradients."""
+        """Call a clip function of the framework's `utils` module in place. Return the norm and the clipped gradients.
+
+        Store the function's name in `invocation.native`.
+        """
         invocation.native = f"{self.utils.__name__}.{name}"
         norm = getattr(self.utils, name)(invocation.in_place_container, *arguments)
         return Returned(norm, invocation.read_gradients())
@@ -239,7 +241,7 @@ class Invocation:
     """The cached values of the properties. `cached_property` would need a lock, which cannot be traced into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return the cached value with this name. If there is none yet, make it."""
+        """Return the cached value with this name. If there is none yet, call `make`, and cache its result."""
         if name not in self.cache:
             self.cache[name] = make()
         return self.cache[name]
@@ -274,7 +276,7 @@ class Invocation:
 
     @property
     def is_strict(self) -> bool:
-        """Whether the call has `error_if_nonfinite=True`, with which a norm of NaN or inf is an error."""
+        """Return whether the call has `error_if_nonfinite=True`, with which a norm of NaN or inf is an error."""
         return bool(self.arguments.get("error_if_nonfinite"))
 
     @property
@@ -295,7 +297,8 @@ class Invocation:
     def read_gradients(self) -> Sequence[Any]:
         """Return the gradients after an in-place call.
 
-        Read them from the call's arguments, or from the container in which the call replaced them.
+        If the framework writes into tensors, read them from the call's arguments. Else read them from the list or dict
+        in which the call replaced them. For any other container, return the call's arguments unchanged.
         """
         if self.adapter.writes:
             return self.adapter.read_in_place(self.in_place_arguments)

@@ -36,7 +36,8 @@ class Framework(Converter, base.OnParameters):
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Return whether both tensors have the same data pointer.
 
-        Identity (`a is b`) cannot show this, because `.grad` returns a new object each time.
+        Return False for None, sparse and empty tensors. Identity (`a is b`) cannot show this, because `.grad` returns a
+        new object each time.
         """
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
@@ -98,9 +99,9 @@ class Framework(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """Return the arrays as tensors, in lists that are nested like `template`.
+    """Return the next arrays of `results` as tensors, in lists that are nested like `template`.
 
-    The result has None where the template has None.
+    Where the template has None, the result has None, and no array is used.
     """
     if isinstance(template, list):
         return [_like(each, results) for each in template]

@@ -45,7 +45,7 @@ class Sharded(Framework):
         """Return the gradients as DTensors in several layouts.
 
         Sparse gradients, and every fourth gradient, stay plain tensors. The other gradients take the layouts in turn.
-        The total number of elements decides the first layout.
+        The total number of elements decides the first layout. Tensors without axes are replicated, and None stays None.
         """
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
         tensors = super().make_all(gradients)
@@ -77,8 +77,9 @@ class Sharded(Framework):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
-    """Join a process group of `size` ranks, and yield the adapter that distributes DTensors over it.
+    """Join a process group of `size` ranks, yield the adapter that distributes DTensors over it, and leave the group.
 
+    rank: The rank of this process.
     meeting: A file that all ranks use to find each other.
     """
     torch.set_num_threads(1)

@@ -57,7 +57,8 @@ def expect(case: Case) -> Expected:
 def _counted(case: Case) -> list[Dense]:
     """Return the gradients that the total norm includes, as dense tensors.
 
-    The total norm excludes None, and gradients whose `need_clip` is false.
+    The total norm excludes None, and gradients whose `need_clip` is false. If the call gets gradients instead of
+    parameters (`gradients_for_parameters`), the norm includes none.
     """
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
@@ -82,13 +83,15 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
-        # The halved gradient is exact, and so is 1 minus it in float64 but for what rounding to float64 loses.
+        # The product is exact. The difference is rounded only if it has more digits than a float64.
         values = 1.0 - LEARNING_RATE * gradient.values()
     return encode(rounded(values, gradient.dtype), gradient.dtype)
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
-    """Return the clipped gradients of a case.
+    """Return the clipped gradients of a case. If the case is long, each is computed when the caller reads it.
+
+    Gradients whose `need_clip` is false, and gradients passed instead of parameters, are returned unchanged.
 
     n: The total norm. Calls that clip per group, tensor or slice ignore it, and compute their norms here.
     extreme: 0 for the exact norms, -1 for the smallest norms that the contract allows, 1 for the largest.
@@ -162,7 +165,7 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
 def coefficient(call: Call, n: float, threshold: float) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64.
 
-    An infinite threshold gives 1, and a norm that is NaN gives NaN. An infinite norm gives 0, or NaN if
+    Return 1 for an infinite threshold, and NaN for a norm that is NaN. Return 0 for an infinite norm, or NaN if
     `call.infinite_norm_gives_nan`.
     """
     if threshold == math.inf:
@@ -176,7 +179,10 @@ def coefficient(call: Call, n: float, threshold: float) -> float:
 
 
 def scaled(gradient: Dense, coef: float) -> Dense:
-    """Return the gradient with every element multiplied by the coefficient, rounded as in section 2 of the contract."""
+    """Return the gradient with every element multiplied by the coefficient, rounded as docs/contract.md specifies.
+
+    If the coefficient is 1, return the gradient itself.
+    """
     if coef == 1:
         return gradient
     values = gradient.values()

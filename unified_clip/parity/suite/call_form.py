@@ -48,14 +48,14 @@ class CallForm(BaseModel):
     """For each gradient, the name of its parameter's group. `set_gradient_clip` sets a clip for each group."""
 
     transposed: bool = False
-    """Whether each tensor is the transpose of a contiguous tensor. Without effect if the framework has no strides."""
+    """Whether each tensor is the transpose of a contiguous tensor. Ignored if the framework has no strides."""
 
     expanded: bool = False
-    """Whether all elements of a tensor share one place in memory. Without effect if the framework has no strides."""
+    """Whether all elements of a tensor share one place in memory. Ignored if the framework has no strides."""
 
     overlapping: bool = False
-    """Whether the tensors overlap: each begins one element after the beginning of the previous one. Without effect if
-    the framework has no views."""
+    """Whether the tensors overlap: each begins one element after the beginning of the previous one. Ignored if the
+    framework has no views."""
 
     tensor_arguments: bool = False
     """Whether the thresholds are passed as float32 tensors, not as Python numbers."""
@@ -82,8 +82,9 @@ class CallForm(BaseModel):
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return text for the case's name, such as ", as tuple", with each field whose value differs from the
-        default.
+        """Return the end of the case's name, such as ", as tuple": each field with another value than its default.
+
+        Return '' if all fields have their defaults.
         """
         parts = []
         for key, value in self:

@@ -56,11 +56,10 @@ class Case:
 
     @property
     def rule(self) -> str | None:
-        """The clip in words, such as "total norm, threshold 1".
+        """The clip in words, such as "total norm, threshold 1". Calls with the same rule are compared with each other.
 
-        None if other frameworks have no function that clips so.
-
-        `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)` have the same rule.
+        `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)`, for example, have the same rule. None
+        if the call must raise, has a special form, or has an argument that other frameworks lack, such as `axes`.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite"} & arguments.keys()
@@ -85,7 +84,8 @@ class Case:
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Return whether the case can run inside a compiled graph.
 
-        It cannot if it needs aliased memory, a warning or the value of a tensor.
+        It cannot if it needs aliased memory, a warning, an error about NaN or the value of a tensor. It also cannot if
+        it is of a kind in `left_out`.
 
         left_out: Kinds of cases that do not run in the graph, as `Framework.left_out` lists them.
         """
@@ -96,7 +96,9 @@ class Case:
         return not (unknown or reports or self._is_any(left_out))
 
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
-        """Return whether several ranks can run the case. They cannot if it has `axes`, or needs aliased memory.
+        """Return whether several ranks can run the case.
+
+        They cannot if it has the argument `axes`, needs aliased memory, or is of a kind in `left_out`.
 
         left_out: Kinds of cases that do not run on several ranks, as `Framework.left_out` lists them.
         """
@@ -123,21 +125,21 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
     """Return all cases of a suite, in the order of its files.
 
     tables: (path, content) of each file.
-    pythons: The interpreter of each framework, to read gradient files that need the framework.
+    pythons: The path of each framework's Python interpreter, to read gradient files that need the framework.
 
-    SuiteError: a table or a case is invalid.
+    SuiteError: a table or a case is invalid, or two lists of gradients or two cases have the same name.
     """
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):
-            place = f"{path.name}, gradients {number}"
+            place = f"{path}, gradients {number}"
             if table.name in lists:
                 raise SuiteError(f"{place}: two lists of gradients have the name {table.name!r}. Rename one")
             lists[table.name] = read_list(table, path.parent, place, pythons)
     cases: dict[str, Case] = {}
     for path, data in tables:
         for number, entry in enumerate(data.cases, 1):
-            place = f"{path.name}, cases {number}"
+            place = f"{path}, cases {number}"
             for case in _cases(entry, lists, place, path.parent):
                 if case.name in cases:
                     raise SuiteError(
@@ -151,8 +153,11 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
     """Return the case of one call on these gradients.
 
+    name: The name of the list of gradients. The name of the case starts with it.
     gradients: The gradients, by name.
     call: The arguments of the call. The key `call` has the name of the function.
+
+    SuiteError: the function or an argument is invalid, or does not fit the gradients.
     """
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
@@ -163,11 +168,13 @@ def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, A
 def _cases(
     table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str, directory: Path
 ) -> Iterator[Case]:
-    """Yield the cases of one table: each of its calls on each of its lists of gradients.
+    """Yield the cases of one table: each of its calls on each of its lists of gradients, in each of its dtypes.
 
     lists: All lists of gradients of the suite, by name.
     place: The file and the number of the table, for errors.
     directory: The directory of the file, to which paths in `configs` are relative.
+
+    SuiteError: a call, a configuration, the name of a list or a dtype is invalid.
     """
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
@@ -197,6 +204,8 @@ def _cases(
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
     """Yield a call for each rule and threshold of a table. A rule without a threshold gives one call.
+
+    A rule with two bounds gets -threshold and threshold.
 
     SuiteError: a rule needs an argument that is not a threshold.
     """
@@ -236,9 +245,9 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value is a number of the type `kinds`.
+    """Return whether a value is a number of the type or types `kinds`.
 
-    A bool is accepted only if `kinds` is bool. An int above the largest float is rejected.
+    Return False for a bool unless `kinds` is bool, and for an int that is too large for a float.
     """
     if isinstance(value, bool) and kinds is not bool:
         return False
@@ -282,19 +291,32 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     excess = bool(form.need_clip) and not takes_need_clip
     yield excess, "need_clip applies to classes, and to calls in place with frameworks = ['torch', 'paddle']. Remove it"
     listed = set(form.listed)
-    mislisted = bool(listed) and (not call.in_place or listed != set(range(count)))
-    yield mislisted, "listed applies to calls in place, and needs the index of every gradient. Complete or remove it"
+    yield bool(listed) and not call.in_place, "listed applies to calls in place only. Remove it"
+    absent, unknown = set(range(count)) - listed, listed - set(range(count))
+    yield bool(listed and absent), f"listed = {form.listed} lacks the index {min(absent, default=0)}. Add it"
+    yield bool(unknown), f"listed has the index {max(unknown, default=0)}, but there are {count} gradients. Remove it"
     by_gradients = form.gradients_for_parameters and call.style != "in place"
     yield by_gradients, "gradients_for_parameters applies to calls in place only. Remove it"
-    shared = form.expanded or form.overlapping
+    for key, shared in (("expanded", form.expanded), ("overlapping", form.overlapping)):
+        yield (
+            shared and not case.options.raises,
+            f"unified_clip rejects {key} memory. Remove the key {key}, {OR_EXPECT}",
+        )
+    others = ", ".join(sorted(dtypes - {"float32"}))
     yield (
-        shared and not case.options.raises,
-        f"unified_clip rejects expanded and overlapping memory. Remove the key, {OR_EXPECT}",
+        form.tensor_arguments and bool(others),
+        f"tensor_arguments needs float32 gradients, but some are {others}. Remove tensor_arguments",
     )
-    numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
-    wrong_tensors = form.tensor_arguments and not (dtypes <= {"float32"} and numbers)
-    yield wrong_tensors, "tensor_arguments needs float32, and no norm_type, axes or error_if_nonfinite. Remove it"
-    yield case.options.update and not dtypes <= {"float32", "float64"}, "update needs float32 or float64. Remove it"
+    numbers = " and ".join(sorted({"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()))
+    yield (
+        form.tensor_arguments and bool(numbers),
+        f"tensor_arguments cannot pass {numbers} as a tensor. Remove tensor_arguments, or remove {numbers}",
+    )
+    others = ", ".join(sorted(dtypes - {"float32", "float64"}))
+    yield (
+        case.options.update and bool(others),
+        f"update needs float32 or float64 gradients, but some are {others}. Remove update",
+    )
     whole = "int64" in dtypes and case.call_name != "clip_by_value"
     yield whole and not case.options.raises, f"only clip_by_value supports int64. Choose another dtype, {OR_EXPECT}"
     if not case.options.raises:
@@ -305,22 +327,23 @@ OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the case breaks it, the error) for each rule about a case's arguments."""
+    """Yield (whether the case breaks the rule, the error for a case that does) for each rule about its arguments."""
     arguments = case.arguments
-    thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
-    yield any(math.isnan(value) for value in thresholds), f"a threshold is NaN. Give a number, {OR_EXPECT}"
+    thresholds = {key: arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments}
+    for key, value in thresholds.items():
+        yield math.isnan(value), f"{key} is NaN. Give a number, {OR_EXPECT}"
+        yield not case.call.by_value and value < 0, f"{key} is {value}. Give 0 or more, {OR_EXPECT}"
     if case.call.by_value:
         low, high = case.call.bounds(arguments)
-        yield low > high, f"the lower bound is above the upper one. Swap them, {OR_EXPECT}"
-    else:
-        yield any(value < 0 for value in thresholds), f"a threshold or a norm is negative. Give 0 or more, {OR_EXPECT}"
+        yield low > high, f"the lower bound {low} is above the upper bound {high}. Swap them, {OR_EXPECT}"
     p = arguments.get("norm_type", 2)
     yield not (p == math.inf or 0.01 <= p <= 100), f"norm_type is {p}. Give inf, or 0.01 to 100, {OR_EXPECT}"
     ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
-    axes = arguments.get("axes", [])
+    axes, least = arguments.get("axes", []), min(ranks, default=0)
+    remedy = f"Give axes from {-least} to {least - 1}" if least else "Remove axes"
     yield (
         any(not -rank <= axis < rank for axis in axes for rank in ranks),
-        f"axes has an axis that a gradient lacks. Give axes below {min(ranks, default=0)}",
+        f"axes = {axes} has an axis that a gradient lacks. {remedy}",
     )
     twice = any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank)
-    yield twice, f"axes repeats an axis. Remove it, {OR_EXPECT}"
+    yield twice, f"axes = {axes} names an axis twice. Name each axis once, {OR_EXPECT}"

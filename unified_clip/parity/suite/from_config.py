@@ -23,19 +23,21 @@ NAMES = {
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """Yield an entry of `calls` in a suite for each threshold that the configuration's schedule can have.
+    """Yield an entry of `calls` in a suite for each threshold that `_thresholds` chooses from the configuration.
 
     For rule = "none", yield one call that measures the norm. For `min` and `max`, yield one call with both.
 
     path: The configuration file.
     place: The file and the table of the suite, for errors.
+
+    SuiteError: the configuration is invalid, or no single public call clips like it.
     """
     try:
         config = ClipConfig.load(path)
     except ConfigError as error:
         raise SuiteError(f"{place}: {error}", error.code) from None
     if why := _why_not_one_call(config):
-        raise SuiteError(f"{place}: {path.name}: no single call clips like this configuration: {why}")
+        raise SuiteError(f"{place}: {path}: no single call clips like this configuration: {why}")
     if config.rule == "none":
         yield {"call": "get_total_norm"}
     elif config.min is not None:
@@ -50,9 +52,9 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _thresholds(config: Settings) -> list[float]:
-    """Return the thresholds to test.
+    """Return the thresholds of a configuration that a suite tests.
 
-    For a ramp, return its start and its end. For a piecewise schedule, return every value. Else return the one
+    For a ramp, return its start and its end. For a piecewise schedule, return every value once. Else return the one
     threshold, or [] if there is none.
     """
     threshold = config.threshold
@@ -73,9 +75,9 @@ def _why_not_one_call(config: Settings) -> str:
     if config.adaptive is not None:
         return "suites do not support adaptive. Remove it, and set threshold"
     if config.nonfinite != "family":
-        return f"suites do not support nonfinite = {config.nonfinite!r}. Remove it"
+        return f"suites do not support nonfinite = {config.nonfinite!r}. Remove nonfinite"
     if config.has_own_eps:
-        return "suites do not support eps. Remove it"
+        return "suites do not support eps. Remove eps"
     if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
         return f"the family {family!r} does not support the rule norm. Set family to tensorflow or paddle"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":

@@ -25,9 +25,13 @@ from .schema import GradientsTable, SuiteError, TensorTable
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
     """Return the gradients of a `[[gradients]]` table by name.
 
+    If the table has `tensors`, their names are "gradient 0", "gradient 1" and so on.
+
     suite: The directory to which paths in the table are relative.
     place: The file and number of the table, for errors.
-    pythons: The interpreter of each framework.
+    pythons: The path of each framework's Python interpreter, for files and functions that need a framework.
+
+    SuiteError: the file or function cannot be read, the suite lacks its framework, or a tensor is invalid.
     """
     try:
         if table.file is not None:
@@ -61,7 +65,7 @@ def _tensor(table: TensorTable) -> Gradient:
     if dense_shape is not None and numbers.size != (count := math.prod([*dense_shape, *parts])):
         size = numbers.size
         raise ValueError(
-            f"values has {size} numbers, but its shape needs {count}. Give {count} numbers, or correct shape"
+            f"values has {size} numbers, but shape = {shape} needs {count}. Give {count} numbers, or correct shape"
         )
     if numbers.size % math.prod(parts):
         raise ValueError(
@@ -96,6 +100,8 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
 def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
     """Return random numbers that are the same on every machine: they depend on Python's `random.Random(seed)` only.
 
+    The key `random` is the seed. Complex dtypes get two numbers for each element.
+
     P is the number of significant bits of the dtype, and [low, high] are the exponents of the table. For each element,
     `getrandbits` draws m (P bits), e (16 bits) and s (1 bit). The element is
     (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
@@ -111,7 +117,7 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    """Convert a gradient to this dtype. Round each element once, to the nearest number. None remains None."""
+    """Convert a gradient to this dtype. Round each element once, to the nearest number. Return None for None."""
     if gradient is None:
         return None
     dense = gradient.values if isinstance(gradient, Sparse) else gradient

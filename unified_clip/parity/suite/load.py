@@ -61,7 +61,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 
     accepting: Whether the file of known differences may be missing, because `--accept` writes it.
 
-    SuiteError: the suite is invalid.
+    SuiteError: the suite is invalid or has no cases, or a file that it names does not exist.
     """
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
@@ -72,18 +72,18 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
             matching = sorted(directory.glob(pattern))
         except (ValueError, NotImplementedError) as error:
             raise SuiteError(
-                f"{file.name}, files: {pattern!r} is an invalid pattern: {error}. Write it as cases/*.toml"
+                f"{file}, files: {pattern!r} is an invalid pattern: {error}. Write it as cases/*.toml"
             ) from None
         if not matching:  # as when the pattern is misspelt
             raise SuiteError(
-                f"{file.name}, files: {pattern!r} matches no file in {directory}. Correct or remove the pattern"
+                f"{file}, files: {pattern!r} matches no file in {directory}. Correct or remove the pattern"
             )
         files += matching
     frameworks = {name: _framework(table, file, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
     all_cases = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
     if not all_cases:
-        raise SuiteError(f"{file.name}: no cases here or in files = {data.files}. Add a [[cases]] table")
+        raise SuiteError(f"{file}: no cases here or in files = {data.files}. Add a [[cases]] table")
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
@@ -96,7 +96,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     for name, place in named:
         if name not in frameworks:
             raise SuiteError(
-                f"{file.name}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
+                f"{file}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
             )
     return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path))
 
@@ -110,12 +110,12 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
     """
     if name not in ADAPTERS.values():
         known = ", ".join(sorted({*ADAPTERS.values()}))
-        raise SuiteError(f"{file.name}: unified_clip has no adapter for the framework {name!r}. Choose from {known}")
+        raise SuiteError(f"{file}: unified_clip has no adapter for the framework {name!r}. Choose from {known}")
     there, chosen = modes_of(name), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:
         raise SuiteError(
-            f"{file.name}, frameworks.{name}.modes: {name} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
+            f"{file}, frameworks.{name}.modes: {name} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
         )
     settings: dict[str, Any] = {"modes": modes, "title": table.title or name}
     if "python" in chosen:
@@ -129,7 +129,7 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite with only these frameworks, for `--frameworks`.
+    """Return the suite with only these frameworks, and the cases that run on one of them, for `--frameworks`.
 
     SuiteError: the suite lacks one of the frameworks, or no case runs on them.
     """

@@ -53,7 +53,8 @@ def write(suite: Path, paths: Sequence[Path]) -> Path:
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
     paths: The gradient files. If empty, use those in the current directory. If there are none, write an example.
 
-    SuiteError: the file exists already, or cannot be written.
+    SuiteError: the suite exists already or cannot be written, or a path is not UTF-8.
+    UnreadableError: a gradient file cannot be read.
     """
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
@@ -97,7 +98,9 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 
 
 def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
-    """Return a comment with the total norm of each list of gradients, and the position of the thresholds among them.
+    """Return a comment with the total norm of each list of gradients.
+
+    If every norm is usable, the comment also has the position of the two thresholds: below and above all norms.
 
     usable: The norms from which the thresholds are computed.
     """

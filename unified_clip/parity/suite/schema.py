@@ -93,12 +93,14 @@ class TensorTable(Table):
             if self.random is not None and getattr(self, key) is None:
                 raise ValueError(f"random needs {key}. Add {key}")
         if self.exponents and self.exponents[0] > self.exponents[1]:
-            raise ValueError("exponents has a low exponent above the high exponent. Swap them")
+            raise ValueError(f"exponents = {self.exponents} has the larger exponent first. Swap the two")
         if self.dtype == "int64" and self.random is not None:
             raise ValueError("random does not support int64. Choose another dtype, or give values")
         if self.rows is not None:
-            if not self.shape:
+            if self.shape is None:
                 raise ValueError("rows needs the shape of the dense gradient. Add shape")
+            if not self.shape:
+                raise ValueError("rows needs a shape with at least one axis, but shape is []. Give the number of rows")
             if self.dtype in PARTS:
                 raise ValueError(f"rows does not support {self.dtype}. Choose a real dtype, or remove rows")
             if max(self.rows, default=0) >= self.shape[0]:
@@ -163,8 +165,10 @@ class CallsTable(Table):
     def _some_calls(self) -> Self:
         if not self.calls and not self.rules and not self.configs:
             raise ValueError("the table has no call. Give calls, rules with thresholds, or configs")
-        if bool(self.rules) != bool(self.thresholds):
-            raise ValueError("rules need thresholds, and thresholds need rules. Add the missing key, or use calls")
+        if self.rules and not self.thresholds:
+            raise ValueError("rules needs thresholds. Add thresholds, or use calls instead of rules")
+        if self.thresholds and not self.rules:
+            raise ValueError("thresholds needs rules. Add rules, or remove thresholds")
         return self
 
 
@@ -232,14 +236,16 @@ Model = TypeVar("Model", bound=Table)
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """Read a TOML file of a suite into this model.
+    """Return the content of a TOML file of a suite, as an instance of this model.
 
     SuiteError: the file does not exist or is invalid. The message has the first error: file, line, key and remedy.
     """
+    if path.is_dir():
+        raise SuiteError(f"{path} is a directory. Put a TOML file there, or correct the path")
     if not path.is_file():
         raise SuiteError(f"{path} is not a file. Pass the suite to --suite, or write one: unified-clip parity init")
     try:
-        document = documents.parse(documents.read_text(path), "toml", path.name)
+        document = documents.parse(documents.read_text(path), "toml", str(path))
         return model.model_validate(document.data)
     except ConfigError as error:
         raise SuiteError(str(error), error.code) from None
