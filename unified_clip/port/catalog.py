@@ -91,7 +91,7 @@ class ClipFunction:
 
     @property
     def new_names(self) -> list[str]:
-        """The names of the parameters in the replacement, in the order of this function."""
+        """The replacement's name of each parameter of this function, in the order of this function's parameters."""
         return [self.renamed.get(name, name) for name in self.parameters]
 
     @property
@@ -102,7 +102,7 @@ class ClipFunction:
 
     @property
     def takes_other_arguments(self) -> bool:
-        """Whether the parameters of the replacement have other names, or another order."""
+        """Whether the replacement has other names for the parameters, another order, or fewer parameters."""
         return bool(self.renamed) or self.same_positions < len(self.parameters)
 
 
@@ -171,7 +171,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 @functools.cache
 def clip_functions() -> dict[str, ClipFunction]:
-    """Return the functions and classes that clip, by each of their full names."""
+    """Return the functions and classes that clip, by full name. Each alias of a function is a key, too."""
     functions = [ClipFunction(**table) for table in _tables()["function"]]
     return {name: function for function in functions for name in (function.name, *function.aliases)}
 
@@ -183,7 +183,10 @@ def class_checks() -> tuple[ClassCheck, ...]:
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Return the function or class with this full name. Return None if it does not clip."""
+    """Return the function or class with this full name. Return None if the catalog does not have it.
+
+    Names in old or internal modules count, too: `tensorflow.compat.v1.clip_by_norm` is `tf.clip_by_norm`.
+    """
     for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
@@ -218,9 +221,9 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return the identifiers from which `clip_pattern` is built.
+    """Return the names of functions, methods and arguments that show that a file may contain a clip.
 
-    A file has no clip if it has none of these identifiers, no name like CLIP_NAME, and no name in CLAMP_NAMES.
+    Leave out CLAMP_NAMES: most code calls these functions on other tensors than gradients.
     """
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
@@ -244,7 +247,7 @@ def _owners() -> frozenset[tuple[str, str]]:
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Return whether code that contains these identifiers may contain a clip."""
+    """Return whether code with these identifiers may contain a clip. If the result is False, it contains none."""
     if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
@@ -257,5 +260,5 @@ def may_clip(identifiers: set[str]) -> bool:
 
 
 def is_like_gradient(name: str) -> bool:
-    """Return whether a name is typical of gradients, such as `grads`."""
+    """Return whether a name is typical of gradients, such as `grads`, and is none of SWITCH_NAMES."""
     return GRADIENT_NAME.match(name) is not None and name not in SWITCH_NAMES

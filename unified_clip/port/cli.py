@@ -32,8 +32,8 @@ def add_parser(commands: Any) -> None:
     port = commands.add_parser(
         "port",
         help="rewrite gradient clipping in Python source",
-        description="Find every gradient clip in Python source, describe it, rewrite what can be rewritten with "
-        "certainty, and flag the rest with the lines to write. Without --write no file changes.",
+        description="Find and describe every gradient clip in Python source. Rewrite each clip whose replacement is "
+        "certain, and flag the others with the lines to write by hand. Without --write and --mark no file changes.",
     )
     port.add_argument(
         "path", type=Path, nargs="?", metavar="PATH", help="a file, or a directory, which is searched recursively"
@@ -79,7 +79,7 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.native and options.to == "drop-in":
         raise UsageError("--native applies to --to torch only. Remove --native, or use --to torch.")
     if options.force and not changing:
-        raise UsageError("--force applies to --write and --mark only. Remove it, or use one of them.")
+        raise UsageError("--force applies to --write and --mark only. Remove --force, or add --write or --mark.")
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -116,8 +116,8 @@ def _port(options: argparse.Namespace) -> int:
         _print(options, report, ported)
     except KeyboardInterrupt:
         written = sum(map(source_files.is_written, ported)) if options.write else 0
-        changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
-        complain(f"interrupted; {changed}")
+        changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "No file was changed"
+        complain(f"interrupted. {changed}.")
         return INTERRUPTED
     left = report.summary.flagged + report.summary.unread + (report.summary.rewritten if options.check else 0)
     return DIFFERENT if left else SUCCESS
@@ -126,7 +126,9 @@ def _port(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile], target: Target) -> None:
     """Write the rewritten files for `--write`, and comments above flagged clips for `--mark`.
 
-    PortError: without --force, a file to change has no committed version in git.
+    With `--mark`, print the number of these comments on standard error.
+
+    PortError: a file cannot be written. Without --force: a file to change differs from its last commit in git.
     """
     from . import marks, source_files
 
@@ -142,7 +144,10 @@ def _write(options: argparse.Namespace, ported: Sequence[PortedFile], target: Ta
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:
-    """Print the report as JSON or text, or the changes as a patch."""
+    """Print the report as JSON or text, or the changes as a patch.
+
+    A patch lacks flagged clips and unread files. If there are any, print the headline on standard error, too.
+    """
     from .report import build, terminal
 
     if options.format == "json":
@@ -151,13 +156,16 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
         lines = (line for file in ported for line in _diff(file))
         sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
         if report.summary.flagged or report.summary.unread:
-            complain(f"{report.headline} A patch has only the rewritten clips. Leave out --format diff for the others.")
+            complain(f"{report.headline} A patch has only the rewritten clips. To see the others, omit --format diff.")
     else:
         terminal.show(report)
 
 
 def _diff(ported: PortedFile) -> list[str]:
-    """Return the lines of a patch with the changes of a file, as git writes them."""
+    """Return the lines of a patch with the changes of a file, as git writes them.
+
+    The path is relative to the working directory if the file is below that directory.
+    """
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):
         name = ported.path.resolve().as_posix().lstrip("/")

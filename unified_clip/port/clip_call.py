@@ -21,7 +21,9 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
-    """The arguments of a call, by the names of the function's parameters.
+    """The arguments of a call, in `passed`, by the names of the function's parameters. Without a call there are none.
+
+    A keyword that is no parameter is in `passed` under its own name, and also in `unknown`.
 
     renamed: Other names of parameters that calls may use, each with the parameter's own name (`ClipFunction.renamed`).
     """
@@ -63,7 +65,7 @@ class FoundClip:
     """The call of the function. None if the code only names the function, as in a type annotation."""
 
     why_not: str = ""
-    """Why the clip cannot be ported, if `find` has found a reason; else ''."""
+    """The reason why the clip cannot be ported, if `find` has found one; else ''."""
 
     tensor: cst.BaseExpression | None = None
     """For a method such as `p.grad.clamp_`: the expression of the tensor."""
@@ -85,7 +87,7 @@ class FoundClip:
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the clip's call. Empty if the code only names the function."""
+        """The arguments of the clip's call. Empty if the code only names the function, or the catalog has none."""
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
@@ -134,12 +136,12 @@ def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
 
 
 class Imports:
-    """The packages, aliases and `import *` of a file."""
+    """The imports of a file: its packages, the names that may be clips, and each `import *`."""
 
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """Names in `import ... as name` that may be a clip."""
+        """The names under which the file imports functions whose last name is that of a clip function."""
 
         self.stars: list[str] = []
         """The modules in `from module import *`. The name of a relative module begins with its dots."""

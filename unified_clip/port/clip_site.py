@@ -55,7 +55,7 @@ class ClipSite:
     """Lines that the user should write."""
 
     checks: list[str] = field(default_factory=list)
-    """What the user should check after the rewrite."""
+    """Sentences with the checks that the user should make after the rewrite."""
 
     rule: str = ""
     """The name of the rule that gave the verdict, such as "need_clip.flag"; '' if no rule did."""
@@ -63,7 +63,10 @@ class ClipSite:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """The result of porting a file: its content before and after the port, and its clips."""
+    """The result of porting a file: its content before and after the port, and its clips.
+
+    For a file without clips, both contents may be empty.
+    """
 
     path: Path
     before: bytes

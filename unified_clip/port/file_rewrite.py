@@ -58,6 +58,8 @@ class FileRewrite:
     def rename(self, clip: FoundClip, framework: str) -> None:
         """Replace a function or class by unified_clip's function or class, and rename the arguments of its call.
 
+        Give the clip the verdict "rewritten".
+
         framework: The framework whose namespace has the replacement, such as "torch" for `unified_clip.torch`.
         """
         module, name = f"unified_clip.{framework}", clip.function.replacement
@@ -68,7 +70,8 @@ class FileRewrite:
     def rename_arguments(self, clip: FoundClip) -> None:
         """Rename the keywords in a clip's call to the names of the replacement's parameters (`ClipFunction.renamed`).
 
-        A positional argument whose parameter has another position in the replacement becomes a keyword argument.
+        A positional argument whose parameter has another position in the replacement becomes a keyword argument. Do
+        nothing if the code only names the function.
         """
         if clip.call is None:
             return

@@ -29,19 +29,26 @@ PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cs
 
 
 def find(module: Module) -> list[FoundClip]:
-    """Return all clips of a file, in order."""
+    """Return all clips of a file, in order.
+
+    If it is clear here that a clip cannot be ported, its `why_not` has the reason. For example, the file replaces the
+    function by its own.
+    """
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
     reason = (
-        "The file assigns something else to the name of this function. Remove that assignment, or port what is "
-        "assigned."
+        "The file assigns another function to the name of this function. Remove that assignment, or port the assigned "
+        "function by hand."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the clip functions that the file replaces by its own, as in torch.nn.utils.clip_grad_norm_ = mine."""
+    """Yield the clip functions that the file replaces by its own, as in torch.nn.utils.clip_grad_norm_ = mine.
+
+    Calls of `setattr` and of `mock.patch` count as replacements, too.
+    """
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -71,7 +78,10 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for a setting that code assigns, as in parameter.need_clip = False or optimizer.clipnorm = 1.0."""
+    """Yield a clip for a setting that code assigns, as in parameter.need_clip = False or optimizer.clipnorm = 1.0.
+
+    Entries of dicts count, too, as in {"clipnorm": 1.0}. The file has to import Paddle or Keras.
+    """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
@@ -83,7 +93,11 @@ def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
-    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, whether the code calls it or only names it."""
+    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, whether the code calls it or only names it.
+
+    Yield nothing for a name in an import or on the left of an assignment. `possible_clips` decides about a name of a
+    clip whose package is unknown.
+    """
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (
@@ -114,6 +128,8 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
     """Yield a clip for a call with the argument `ClipFunction.needs`. Without this argument the function clips
     nothing.
+
+    If a starred argument may contain it, yield a clip that cannot be ported.
     """
     call = module.enclosing(node, cst.Call)
     if call is None:
@@ -123,7 +139,7 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
     if function.needs in arguments.passed:
         yield FoundClip(arguments.passed[function.needs], full_name, function, call)
     elif any(argument.startswith("*") for argument in arguments.unknown):
-        why_not = f"It cannot be inferred whether {function.needs}= is passed. Write {function.needs}=... in the call."
+        why_not = f"A starred argument may contain {function.needs}=. Write {function.needs}=... in the call."
         yield FoundClip(node, full_name, function, call, why_not)
 
 
@@ -163,7 +179,9 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
         if keyword in KERAS_RULES and (imports.has_keras or KERAS_OPTIMIZER.match(name)):
-            why_not = "" if KERAS_OPTIMIZER.match(name) else f"{UNKNOWN_OPTIMIZER} Import its class by name."
+            why_not = (
+                "" if KERAS_OPTIMIZER.match(name) else f"{UNKNOWN_OPTIMIZER} Import the class of the optimizer by name."
+            )
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
         elif keyword == "need_clip" and is_name(argument.value, "False"):
             owner = name or module.code(call.func)
@@ -174,6 +192,8 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for a method of a tensor, as in p.grad.clamp_(-1, 1), or of a training engine, such as
     Accelerator.
+
+    Yield nothing for a method of `self` that the file defines.
     """
     function = clip_function(f"Tensor.{method_of(call)}")
     is_of_engine = method_of(call) in ENGINE_METHODS and imports.packages & ENGINE_PACKAGES

@@ -22,7 +22,7 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 
 
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
-    """Return a file with a comment (mark) above each flagged clip.
+    """Return a file with a comment (mark) above each flagged clip, and without the marks of an earlier run.
 
     rewritten: Whether the returned file also has the rewritten clips.
     """
@@ -40,9 +40,11 @@ def count(files: Sequence[PortedFile]) -> int:
 
 
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
-    """Insert comments into source. Each comment goes above the statement that contains its line.
+    """Return source with comments. Each comment goes above the innermost statement that contains its line.
 
-    marks: The comments, by line number.
+    If that place is inside a string, the comment goes above an outer statement.
+
+    path: The name of the file, for errors. marks: The comments, by line number.
     """
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
     tree = ast.parse(content, path.name)
@@ -70,7 +72,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether source still has this syntax tree. If it does not, a comment was inserted into a string."""
+    """Return whether source has this syntax tree. It has another one if a comment was inserted into a string."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

@@ -15,13 +15,17 @@ from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of
 
-BY_NAME = "Which function getattr returns is only known at run time. Write the name of the function instead."
-MAY_BE_CLIP = "getattr may return a clip, but which one is only known at run time. Write its name instead."
+BY_NAME = "The name that getattr looks up is only known at run time. Write the function's name instead of getattr."
+MAY_BE_CLIP = (
+    "getattr may return a clip here, since the name that it looks up is only known at run time. Write the function's "
+    "name instead of getattr."
+)
 UNKNOWN_OWNER = (
-    "This has the name of a gradient clip, but the type of {} cannot be inferred. If it clips, port it by hand."
+    "This call has the name of a gradient clip, but the type of {} cannot be inferred. If the call clips, port it by "
+    "hand."
 )
 UNKNOWN_PACKAGE = (
-    "This has the name of a gradient clip, but {} is not a supported package. If it clips, port it by hand."
+    "This call has the name of a gradient clip, but {} is not a supported package. If the call clips, port it by hand."
 )
 
 LAYER_NAMES = re.compile(
@@ -36,7 +40,12 @@ OTHER_NAMES = re.compile(
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip for a name that may be a clip, although the imports do not show it."""
+    """Yield a clip for a name that may be a clip, although the imports do not show it.
+
+    Yield nothing for a function of unified_clip or of the project's own packages.
+
+    names: The full names that the name may have, as `Module.full_names` returns them.
+    """
     call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
@@ -71,9 +80,10 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip for a function of a module that is imported at run time.
+    """Yield a clip for a method with the name of a clip function, called on an object of unknown type.
 
-    An example is import_module("paddle.nn").ClipGradByNorm(1.0).
+    An example is import_module("paddle.nn").ClipGradByNorm(1.0). Yield nothing for methods of training engines and of
+    `self`, and for a name that the file gives to a function of its own.
     """
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in ENGINE_METHODS:
         return
@@ -103,7 +113,8 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether a call of getattr may return one of these clips.
 
-    It may if the code calls the result with a gradient, or with arguments that a clip takes.
+    It may if the code calls the result with a gradient, or with a keyword that contains "clip". It also may if each
+    call of the result has only arguments that a clip takes, and no name around it is that of a layer or a loss.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)

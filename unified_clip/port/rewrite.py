@@ -21,6 +21,9 @@ from .to_config import UnsureError, meaning
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
     """Port the clips of one file. Return the file's new content, and the result for each clip.
 
+    Return a file that cannot contain a clip unchanged and without results. Functions that clamp any tensor have no
+    result where they clamp something other than gradients.
+
     UnreadableError: the content is not valid Python.
 
     Args:
@@ -45,11 +48,15 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip. Flag the clips that cannot be rewritten with certainty."""
+    """Set the meaning of each clip without a verdict. Flag each of them that cannot be rewritten with certainty.
+
+    That is a clip with a `why_not` or an invalid threshold. It is every clip if the file gives the name unified_clip
+    to something else.
+    """
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
         reason = (
-            "This file uses the name unified_clip for something else. Choose another name for that."
+            "This file gives the name unified_clip to something else. Rename that variable, function or import."
             if is_taken
             else clip.why_not
         )
@@ -62,7 +69,7 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Return the result for a clip. If it is flagged, add suggested lines.
+    """Complete the result for a clip, and return it. If the clip is flagged, add suggested lines.
 
     Keep its checks only if it is rewritten for PyTorch. Then add a check if the threshold or the loss is scaled.
     """

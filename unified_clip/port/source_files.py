@@ -36,12 +36,13 @@ class PortError(CodedError, code="UC401"):
 
 
 def sources(path: Path) -> list[Path]:
-    """Return the Python files below a directory, except those in virtual environments. For a file, return the file.
+    """Return the Python files below a directory, as `files_below` does. For a file, return a list with this file.
 
-    PortError: the path does not exist, has no Python file, or is a notebook.
+    PortError: the path does not exist, is a directory without Python files, or is a notebook.
     """
     if path.suffix == ".ipynb" and path.is_file():
-        raise PortError(f"{path}: notebooks are not supported. Convert it: jupyter nbconvert --to script {path.name}")
+        command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
+        raise PortError(f"{path}: notebooks are not supported. Convert the notebook: {command}")
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -53,9 +54,10 @@ def sources(path: Path) -> list[Path]:
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files with these suffixes below a directory, in order.
+    """Return the files with these suffixes below a directory, in order. Broken links count as files.
 
-    Files in hidden directories, virtual environments and installed packages are left out.
+    Leave out hidden directories, virtual environments and installed packages. List a file that several links lead to
+    once.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
@@ -79,7 +81,7 @@ def port_all(
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port all files in parallel. Return (ported files, unreadable files), each in the order of `paths`.
 
-    A file without clips is returned without its content.
+    The result for a file without clips has empty contents. Up to FEW files with clips are ported one after the other.
 
     advance: A function that is called when files are done, with the number of files since its last call.
     """
@@ -97,14 +99,17 @@ def port_all(
 
 
 def _without_clip(path: Path) -> Result | None:
-    """Return the result for a file that cannot contain a clip, or None if the file may contain one."""
+    """Return the result for a file that cannot contain a clip. Return None for any other or unreadable file."""
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(path.read_bytes()) else PortedFile(path, b"", b"")
     return None
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield the result of `work` for each file, in order. If a process crashes, find the file that crashes it."""
+    """Yield the result of `work` for each file, in order. Up to FEW files run in this process, more in parallel.
+
+    If a process crashes, run the remaining files one at a time. A file that then crashes its process is unreadable.
+    """
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
@@ -118,7 +123,10 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
                 single = single or pools.enter_context(_processes(1))
                 result = _result(_submit(single, work, path))
             if result is None:
-                single, result = None, UnreadableFile(path, "Reading this file crashes the process. Port it by hand.")
+                single, result = (
+                    None,
+                    UnreadableFile(path, "The process that parses this file crashes. Port the file by hand."),
+                )
             yield result
 
 
@@ -142,7 +150,8 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 def _without_interrupts() -> Iterator[None]:
     """Delay Ctrl-C (SIGINT) in this process until the `with` block ends.
 
-    Processes that start in the block ignore Ctrl-C. After Ctrl-C, this process ends them.
+    Processes that start in the block ignore Ctrl-C. After Ctrl-C, this process ends them. Do nothing on Windows, which
+    cannot delay signals.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -164,7 +173,7 @@ def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result]
 
 
 def _result(future: Future[Result] | None) -> Result | None:
-    """Return the result of a file. Return None if its process has crashed."""
+    """Wait for the result of a file, and return it. Return None if its process has crashed, or `future` is None."""
     try:
         return future.result() if future is not None else None
     except BrokenProcessPool:
@@ -189,11 +198,13 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
 def check_clean(changed: Sequence[Path]) -> None:
     """Check that git can restore these files: each must be equal to its last commit.
 
-    PortError: a file differs from its last commit, or git cannot compare it.
+    PortError: a file differs from its last commit or is in none, git cannot compare it, or git is not installed.
     """
     git = shutil.which("git")
     if git is None:
-        raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.", "UC402")
+        raise PortError(
+            "git is not installed, so you could not undo the changes. Install git, or add --force.", "UC402"
+        )
     by_folder: dict[Path, list[Path]] = {}
     for path in changed:
         by_folder.setdefault(path.resolve().parent, []).append(path)
@@ -202,7 +213,7 @@ def check_clean(changed: Sequence[Path]) -> None:
         if others := [path for path in paths if path.resolve().name not in committed]:
             names = shlex.join(path.resolve().name for path in others)
             raise PortError(
-                f"{others[0]} is not committed, so --write could not be undone. {_commit(folder, names)}", "UC402"
+                f"{others[0]} is not committed, so you could not undo the changes. {_commit(folder, names)}", "UC402"
             )
 
 
@@ -223,13 +234,14 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
         reason = " ".join(repository.stderr.decode(errors="replace").split())
         if not reason or "not a git repository (or any" in reason:
             raise PortError(
-                f"{path} is not in a git repository, so --write could not be undone. Create one, and commit your "
-                f"files: {_git(folder)} init. Or add --force.",
+                f"{path} is not in a git repository, so you could not undo the changes. Create a repository: "
+                f"{_git(folder)} init. Then commit your files. Or add --force.",
                 "UC402",
             )
         raise PortError(f"git cannot read the repository of {path}: {reason}. Repair it, or add --force.", "UC402")
     if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
-        raise PortError(f"{path} is in no commit yet, so --write could not be undone. {_commit(folder, '-A')}", "UC402")
+        problem = f"{path} is in no commit yet, so you could not undo the changes."
+        raise PortError(f"{problem} {_commit(folder, '-A')}", "UC402")
     names = []
     for command in (("ls-tree", "--name-only", "HEAD"), ("diff", "HEAD", "--name-only", "--relative")):
         answer = run(*command, "-z", "--", ".")
@@ -248,14 +260,14 @@ def _commit(folder: Path, names: str) -> str:
 
 
 def _git(folder: Path) -> str:
-    """Return the beginning of a git command for a directory."""
+    """Return the beginning of a git command that runs in a directory: "git", with -C for another working directory."""
     return "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, and return their paths.
+    """Write all changed files, and return their paths. After an error or Ctrl-C, all files have their old content.
 
-    PortError: a file cannot be written. Then no file was changed.
+    PortError: a file cannot be written, or another program has changed it.
     """
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     copies: dict[Path, Path] = {}
@@ -287,7 +299,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
 
 
 def is_written(ported: PortedFile) -> bool:
-    """Return whether the file on disk already has the ported content."""
+    """Return whether the file on disk has the ported content. Return False if the port does not change the file."""
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 

@@ -26,7 +26,10 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return the lines of code to write in place of a flagged clip. Return [] if there is no suggestion."""
+    """Return the lines of code to write in place of a flagged clip.
+
+    Return [] if the threshold is invalid, or if no lines have the same effect.
+    """
     try:
         meaning(module, clip)
     except UnsureError:
@@ -58,7 +61,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
-    """Return the lines to write in place of a trainer's limit.
+    """Return the lines to write in place of a trainer's limit, or [] if `catalog.toml` has none for the trainer.
 
     If another argument with an unknown value chooses the rule, the lines have a condition or a comment.
     """
@@ -75,7 +78,7 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines to write in place of a limit in a dict, or of a limit that is set on a Keras optimizer.
 
-    Return [] for other clips.
+    Return [] for other clips, for a limit of 0 or less, and for clipnorm= of standalone Keras.
     """
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
@@ -84,7 +87,7 @@ def _for_entry(module: Module, clip: FoundClip) -> list[str]:
     if limit is not None and limit <= 0:
         return []  # most versions of Keras then clip nothing
     if entry.keyword == "clipnorm" and any(name.startswith("keras.") for name in module.used_names):
-        return []  # what it limits depends on the version of Keras
+        return []  # its rule depends on the version of Keras
     rule = KERAS_RULES[entry.keyword]
     shape = "" if rule == "value" else ', family="tensorflow"'
     config = f'unified_clip.ClipConfig(rule="{rule}", threshold={module.code(entry.value)}{shape})'
@@ -92,7 +95,10 @@ def _for_entry(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _config(module: Module, clip: FoundClip) -> str:
-    """Return the code of a `ClipConfig` with the same effect as a clip."""
+    """Return the code of a `ClipConfig` with the same effect as a clip.
+
+    If the call does not pass the threshold, the code has the name `threshold` in its place.
+    """
     rule, family, values = rule_of(module, clip)
     codes = [module.code(value) for value in values if value is not None]
     limits = f"threshold={(codes or ['threshold'])[0]}"
@@ -108,7 +114,8 @@ def _config(module: Module, clip: FoundClip) -> str:
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to an optimizer of PyTorch.
 
-    Return [] if the clip is not for a whole optimizer, or if the file builds a static program.
+    If Paddle may clip each parameter group by its own norm, comments have a loop over the groups. Return [] if the clip
+    is not for a whole optimizer, or if the file builds a static program.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:
@@ -173,6 +180,8 @@ def scale(module: Module, clip: FoundClip) -> str:
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
     """Return the lines of a PyTorch training step that clips.
 
+    If optax applies other transformations before the clip, return only a comment about them.
+
     limits: The code of the arguments of unified_clip's function.
     """
     rule, family, _ = rule_of(module, clip)
@@ -203,10 +212,10 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
-    """Return (comment, code of the parameters) for a clip of optax.
+    """Return (comment, the clipped parameters in words) for a clip of optax.
 
-    The comment says that the clip may not clip gradients, or is empty. A transformation clips gradients only if no
-    other transformation stands before it in optax.chain.
+    The comment is '' if no other transformation stands before the clip in optax.chain. Otherwise it says that the clip
+    may not clip gradients. The words are '' if the clip is for all parameters.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""

@@ -29,7 +29,10 @@ class UnsureError(Exception):
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
-    """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect."""
+    """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect.
+
+    The limits are the expressions of the threshold or of the bounds, or None for each that the call does not pass.
+    """
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
     if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
@@ -50,7 +53,10 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether clipnorm= belongs to standalone Keras, where its meaning changed after 2.3.1."""
+    """Return whether clipnorm= belongs to standalone Keras, where its meaning changed after 2.3.1.
+
+    Return False if the file uses a name that only Keras 3 has.
+    """
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
@@ -64,7 +70,8 @@ def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    Return ('', '') if they depend on the version of Keras, which is unknown, or if the limit is 0 or less.
+    In versions of Keras before 2.4, clipnorm= limits the global norm. Return ('', '') if the rule depends on the
+    version of Keras, which is unknown, or if the limit is 0 or less.
     """
     if is_off_in_keras(module, clip):
         return "", ""
@@ -77,6 +84,9 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     """Return the clip configuration with the same effect as a clip. Return None if there is none.
+
+    Also return None if an argument other than the threshold is only known at run time. For a threshold that is only
+    known at run time, the configuration has 1, and the meaning has the code of the threshold.
 
     UnsureError: the threshold is invalid.
     """

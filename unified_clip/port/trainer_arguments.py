@@ -15,7 +15,8 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for a call that passes a clipping argument to a trainer.
 
-    Also yield a clip if the call does not pass the argument, and the trainer clips by default.
+    Without the argument, yield a clip if the trainer clips by default, or may get the value from outside the file.
+    Yield nothing for an argument of a function that the file defines, and for the methods in ENGINE_METHODS.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
@@ -52,7 +53,7 @@ def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cs
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
     """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer).
 
-    Return None if the file does not import the trainer's package.
+    Return None if the call's first argument does not name a trainer, or the file does not import a trainer's package.
     """
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
@@ -116,7 +117,7 @@ def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether the limit of a trainer's clip switches its clipping off."""
+    """Return whether the limit of a trainer's clip switches its clipping off. Return False for an unknown limit."""
     if clip.limit is None or clip.setting is None:
         return False
     number, off = module.number(clip.limit), clip.setting.off
@@ -125,7 +126,10 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting with this keyword, if the file may use a trainer that has the setting. Else return None."""
+    """Return the setting with this keyword, if the file may use a trainer that has the setting. Else return None.
+
+    The file has to import the trainer's package. A setting in a dict needs no import, but a dict as its `value`.
+    """
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]

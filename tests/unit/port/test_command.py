@@ -81,7 +81,7 @@ def test_a_patch_names_on_standard_error_how_many_clips_it_does_not_have(run: Ru
     assert status == 1
     assert out.count("--- a/") == 1
     assert (
-        "1 flagged, 0 left; 1 file could not be read. A patch has only the rewritten clips. Leave out --format diff"
+        "1 flagged, 0 left; 1 file could not be read. A patch has only the rewritten clips. To see the others, omit"
         in err
     )
     _, out, _ = run("c.py")
@@ -152,7 +152,7 @@ def test_the_report_is_written_where_it_is_wanted(run: Run, suffix: str) -> None
 def test_a_report_of_another_kind_is_refused_before_anything_is_written(run: Run) -> None:
     status, _, err = run(".", "--write", "--force", "--report", "out.pdf", a=CERTAIN)
     assert status == 2
-    assert "out.pdf: the name of a report ends in .txt, .json, .html" in err
+    assert "out.pdf: the name of a report must end in .txt or .json or .html" in err
     assert Path("a.py").read_text() == CERTAIN
 
 

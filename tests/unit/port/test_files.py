@@ -120,7 +120,7 @@ def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_pa
     results = list(source_files._results(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
     assert [each for each in results if isinstance(each, UnreadableFile)] == [
-        UnreadableFile(paths[3], "Reading this file crashes the process. Port it by hand.")
+        UnreadableFile(paths[3], "The process that parses this file crashes. Port the file by hand.")
     ]
 
 
@@ -294,11 +294,14 @@ def test_a_pipe_is_not_read(project: Path) -> None:
 
 def test_what_is_in_no_repository_is_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        PortError, match=r"net.py is not in a git repository, .*: git -C \S+/models init. Or add --force.$"
+        PortError,
+        match=r"net.py is not in a git repository, .*: git -C \S+/models init. Then commit .* Or add --force.$",
     ):
         source_files.check_clean(source_files.sources(project))
     monkeypatch.chdir(project)
-    with pytest.raises(PortError, match=r"train.py is not in a git repository, .*: git init. Or add --force.$"):
+    with pytest.raises(
+        PortError, match=r"train.py is not in a git repository, .*: git init. Then commit .* Or add --force.$"
+    ):
         source_files.check_clean([Path("train.py")])
 
 

@@ -66,7 +66,7 @@ def test_an_interrupt_ends_the_command_and_its_workers(project: Path, whole_grou
             time.sleep(0.05)
         if process.poll() is None or left:
             os.killpg(process.pid, signal.SIGKILL)
-    assert (process.returncode, out, err) == (130, "", "unified-clip: interrupted; no file was changed\n")
+    assert (process.returncode, out, err) == (130, "", "unified-clip: interrupted. No file was changed.\n")
     assert took < 5
     assert left == set()
     assert {path.name: path.stat().st_mtime_ns for path in project.iterdir()} == before
@@ -79,7 +79,7 @@ def interrupt(*_: object) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "no file was changed"),
+        ([], "No file was changed"),
         (["--write", "--force"], "2 files were changed"),
     ],
 )
@@ -94,7 +94,7 @@ def test_an_interrupt_while_the_report_is_printed_reports_what_was_written(
         (tmp_path / name).write_text(CLIP)
     monkeypatch.setattr("unified_clip.port.cli._print", interrupt)
     assert cli.main(["port", str(tmp_path), *options]) == 130
-    assert capsys.readouterr() == ("", f"unified-clip: interrupted; {message}\n")
+    assert capsys.readouterr() == ("", f"unified-clip: interrupted. {message}.\n")
     assert ("unified_clip" in (tmp_path / "a.py").read_text()) == bool(options)
 
 

@@ -278,8 +278,8 @@ def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("port.md", "the name of a report ends in .txt, .json, .html. Rename the file."),
-        ("port", "the name of a report ends in .txt, .json, .html"),
+        ("port.md", "the name of a report must end in .txt or .json or .html. Rename the file."),
+        ("port", "the name of a report must end in .txt or .json or .html"),
         ("no/such/port.txt", "There is no directory"),
         ("a.json", "It is a directory. Pass another file."),
     ],

@@ -48,7 +48,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "Line 8 computes the loss in optimizer.minimize()"),
-        ((("parameters=", "q=")), "optimizer may be created without parameters=. Pass it each time"),
+        ((("parameters=", "q=")), "optimizer may be created without parameters=. Pass parameters= in each"),
     ],
 )
 def test_a_step_with_unknown_parts_stays_unchanged(change: tuple[str, str], reason: str) -> None:
@@ -549,6 +549,13 @@ def test_natives_clip_no_gradients_that_something_else_has(change: tuple[str, st
     assert ported(source, native=True)[0] == source
 
 
+def test_natives_take_no_axes() -> None:
+    source = with_lines(TAPE, ("clip_by_norm(g, 1.0)", "clip_by_norm(g, 1.0, axes=0)"))
+    text, (site,) = ported(source, native=True)
+    assert text == source
+    assert "PyTorch's function does not take axes= of this clip." in site.reason
+
+
 def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
     other = KERAS[KERAS.index("def train") :].replace("(model", "(optimizer, model").replace("train", "other")
     text, _ = ported(KERAS + "\n" + other)
@@ -557,11 +564,18 @@ def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["optimizer.minimize(f, variables)", "register(optimizer.apply_gradients)", "optimizer.apply(mean(x), y)"],
+    ("line", "reason"),
+    [
+        ("optimizer.minimize(f, variables)", "may make a step with this optimizer, too."),
+        ("register(optimizer.apply_gradients)", "applies gradients by this optimizer outside of its training steps"),
+        ("optimizer.apply(mean(x), y)", "applies gradients by this optimizer outside of its training steps"),
+        ("optimizer = other", "The file assigns several values to optimizer."),
+    ],
 )
-def test_an_optimizer_that_steps_in_other_ways_too_keeps_its_clip(line: str) -> None:
-    assert ported(f"{KERAS}\n{line}\n")[0] == f"{KERAS}\n{line}\n"
+def test_an_optimizer_that_steps_in_other_ways_too_keeps_its_clip(line: str, reason: str) -> None:
+    text, sites = ported(f"{KERAS}\n{line}\n")
+    assert text == f"{KERAS}\n{line}\n"
+    assert reason in sites[0].reason
 
 
 def test_an_optimizer_that_steps_other_variables_too_is_flagged() -> None:

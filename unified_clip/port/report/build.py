@@ -69,7 +69,8 @@ def writer(path: Path) -> Callable[[Report], str]:
     ReportError: the suffix is unknown, or the directory cannot be written.
     """
     if path.suffix.lower() not in WRITERS:
-        raise ReportError(f"{path}: the name of a report ends in {', '.join(WRITERS)}. Rename the file.", "UC203")
+        suffixes = " or ".join(WRITERS)
+        raise ReportError(f"{path}: the name of a report must end in {suffixes}. Rename the file.", "UC203")
     if path.is_dir() or not path.parent.is_dir():
         reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
         raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")
@@ -79,7 +80,7 @@ def writer(path: Path) -> Callable[[Report], str]:
 def write(path: Path, report: Report) -> None:
     """Write a report to a .txt, .json or .html file, atomically.
 
-    ReportError: the file cannot be written.
+    ReportError: the file has another suffix, or cannot be written.
     """
     text = writer(path)(report)
     new = path.resolve().with_name(f".{path.name}.{os.getpid()}")
@@ -174,7 +175,7 @@ class _Tables:
         return self.meanings[key].number
 
     def _comparison(self, before: Meaning, after: Meaning) -> tuple[int, str]:
-        """Compare the meanings of a clip and of its replacement.
+        """Compare the meanings of a clip and of its replacement, and add the comparison to the table if it is new.
 
         Return (number of the comparison, the difference in words).
         """
@@ -232,7 +233,10 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str]) -> s
 
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
-    """Return the frameworks whose other code the user still has to port, next to the rewritten clips."""
+    """Return the frameworks whose other code the user has to port to PyTorch, too.
+
+    These are the frameworks of the rewritten clips, except PyTorch. Return [] for `--to drop-in`.
+    """
     sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
     frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
     return sorted(frameworks - {"PyTorch"})

@@ -83,7 +83,11 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
     def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
-        """Yield a text. If it is long and was printed before, yield the place where it was first printed instead."""
+        """Yield a text with its label, and the details below it.
+
+        If the text was printed before, yield no details. If it is also long, yield the place where it was first
+        printed instead of the text.
+        """
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
         text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"

@@ -40,9 +40,9 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras.
+    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras, as for a limit of 0 or less.
 
-    Leave it unchanged if it is None. Otherwise, flag an argument of the catalog that is not supported.
+    Leave the limit unchanged if it is None. Flag any other argument that clips if unified_clip does not support it.
     """
     assert isinstance(clip.node, cst.Arg)
     if is_standalone_clipnorm(file.module, clip):
@@ -57,7 +57,10 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=lambda clip: not clip.kind and not is_need_clip(clip), target="drop-in")
 def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
-    file.flag(clip, "This argument makes the optimizer clip. Call ClipConfig(...).attach_to(optimizer) instead.")
+    file.flag(
+        clip,
+        "This argument makes the optimizer clip. Remove it, and call ClipConfig(...).attach_to(optimizer) instead.",
+    )
 
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")
@@ -71,4 +74,4 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="drop-in")
 def leave_need_clip(file: FileRewrite, clip: FoundClip) -> None:
-    file.leave(clip, "unified_clip reads this attribute, too.")
+    file.leave(clip, "unified_clip reads need_clip, too.")

@@ -14,8 +14,8 @@ from ..source.module import Module
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
-LIKE_GRADIENT = "The tensor has the name of a gradient, but may not be one. If it is one, port this by hand."
-MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradient itself, port this by hand."
+LIKE_GRADIENT = "The tensor has the name of a gradient, but may not be one. If it is one, port this call by hand."
+MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradient itself, port this call by hand."
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only the documented ones, by name."
 
@@ -36,7 +36,8 @@ def is_function(clip: FoundClip) -> bool:
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments.
 
-    Also flag paddle.clip with one bound, and a function that is only named if its replacement takes other arguments.
+    A starred argument is unknown only if the replacement takes other arguments. Also flag paddle.clip with one bound,
+    and a function that the code only names if its replacement takes other arguments.
     """
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
@@ -58,9 +59,9 @@ def _has_both_bounds(module: Module, clip: FoundClip) -> bool:
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a function that clamps any tensor clips a gradient here.
 
-    Leave the clamp unchanged if the tensor is not a gradient. Flag it if the tensor may be a gradient, or if the
-    function is only named. If the tensor is a gradient, flag what `flag_if_unsupported` rejects. Other rules rewrite
-    the rest.
+    Leave the call unchanged if the tensor is not a gradient. Flag it if the tensor may be a gradient, if the code only
+    names the function, or if unknown arguments hide the tensor. If the tensor is a gradient, apply
+    `flag_if_unsupported`. Other rules rewrite the calls without a verdict.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)

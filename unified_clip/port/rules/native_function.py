@@ -25,7 +25,10 @@ WriteClip = Callable[[str, str], list[str]]
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function by PyTorch's own function if both take the same arguments. Otherwise flag the clip."""
+    """Replace a function that clips in place by PyTorch's own function. Flag a function of any other kind.
+
+    Leave the clip unchanged if it already is PyTorch's own function.
+    """
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "It is already PyTorch's own function.")
@@ -85,9 +88,11 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (the list that is clipped, the name of the result, "norm = " or '').
+    """Return (code of the clipped list, name of the result, code that assigns the norm) of an assignment that clips.
 
-    The third part is "norm = " if the statement assigns the norm.
+    The third part is "norm = " if the statement assigns the norm to `norm`, or '' if it does not use the norm.
+
+    value, target: The right and the left side of the assignment. call: The call of the clip function in `value`.
 
     UnsureError: the statement also changes the gradients in another way.
     """
@@ -111,8 +116,11 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     """Return the expression of the threshold. UnsureError: PyTorch's function cannot take the arguments."""
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
-    if not limits or limits[0] is None or others:
-        raise UnsureError(ONLY_IN_PLACE)
+    if not limits or limits[0] is None:
+        raise UnsureError(f"The call passes no threshold by itself. Pass the threshold as an argument. {WITHOUT}")
+    if others:
+        names = ", ".join(f"{name}=" for name in sorted(others))
+        raise UnsureError(f"PyTorch's function does not take {names} of this clip. {WITHOUT}")
     numbers = [module.number(limit) for limit in limits if limit is not None]
     if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
         differ = "may differ" if None in numbers else "differ"
@@ -141,14 +149,18 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
             f"The threshold is only known at run time, but the line at the step needs a number. {WITHOUT}"
         )
     if binding is not None and any(module.parents[read] not in source.uses for read in binding.reads):
-        raise UnsureError(f"The clip is also used elsewhere. {WITHOUT}")
+        raise UnsureError(f"The file also uses the clip in another place than grad_clip=. {WITHOUT}")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(number)
     limit = 'float("inf")' if limit == "inf" else limit
     return lambda _, parameters: [call_lines(module, clip.function.rule, parameters, limit, "parameter")]
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Remove the statement that creates a Paddle clip, because PyTorch's function replaces the clip."""
+    """Give a Paddle clip the verdict "rewritten", since PyTorch's function replaces it.
+
+    If a statement only creates the clip, remove the statement. If the clip is inside an optimizer's call, another rule
+    removes the argument.
+    """
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

@@ -38,13 +38,19 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _is_tested(module: Module, check: ClassCheck) -> bool:
-    """Return whether a training engine in the file may test for Paddle's own clip classes."""
+    """Return whether a training engine in the file may test for Paddle's own clip classes.
+
+    Some engines always do. Others do only if a call passes `check.argument` with a value that is not harmless.
+    """
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the value of the argument `check.argument` of a call. Return None if the call does not pass it."""
+    """Return the value of the argument `check.argument` of a call. Return None if the call does not pass it.
+
+    The value may be a starred argument that contains it.
+    """
     if argument := keywords_of(call).get(check.argument):
         return argument.value
     values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)

@@ -34,9 +34,10 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that Paddle's optimizers take as grad_clip=, and the clip classes in type annotations.
+    """Rewrite the clips that Paddle's optimizers take as grad_clip=, and flag those that cannot be rewritten.
 
-    With --native, leave annotations unchanged, and flag all clips of a file that has need_clip=False.
+    If all clips of the file are rewritten, rename the clip classes in type annotations, too. With --native, leave
+    annotations unchanged, and flag all clips of a file that has need_clip=False.
     """
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
@@ -75,7 +76,9 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert a clip before each step of these optimizers.
+    """Insert a clip before each step of these optimizers, and remove their grad_clip= arguments.
+
+    A call of minimize() becomes step().
 
     write_clip: A function that returns the lines of the clip.
 
@@ -102,9 +105,9 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the name of a variable that contains the clip and can be read at the optimizer's steps.
+    """Return the code of a variable that contains the clip and can be read at the optimizer's steps.
 
-    If there is no such variable, add one to the file.
+    If there is no such variable, add one to the file. With --native no variable is needed: return the argument's code.
     """
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
@@ -150,7 +153,7 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
 def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
     """Return whether the line `code` stands above a statement.
 
-    The search goes upwards, and stops at a line that matches `ends`.
+    The search goes upwards, and stops at a line that matches `ends`, at a loop, and at the head of a function.
     """
     inner = module.parents[statement]
     for block in module.ancestors(inner):

@@ -15,7 +15,7 @@ from ..catalog import KERAS_RULES
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
-from ..source.module import Module
+from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, keywords_of, owner_of
 from ..steps.tape import APPLY_METHODS, StepRange, TapeStep, TapeSteps
 from ..to_config import UnsureError
@@ -23,10 +23,11 @@ from . import native_function
 from .argument import is_need_clip
 from .registry import RuleOrder, register
 
-STEPS_ELSEWHERE = (
-    "The training steps of this optimizer are not in this file. Call ClipConfig(...).attach_to(optimizer) where it is "
-    "created, or clip the gradients before each optimizer.step()."
+ATTACH = (
+    "Call ClipConfig(...).attach_to(optimizer) where it is created, or clip the gradients before each optimizer.step()."
 )
+STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
+OUTSIDE_OF_STEPS = f"The file also applies gradients by this optimizer outside of its training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
 """Attributes of an optimizer that the file may use: reading them does not prevent the rewrite."""
 
@@ -48,7 +49,10 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite training steps with a gradient tape, and the limits of their Keras optimizers, for `--to torch`."""
+    """Rewrite training steps with a gradient tape, and the limits of their Keras optimizers, for `--to torch`.
+
+    Flag the clips whose training steps cannot be rewritten. Add checks to all clips.
+    """
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -82,7 +86,10 @@ class TapeRewrite:
         self._exclude(excluded | self._with_several_lists())
 
     def _exclude(self, excluded: set[StepRange | None]) -> None:
-        """Exclude these steps and their clips from the rewrite. Also exclude every other step of an excluded clip."""
+        """Exclude these steps and their clips from the rewrite. Also exclude every other step of an excluded clip.
+
+        `why_not` gets a reason for each of these clips that has none.
+        """
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
@@ -131,7 +138,9 @@ class TapeRewrite:
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
         """Return the training steps that contain a clip.
 
-        UnsureError: no training step contains the clip, or one of the steps cannot be rewritten.
+        For a limit of a Keras optimizer, return the steps in which this optimizer applies gradients.
+
+        UnsureError: there is no such step, or one of the steps cannot be rewritten.
         """
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
@@ -154,18 +163,14 @@ class TapeRewrite:
         assign = self._module.parents[call]
         targets = assign.targets if isinstance(assign, cst.Assign) else ()
         binding = self._module.binding(targets[0].target if len(targets) == 1 else None)
-        if self._module.uses_on_other_objects(binding):
-            raise UnsureError(STEPS_ELSEWHERE)
+        if others := self._module.uses_on_other_objects(binding):
+            raise UnsureError(self._other_use(others[0]))
         if len(keywords_of(call).keys() & KERAS_RULES) > 1:
             raise UnsureError(
                 "Several of clipnorm, clipvalue and global_clipnorm are set, which Keras 3 rejects. Keep one of them."
             )
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
-        methods = [self._module.parents[read] for read in binding.reads]
-        names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]
-        applies = [name for name in names if name in APPLY_METHODS]
-        if not ranges or len(applies) != len(ranges) or set(names) - HARMLESS - set(APPLY_METHODS):
-            raise UnsureError(STEPS_ELSEWHERE)
+        self._check_uses(binding, ranges)
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(
@@ -179,6 +184,27 @@ class TapeRewrite:
                 "nothing, or set a limit above 0."
             )
         return ranges
+
+    def _check_uses(self, binding: Binding, ranges: Sequence[StepRange]) -> None:
+        """Check that a Keras optimizer makes steps in the training steps `ranges` of the file, and nowhere else.
+
+        UnsureError: it may make a step in another place, or there is no training step.
+        """
+        if len(binding.bounds) > 1:
+            raise UnsureError(f"The file assigns several values to {binding.text}. Give each optimizer its own name.")
+        methods = [self._module.parents[read] for read in binding.reads]
+        names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]
+        if sum(name in APPLY_METHODS for name in names) != len(ranges):
+            raise UnsureError(OUTSIDE_OF_STEPS)
+        if not ranges:
+            raise UnsureError(STEPS_ELSEWHERE)
+        for read, name in zip(binding.reads, names, strict=True):
+            if name not in HARMLESS and name not in APPLY_METHODS:
+                raise UnsureError(self._other_use(read))
+
+    def _other_use(self, node: cst.CSTNode) -> str:
+        """Return the reason for an optimizer that may make a step at `node`."""
+        return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
         """Return (full name of the function that replaces an optimizer's limit, line that calls it)."""

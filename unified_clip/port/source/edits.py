@@ -135,7 +135,10 @@ class Edits(cst.CSTTransformer):
         return updated_node
 
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        """Return the statements that replace a line, with the comments of the line."""
+        """Return the statements that replace a line, with the comments of the line.
+
+        If there are none, return a placeholder, which `_without_gaps` removes.
+        """
         lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:
             gap = _gap(original)
@@ -177,7 +180,9 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket, with the comments that follow the last remaining element.
+    """Return the white space before a closing bracket, after the last element before the bracket was removed.
+
+    Comments after the last remaining element are kept. If there are none, comments before the bracket are kept.
 
     between: The white space after that element.
     end: The white space before the closing bracket.

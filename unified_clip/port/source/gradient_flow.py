@@ -44,7 +44,7 @@ class Gradients:
         self._in_progress: set[object] = set()
 
     def is_gradient(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a gradient, or a list of gradients."""
+        """Return whether an expression is a gradient, a list of gradients, or a list of such lists."""
         kind = self.kind(node)
         while isinstance(kind, ListOf):
             kind = kind.item
@@ -53,7 +53,8 @@ class Gradients:
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression has a name that is typical of gradients, such as `grads`.
 
-        For an element of a container, the name of the container also counts.
+        For an attribute, an element or a call, the name of the object, container or function also counts. For a loop
+        variable, the names in the loop's iterable count. The parameter of a gradient hook always counts.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):
@@ -68,7 +69,7 @@ class Gradients:
         return False
 
     def _is_hook_parameter(self, node: cst.Name) -> bool:
-        """Return whether a name is the parameter of a gradient hook, such as x in p.register_hook(lambda x: x * 2)."""
+        """Return whether a name is the last parameter of a gradient hook, as x in p.register_hook(lambda x: x * 2)."""
         function = self._module.enclosing_function(node)
         if function is None:
             return False
@@ -87,7 +88,7 @@ class Gradients:
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
         """Return whether an expression, or the value of a variable in it, contains a gradient.
 
-        visited: Variables that a caller examines already, and that are skipped here.
+        visited: The keys of variables to skip. The method adds the variables that it examines.
         """
         visited = set() if visited is None else visited
         return any(
@@ -123,7 +124,11 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return the expressions that calls pass for a parameter of a function or of a lambda."""
+        """Return all expressions that the file passes to the function or lambda in which a parameter is named.
+
+        They include the values of the other parameters. For a lambda, they are the other arguments of the call that
+        takes the lambda.
+        """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
             calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
@@ -217,7 +222,10 @@ class Gradients:
         return ListOf(TupleOf(tuple(element(self.kind(argument), None) for argument in arguments)))
 
     def _is_tape(self, method: cst.BaseExpression) -> bool:
-        """Return whether a method, such as `tape.gradient`, belongs to a gradient tape."""
+        """Return whether a method, such as `tape.gradient`, belongs to a gradient tape.
+
+        It does if the file creates its object by GradientTape, or if the object's name contains "tape".
+        """
         owner = method.value if isinstance(method, cst.Attribute) else method
         is_named = isinstance(owner, cst.Name | cst.Attribute)
         values = [bound.value for bound in self._module.binding(owner).bounds] if is_named else [owner]
@@ -229,7 +237,8 @@ class Gradients:
 def element(kind: Kind, place: int | None) -> Kind:
     """Return the kind of a tuple's element at the index `place`, or of any element if `place` is None.
 
-    Return None if the tuple has no such element, or its elements have different kinds.
+    Return None if the tuple has no such element, or if `place` is None and its elements have different kinds. The
+    element of a gradient is a gradient.
     """
     if isinstance(kind, TupleOf):
         if place is None:

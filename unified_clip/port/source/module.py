@@ -73,7 +73,9 @@ class Module(SyntaxTree):
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
         """Return the full names that a dotted name can have, according to the imports.
 
-        The set has '' if the name may have another value.
+        The set has '' if the name may have another value. It is {''} if it would have more than MAX_NAMES names.
+
+        depth: The number of aliases that were followed to `node`.
         """
         key = (node, depth)  # a name that is assigned its own attributes would be followed exponentially often
         if key not in self._known_names:
@@ -171,8 +173,9 @@ class Module(SyntaxTree):
         return UNBOUND
 
     def assigned(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of the first target to which the file assigns an expression. Return UNBOUND without a
-        target.
+        """Return the binding of the variable to which a statement assigns an expression, as `x` in x = node.
+
+        For x = y = node, it is that of `x`. Return UNBOUND if no statement assigns the expression.
         """
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
@@ -206,7 +209,10 @@ class Module(SyntaxTree):
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that a statement binds to a target, and the part of the value that the target gets."""
+        """Return the value that a statement binds to a target, and the part of the value that the target gets.
+
+        If no statement binds a value to `node`, the result has the value None and the node None.
+        """
         path: list[int | None] = []
         inner = node
         for outer in self.ancestors(node):
@@ -277,6 +283,8 @@ class Module(SyntaxTree):
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
         """Return the nodes that may use an attribute of self on another object, such as `trainer.clip` outside the
         class.
+
+        Calls of getattr and setattr with its name count, too. Return [] for a plain variable.
         """
         if "." not in binding.text:
             return []

@@ -42,7 +42,7 @@ class UnreadableError(Exception):
 def identifiers(content: bytes) -> set[str] | None:
     """Return the names, keywords and short strings in source. Return None if Python cannot parse it.
 
-    `getattr` is left out unless the source looks up names in a module that are only known at run time.
+    Include `getattr` only if a call of it may look up a name in a module that is only known at run time.
 
     UnreadableError: the source is nested so deep that a parser may crash.
     """
@@ -88,7 +88,10 @@ def _python_problem(content: bytes) -> tuple[int, str] | None:
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether the source calls getattr with an imported module and a name that is only known at run time."""
+    """Return whether the source calls getattr with a module and a name that is only known at run time.
+
+    An imported name counts as a module. So does a variable to which the source assigns another name.
+    """
     modules: set[str] = set()
     owners: set[str] = set()
     for node in nodes:

@@ -32,7 +32,10 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Replace a name by `module.name` in the edited file. The edit is recorded only when `apply` is called."""
+        """Replace a name by `module.name` in the edited file. Call `apply` to record the edit.
+
+        Do nothing for a name in a `global` or `nonlocal` statement.
+        """
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 

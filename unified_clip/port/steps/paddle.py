@@ -106,7 +106,7 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources of clips that can be rewritten.
+        """Return the sources of clips that can be rewritten, and give a reason in `why_not` to all other clips.
 
         A source cannot be rewritten in two cases: one of its clips is in `why_not`, or another source of the same
         optimizer cannot be rewritten.
@@ -230,7 +230,7 @@ class PaddleOptimizers:
             return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
-                f"{self._module.code(call.func)} takes the clip, and may be no optimizer of Paddle. {BY_HAND}"
+                f"{self._module.code(call.func)} takes the clip, and may not be an optimizer of Paddle. {BY_HAND}"
             )
         target = self._target(call)
         binding = self._module.binding(target)
@@ -284,14 +284,16 @@ class PaddleOptimizers:
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed or parameters is None:
                 name = "parameters=" if "grad_clip" in passed else "grad_clip="
-                raise UnsureError(f"{binding.text} may be created without {name}. Pass it each time.")
+                raise UnsureError(f"{binding.text} may be created without {name}. Pass {name} in each such call.")
             arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
         if not arguments:
             raise UnsureError(f"This file only assigns None to {binding.text}. {BY_HAND}")
         for what, values in (("clips", [argument.value for argument in arguments]), ("parameters", lists)):
             if len(set(map(self._module.code, values))) > 1:
-                raise UnsureError(f"{binding.text} may be created with different {what}. Pass the same each time.")
+                raise UnsureError(
+                    f"{binding.text} may be created with different {what}. Pass the same {what} in each call."
+                )
         grouped = self._adds_group(binding) or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
 
@@ -352,7 +354,9 @@ class PaddleOptimizers:
             if len(call.args) > 1:
                 raise UnsureError(f"{full_name}() in line {line} has more arguments than the loss. {BY_HAND}")
             if not isinstance(step.statement, cst.Expr):
-                raise UnsureError(f"Line {line} uses the result of {full_name}(). Use no result: step() returns None.")
+                raise UnsureError(
+                    f"Line {line} uses the result of {full_name}(). Remove that use: step() returns None."
+                )
         return step
 
     def _at(self, call: cst.Call, kind: str, line: int) -> OptimizerStep:
@@ -364,7 +368,7 @@ class PaddleOptimizers:
 
 
 def is_static(module: Module) -> bool:
-    """Return whether a file builds static programs."""
+    """Return whether a file builds static programs. A file that uses paddle.fluid without dygraph does."""
     used = module.used_names
     in_fluid = any(name.startswith("paddle.fluid.") for name in used)
     eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
@@ -391,7 +395,5 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
 
 
 def calls_parameters(node: cst.BaseExpression) -> bool:
-    """Return whether an expression is a call of model.parameters(). The same call can be written at another
-    place, too.
-    """
+    """Return whether an expression is a call of a method `parameters`, as in model.parameters()."""
     return isinstance(node, cst.Call) and method_of(node) == "parameters"

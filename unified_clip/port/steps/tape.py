@@ -85,7 +85,7 @@ class TapeSteps:
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
         """Yield a step for each pair of calls: the first computes gradients, and the second applies them.
 
-        These two kinds of calls must alternate.
+        If these two kinds of calls do not alternate, yield one range for all of them that cannot be ported.
         """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
@@ -171,7 +171,10 @@ class TapeSteps:
         return any(self._module.code(value) != "False" for value in values)
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
-        """Return (expression of the loss, code of the variables). UnsureError: the call has other arguments."""
+        """Return (expression of the loss, code of the variables) of a call of gradient().
+
+        UnsureError: the call has other arguments, no variables, or a dict of variables.
+        """
         arguments = Arguments(source, ("target", "sources"))
         if not arguments.unknown and len(arguments.passed) < 2:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
@@ -196,7 +199,7 @@ class TapeSteps:
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
         """Check that the optimizer is in a variable that is assigned before the step.
 
-        UnsureError: it is not.
+        UnsureError: the optimizer is no variable, or is assigned between both calls.
         """
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
@@ -208,7 +211,7 @@ class TapeSteps:
     def _check_list(self, source: cst.Call) -> None:
         """Check that gradient() gets a list of variables.
 
-        UnsureError: it gets a single variable.
+        UnsureError: the file writes its result in a list, so gradient() gets a single variable.
         """
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
