@@ -19,10 +19,10 @@ class NoDeviceError(Exception):
 
 
 def pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs to time for PyTorch on a CUDA device. NoDeviceError: PyTorch finds no such device.
+    """Return the pairs of functions to time for PyTorch on a CUDA device. NoDeviceError: PyTorch finds no such device.
 
     The pairs compare unified_clip with PyTorch's foreach functions. If Apex is installed, more pairs compare it with
-    Apex's function. If Triton is installed, each pair occurs with and without unified_clip's Triton kernels.
+    Apex's function. If Triton is installed, each pair that clips occurs with and without unified_clip's Triton kernels.
     """
     import torch
 

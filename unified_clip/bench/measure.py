@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 
 def on_host(call: Call, inputs: Any, clock: Clock) -> float:
-    """Return the milliseconds until a call returns."""
+    """Return the milliseconds until a call with these inputs returns. The time to free the result does not count."""
     start = clock()
     result = call(inputs)
     spent = 1000 * (clock() - start)
@@ -58,7 +58,9 @@ def compare(
     clock: Clock = time.perf_counter,
     milliseconds: Callable[[Call, Any, Clock], float] = on_host,
 ) -> dict[str, Any]:
-    """Call both functions in turns for some `seconds`, and measure the times. Return an entry of bench.json.
+    """Call both functions in turns, and measure the times. Return an entry of bench.json.
+
+    seconds: The time for all calls. Each function is called at least LEAST and at most MOST times.
 
     The entry has the number of repeats, the quartiles of the milliseconds of each function, and those of their ratio.
     If the framework has no function, its quartiles and the ratio are None.

@@ -51,7 +51,7 @@ def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs for NumPy. It has no clipping function, so unified_clip is compared with plain NumPy code."""
+    """Return the pairs of functions to time for NumPy. NumPy has no clip function, so plain NumPy code replaces it."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -127,7 +127,11 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs for TensorFlow. On the CPU, eager and compiled calls return when they are done."""
+    """Return the pairs of functions to time for TensorFlow.
+
+    Calls on the CPU return when they are done, so the functions need not wait. For more than MOST_COMPILED tensors,
+    there is no pair that clips by XLA outside graphs.
+    """
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -163,7 +167,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs for Paddle.
+    """Return the pairs of functions to time for Paddle.
 
     Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16. There, the pairs have only
     unified_clip's function.
@@ -251,7 +255,7 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs for JAX. Optax's functions are compiled. Its clip function also returns the norm.
+    """Return the pairs of functions to time for JAX. Optax's functions are compiled, and also return the norm.
 
     For more than MOST_COMPILED tensors, the pair that clips outside graphs has only unified_clip's function.
     """

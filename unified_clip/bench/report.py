@@ -62,7 +62,10 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 
 
 def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
-    """Return the smallest median time of unified_clip for the list, dtype and framework of the row `like`."""
+    """Return the smallest median time of unified_clip for the list, dtype and framework of the row `like`.
+
+    what: The measurement, such as "clipped" or "norm alone".
+    """
     alike = [row for row in data["results"] if _labels(row) == _labels(like)]
     return min(float(row["ours_ms"][1]) for row in alike if row["what"] == what)
 
@@ -104,11 +107,13 @@ def number(value: float) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """Return a line for each framework that is missing, failed, or ran without the compiled kernels."""
+    """Return a line for each framework that is missing or failed, and one for all that ran without compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its worker ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
-    return missing + failed + ([f"unified_clip ran without its compiled kernels on {', '.join(slow)}"] if slow else [])
+    remedy = "Install unified_clip with a C++ compiler, and run outside its source directory."
+    problem = f"unified_clip ran without its compiled kernels on {', '.join(slow)}. {remedy}"
+    return missing + failed + ([problem] if slow else [])
 
 
 def show(data: Mapping[str, Any], out: Path) -> None:

@@ -34,7 +34,7 @@ DEVICES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """The measurements to make: frameworks, lists, dtypes, threads and time."""
+    """The options of a benchmark: frameworks, lists, dtypes, threads, time and device. OptionsError: one is invalid."""
 
     frameworks: Sequence[str] = tuple(FRAMEWORKS)
     lists: Sequence[str] = tuple(LISTS)
@@ -63,7 +63,7 @@ class Options:
             raise OptionsError(f"--seconds is {self.seconds}. Pass 0 or more.")
 
     def steps(self, framework: str) -> int:
-        """Return the number of results that a framework's worker prints."""
+        """Return the number of measurements that the worker of a framework prints."""
         dtypes = [dtype for dtype in FRAMEWORKS[framework].dtypes if dtype in self.dtypes]
         return len(self.lists) * len(dtypes) + self.growth * sum(map(len, GROWTH.values()))
 
@@ -74,8 +74,9 @@ def command(framework: str) -> list[str]:
 
 
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
-    """Run all measurements. Return the content of bench.json, which docs/performance.md describes.
+    """Run all measurements, one framework after the other. Return the content of bench.json.
 
+    docs/performance.md describes bench.json. If a framework fails, its entry in "failed" has the reason.
     progress: Called with a framework and the number of its new results.
     """
     data: dict[str, Any] = {

@@ -47,7 +47,8 @@ def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     except (ModuleNotFoundError, cuda.NoDeviceError) as error:
         if (getattr(error, "name", None) or "").startswith("unified_clip"):
             raise
-        yield {"missing": {name: str(error)}}
+        advice = f"Install it, or leave {name} out of --frameworks"
+        yield {"missing": {name: f"{error}. {advice}" if isinstance(error, ModuleNotFoundError) else str(error)}}
         return
     versions = {package: importlib.metadata.version(package) for package in framework.packages}
     yield {"versions": versions, "compiled_kernels": {name: unified_clip.native_available()}}
@@ -69,7 +70,7 @@ def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Measure one list of gradients in one dtype. Return the times, memory and limits, as tables of bench.json.
 
-    On a GPU, there are no tables of memory and limits. Short lists have no limits either.
+    On a GPU, the tables of memory and limits are empty. For a list of at most LONG elements, the table of limits is.
     """
     gc.collect()  # free the previous list
     arrays = lists.arrays(shapes, dtype)
