@@ -24,7 +24,7 @@ def reject(error: CodedError) -> int:
 
 
 def interrupted() -> int:
-    """Print that the user interrupted the command. Return the exit status for an interruption."""
+    """Print that the command was interrupted and wrote no report. Return the exit status for an interruption."""
     print("unified-clip: interrupted. The workers were ended, and no report was written.", file=sys.stderr)
     return INTERRUPTED
 

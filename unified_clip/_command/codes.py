@@ -29,7 +29,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """An entry of errors.toml, which describes the fields."""
+    """An error code with its help texts: an entry of errors.toml. Comments in that file describe the fields."""
 
     code: str
     title: str
@@ -73,7 +73,7 @@ def page(code: ErrorCode, width: int) -> Iterator[str]:
 
 
 def listing(width: int) -> Iterator[str]:
-    """Yield a line for each error code, below the subject of its group.
+    """Yield the lines of the list of all error codes, with a heading above each group of codes.
 
     width: The number of characters in a line.
     """

@@ -76,7 +76,7 @@ def suggestion(name: str, known: Sequence[str], otherwise: str = "") -> str:
 
 
 def _code(message: str) -> str:
-    """Return the error code for a message of argparse."""
+    """Return the error code, such as "UC201", for a message of argparse."""
     if ": not allowed with argument" in message:
         return "UC202"
     is_value = message.startswith("argument ") and not re.search(r": (expected |ignored explicit )", message)
