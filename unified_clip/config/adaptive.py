@@ -79,8 +79,9 @@ class AdaptiveStates:
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the threshold of the group `name` for its next norm. For adagc and agc, return one for each tensor.
+        """Return the threshold of the group `name` for its next norm.
 
+        The rule adagc has a threshold for each gradient, and agc one for each unit of a gradient.
         states: The current states. limit: The largest threshold. count: The number of gradients in the clip call, with
         those that are None.
         """
@@ -120,7 +121,7 @@ class AdaptiveStates:
         ]
 
     def save(self, states: States, backend: Backend | None) -> dict[str, Any]:
-        """Return the states as plain data for a file, by group name. This waits for the device of packed states."""
+        """Return the states as plain data for a file, by group name. Packed states are first read from the device."""
         data = {}
         for name, each in states.items():
             numbers = each if isinstance(each, dict) else self._read(name, each, backend)

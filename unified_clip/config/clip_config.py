@@ -338,7 +338,7 @@ class ClipConfig(OutcomeProperties, Settings):
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate` and `step`.
 
         Raises:
-            TypeError: It is not an optimizer of PyTorch or Keras, or has no hooks, or its Keras is not supported.
+            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, or is of an unsupported Keras version.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
                 selects parameters by name, and they have none.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.

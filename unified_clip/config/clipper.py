@@ -93,7 +93,7 @@ class Clipper:
     def state_dict(self) -> dict[str, Any]:
         """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-        This waits for a device.
+        This waits until the device has computed the states.
         """
         adaptive = self._adaptive.save(self._adaptive.current, self._backend)
         return {"version": STATE_VERSION, "step": self._step, "adaptive": adaptive}
@@ -287,7 +287,7 @@ class Clipper:
         *,
         differentiable: bool,
     ) -> tuple[list[Any], Outcome]:
-        """Clip gradients. Return (results, outcome). Excluded gradients stay the same. After a skip, all are None."""
+        """Return (clipped gradients, outcome). Excluded ones stay the same. In a skipped step, all results are None."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
@@ -380,7 +380,7 @@ class OutcomeProperties:
     def state_dict(self) -> dict[str, Any]:
         """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-        This waits for a device.
+        This waits until the device has computed the states.
         """
         return self._clipper.state_dict()
 

@@ -77,7 +77,7 @@ def _differs_otherwise(pair: Pair) -> bool:
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the exact difference between the decimal numbers of both eps, such as 1e-6 and 0."""
+    """Return the exact difference of the two rules' eps, as decimal numbers. For 1e-6 and 0, it is 1e-6."""
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
@@ -95,10 +95,10 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest threshold of all steps.
+    """Return the smallest threshold of a rule at any step. For an adaptive threshold, return 0.
 
     Values of 0 in a piecewise schedule are left out. Return None if the threshold is always 0, which makes all
-    gradients 0. An adaptive threshold may be as small as 0.
+    gradients 0.
     """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):

@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class Traced(NamedTuple):
-    """Clipped gradients, and the outcome as 0-d tensors, so that a compiled graph can return it."""
+    """Clipped gradients and the outcome of the clip as 0-d tensors, which a compiled graph can return."""
 
     gradients: Any
     norm: Tensor
@@ -145,12 +145,12 @@ class ClipOutcome:
 
     @property
     def nan(self) -> int | None:
-        """The number of NaN elements. None if the norm is not finite and they were not counted."""
+        """The number of NaN elements. None if the norm is not finite and the elements were not counted."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements. None if the norm is not finite and they were not counted."""
+        """The number of infinite elements. None if the norm is not finite and the elements were not counted."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:

@@ -183,7 +183,7 @@ class Settings(Clipping):
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, data: Any) -> Any:
-        """Before validation, copy each key of the configuration to the groups that do not set it."""
+        """Before validation, add the keys that each group inherits from the configuration (see `_inherited`)."""
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return data
         groups = [group.data() if isinstance(group, Group) else group for group in data["groups"]]
@@ -279,7 +279,7 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 
 
 def is_off(settings: Clipping) -> bool:
-    """Return whether these settings clip nothing: the rule is "none", or the threshold is inf."""
+    """Return whether these settings clip nothing: the rule is "none", or the threshold is inf and not adaptive."""
     return settings.rule == "none" or (settings.threshold == math.inf and settings.adaptive is None)
 
 

@@ -55,7 +55,7 @@ class Document:
         """Return (file that sets a key, path of the key in that file).
 
         For a key that no file sets, return the file and the path of the nearest table around the key. Without such a
-        table, or if this document is no merged one, return (this document, `keys`).
+        table, or if this document is not merged from several files, return (this document, `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):

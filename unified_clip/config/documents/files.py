@@ -55,7 +55,7 @@ def parse(text: str, kind: str, name: str) -> Document:
 
 
 def dump(data: Any, kind: str) -> str:
-    """Return data as TOML, YAML or JSON."""
+    """Return data as text. `kind`: "toml", "yaml" or "json". ConfigError: another kind."""
     _check_kind(kind)
     if kind == "toml":
         return tomlkit.dumps(data)

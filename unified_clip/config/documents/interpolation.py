@@ -43,7 +43,10 @@ class _Resolver:
         self.active: set[tuple[Key, ...]] = set()
 
     def resolved(self, path: tuple[Key, ...], value: Any) -> Any:
-        """Return `value`, which is at this path of keys, with its interpolations replaced. Keep the result by path."""
+        """Return a value with its interpolations replaced. `path`: the path of the value in the data.
+
+        The result is kept, and returned by later calls for the same path.
+        """
         if path in self.results:
             return self.results[path]
         if isinstance(value, str) and "${" not in value:
@@ -79,7 +82,7 @@ class _Resolver:
         If the text is a single interpolation, its value may have any type. Otherwise, the values are inserted into the
         text.
 
-        _UnknownError: the value is not in the data, is too long, or is a table inside a text.
+        _UnknownError: the value is not in the data, is escaped or too long, or is a table inside a text.
         """
         parts: list[Any] = []
         position = 0

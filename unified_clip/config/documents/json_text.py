@@ -34,7 +34,9 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
     """Return the duplicate keys of JSON text. The YAML parser finds them, with their lines.
 
-    name: A duplicate key, for the error if the YAML parser fails.
+    name: A duplicate key, for the error.
+
+    UnreadableError: the YAML parser cannot read the text.
     """
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]

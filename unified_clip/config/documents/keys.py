@@ -11,7 +11,7 @@ Key = str | int
 
 
 class Duplicate(NamedTuple):
-    """A key with its line and value, which the same key later in the same table replaces."""
+    """An entry of a table that a later entry with the same key replaces."""
 
     keys: tuple[Key, ...]
     line: int

@@ -39,8 +39,9 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in TOML, or None if the text lacks the key.
+    """Return the line of a key in TOML, or None if the text lacks the key or cannot be parsed.
 
+    For a table without a header of its own, return the line of its first key.
     The function puts a mark at the key, writes the document as text, and counts the lines above the mark.
     """
     mark = "unified_clip_was_here"

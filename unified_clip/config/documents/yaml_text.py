@@ -72,10 +72,11 @@ def _marked(problem: str, node: yaml.Node) -> UnreadableError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a node with a tag that YAML does not define, such as !LinearWarmup.
+    """Return the value of a YAML node whose tag the loader does not know, such as !LinearWarmup.
 
-    For a table or a list, ignore the tag. The tag of a text computes a value, as in !include base.yaml: return an
-    `Unknown`. Return an `Unknown` for tags in COMPUTED too. Tags in TEXT, and ORDERED, give the value itself.
+    For a table or a list, ignore the tag. Return an `Unknown` for a text, because its tag computes a value, as in
+    !include base.yaml. Return an `Unknown` also for a tag in COMPUTED. For a tag in TEXT, return the text. For ORDERED,
+    return a dict.
     """
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
@@ -195,7 +196,8 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
     """Return the nodes (key, value) of a key in a table. If the key occurs twice, return the last one.
 
-    If the table itself lacks the key, search the tables that `<<` merges into it.
+    If the table itself lacks the key, search the tables that `<<` merges into it. Return None if none has the key.
+    visited: The `id` of each table that was searched. The function adds this table.
     """
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None

@@ -54,9 +54,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _result(options: argparse.Namespace) -> Explanation | Comparison:
-    """Return the explanation of A, or the comparison if the command names B. UsageError: an option does not apply.
+    """Return the explanation of A, or the comparison with B if the user passed B.
 
-    UnreadableError: the gradients cannot be read, or a configuration cannot clip them.
+    UsageError: an option does not apply. UnreadableError: the gradients cannot be read, or a configuration cannot clip
+    them.
     """
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig

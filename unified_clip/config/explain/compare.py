@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """The comparison in one line: the effects on each example, or SAME.
+        """The comparison in one line: the effects on each example, or SAME if `same` is true.
 
         If the results of all examples are identical, the line also has the settings that differ.
         """
@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """A sentence with the result: the number of examples in `compared` that differ, or that none differ."""
+        """The result in a sentence: SAME if `same` is true, else the number of examples whose results differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)

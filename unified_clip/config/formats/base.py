@@ -318,7 +318,7 @@ class Format(ABC):
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
-        """Raise OtherFamilyError if the settings have another family than `family`, or an eps of their own.
+        """Raise OtherFamilyError if the settings have another family than `family`, or an eps that is not the family's.
 
         The rule "value" has neither, so it raises no error.
         """
@@ -334,7 +334,7 @@ class Format(ABC):
 
 
 class OwnFormat(Format):
-    """A format with files that are not TOML, YAML or JSON, such as Python source. It has its own parser."""
+    """A format that reads files other than TOML, YAML and JSON, such as Python source, by its own parser."""
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:

@@ -115,7 +115,7 @@ def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tu
     The notes are [] if both families have the same effect.
     error: The error of the export, which has the family that the format supports.
 
-    NotRepresentableError: the two families differ in effect, and `nearest` is False.
+    NotRepresentableError: the two families differ in effect, and `nearest` is False. Or other settings differ, too.
     """
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
@@ -226,21 +226,19 @@ def _names(candidates: list[Candidate]) -> list[str]:
 def recognising(path: Path) -> list[Candidate]:
     """Return (format, parsed file) for each format that recognises a file. None stands for unified_clip's own format.
 
-    Documents are merged with their base files. A format is left out if another format in the result extends it.
+    Documents are merged with their base files. A format is left out if another format in the result extends it. If no
+    format recognises the file, return those whose COMMON_KEYS it has.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 
 def _recognising_formats(path: Path) -> list[Format | None]:
-    """Return the formats that recognise a file. An entry of None stands for unified_clip's own format."""
+    """Return the formats in the result of `recognising`. An entry of None stands for unified_clip's own format."""
     return [trainer for trainer, _ in _plain(path)]
 
 
 def _plain(path: Path) -> list[Candidate]:
-    """Return (format, parsed file without its base files) for each format that recognises a file.
-
-    A format is left out if another format in the result extends it.
-    """
+    """Return the result of `recognising`, but with documents that are not merged with their base files."""
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
@@ -312,7 +310,7 @@ def _partial_tables(data: Any) -> Iterator[PartialTable]:
 
 
 def _advice(path: Path) -> str:
-    """Return advice on a file that no format recognises: the options to pass, or the unread base file to add."""
+    """Return advice on a file that no format recognises, such as the option to pass or the base file to add."""
     kind = KINDS.get(path.suffix.lower())
     document = documents.parse(documents.read_text(path), kind, path.name) if kind else None
     keys = [keys for keys, _ in placement.clip_keys(document)] if document else []

@@ -126,7 +126,7 @@ def first_read(document: Document, trainer: Format) -> Path:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    """Return (path, value) of each key with the name of a clip key of any trainer. Keys that are off are left out."""
+    """Return (path, value) of each key with the name of any trainer's clip key. Null and false values are left out."""
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
 
 
@@ -153,7 +153,8 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
     """Return whether the last key of a path has the name of a clip key in `places`, or of any trainer's clip key.
 
-    A key of another trainer does not count if its value is null or false. Of true values, only those of SWITCHES count.
+    A key of another trainer does not count if its value is null or false. A value of true counts only for a key in
+    SWITCHES.
     """
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):

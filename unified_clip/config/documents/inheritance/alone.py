@@ -23,10 +23,11 @@ class OneFile(Inheritance):
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """Mark the missing keys of a document as unknown if it names base files under a key that the trainer ignores.
+    """Return a document whose missing keys are unknown if it names base files under a key that the trainer ignores.
 
-    Another program merges such base files for the trainer, so they may set any missing key. Return other documents
-    unchanged.
+    Another program merges such base files for the trainer, so they may set any missing key. Other documents are
+    returned unchanged.
+    inheritance: The base files that the trainer itself merges.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []

@@ -26,7 +26,7 @@ class Inheritance(ABC):
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether a file names other files."""
+        """Return whether a file names other files. By default, return whether it has one of `keys`."""
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod

@@ -60,7 +60,7 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the merged data of all base files. An unread file replaces the data of the files before it.
+        """Return the merged data of all base files. Data before an unread file is dropped: the file may change any key.
 
         keys: The path of keys at which `document` names each file.
         """

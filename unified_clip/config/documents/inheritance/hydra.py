@@ -90,7 +90,10 @@ class _Composition:
         return replace(document, data=data, layers=tuple(layers))
 
     def _unread(self, main: _Node) -> UnreadFile | None:
-        """Return an `UnreadFile` for the unknown other files if `main` is only part of a configuration, else None."""
+        """Return an `UnreadFile` if `main` is only part of a configuration, whose other files are unknown.
+
+        Return None for a complete configuration.
+        """
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
@@ -105,7 +108,7 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return (file, its package) for `node` and each file that its `defaults` list names, in the order of merging.
+        """Return (file, its package) for `node` and all files below it in `defaults` lists, in the order of merging.
 
         Entries for Hydra's own configuration are left out. Entries that override a choice go to `choices`.
         above: The paths of the files from the main file to `node`.
@@ -164,7 +167,10 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key by which an entry overrides a choice: its group, and its package if that is not the group's."""
+    """Return the key of an entry in `_Composition.choices`: its group, such as "trainer".
+
+    If the entry has another package than the group's own, it is added, such as "db@source".
+    """
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
     default = tuple(filter(None, group.split("/")))
@@ -176,7 +182,7 @@ def _final_package(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 
 def _absolute(package: str) -> tuple[str, ...]:
-    """Return the keys of a package such as "trainer.fit". Text up to `_global_` is dropped."""
+    """Split a package, such as "trainer.fit", into its keys. Drop the text up to the last `_global_`."""
     return tuple(filter(None, package.rpartition(GLOBAL)[2].split(".")))
 
 
@@ -196,7 +202,10 @@ def _own_keys(document: Document) -> Any:
 
 
 def _merge(data: Any, own: Any, package: tuple[str, ...]) -> Any:
-    """Return data with the keys of a file merged into it. An `UnreadFile` makes the keys of its package unknown."""
+    """Return `data` with the keys of a file merged into it, at the path of keys `package`.
+
+    own: The keys of the file, or an `UnreadFile`, which makes all keys below the path unknown.
+    """
     if isinstance(own, UnreadFile):
         return _without(data, own, package)
     for key in reversed(package):

@@ -50,7 +50,9 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Return the path of the file: in the document's folder, or else in the nearest folder above that has it.
+        """Return the path of the file `text`: in the document's folder, or else in the nearest folder above it.
+
+        Only MOST_FOLDERS folders are searched. If none has the file, return an `Unknown`.
 
         ConfigError: several folders have the file, with different contents.
         """

@@ -97,9 +97,9 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether a statement may change this path without effect on clipping.
+        """Return whether the reader can skip a statement that changes this path.
 
-        So it is for a path in a base file that leads to no clip setting, or if the base file is not read yet.
+        It can for a path in a base file if the path leads to no clip setting, or if the base file is not read yet.
         """
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 

@@ -107,7 +107,7 @@ def short(name: str) -> str:
 
 
 class _PlaceCheck:
-    """Check that a clip is the first transformation that the gradients go through."""
+    """Checks that a clip is the first transformation of the gradients in an optimizer."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

@@ -68,7 +68,7 @@ class RLlib(Format):
         return self.clip_keys[2:] if self._is_saved(document) else self.clip_keys[:2]
 
     def _is_saved(self, document: Document) -> bool:
-        """Return whether a file has the configuration of one run at its top level."""
+        """Return whether a file has the configuration of one run at its top level: one of `own_keys` is there."""
         return any(document.has(*path) for path in self.own_keys)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -79,7 +79,8 @@ class Megatron(OwnFormat):
 def script_options(text: str) -> list[tuple[int, str, Any]]:
     """Return (line, name, value) of each `--option` of a script, in order.
 
-    The value is the first word after the option, as a float if it is a number. It is None if another option follows.
+    The value is the text after "=" or the first word after the option, as a float if it is a number. It is None if
+    another option follows.
     """
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):

@@ -93,7 +93,7 @@ class MMEngine(OwnFormat):
         return Imported(settings | ({"nonfinite": "raise"} if clip.get("error_if_nonfinite") else {}), notes)
 
     def _without_clip(self, document: Document) -> Imported:
-        """Return the rule "none" for a file without clip_grad. ConfigError: another key may set a clip."""
+        """Return the rule "none" with a note for a file without clip_grad. ConfigError: another key may set a clip."""
         if document.shows(MMCV[0]) and document.has(*MMCV):
             raise document.wrong(MMCV, "mmengine ignores this key of mmcv 1. Set optim_wrapper = dict(clip_grad=...).")
         wrapper = document.get("optim_wrapper", default={})
