@@ -23,9 +23,12 @@ SAME = 1e-6
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
-    """Return the fingerprints of a weight: sums of its elements, with factors that depend on their indices.
+    """Return the fingerprints of a weight and of its transpose: sums of elements times factors that depend on indices.
 
-    None: the weight has more than two axes or is complex.
+    A vector counts as a matrix with one row. Return None if the weight is complex or has no axis or more than two.
+
+    array: The elements of the weight.
+    dtype: The name of its dtype, such as "bfloat16".
     """
     if array.ndim not in (1, 2) or dtype in COMPLEX:
         return None
@@ -51,7 +54,12 @@ def _column_factors(length: int) -> Float64s:
 
 
 def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "transposed", "other"]:
-    """Compare the order of the elements of two weights with the same norm, by their fingerprints `a` and `b`."""
+    """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
+
+    Return "same", or "transposed" if the transpose of one weight has the order of the other, or "other".
+
+    norm: The norm of both weights.
+    """
     tolerance = SAME * norm
     if abs(a[0] - b[0]) <= tolerance:
         return "same"

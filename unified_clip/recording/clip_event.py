@@ -19,7 +19,10 @@ Namer = Callable[[Leaf], str | None]
 
 
 def as_mapping(names: Any) -> Any:
-    """Convert (name, parameter) tuples, such as `model.named_parameters()`, to a dict. Return others unchanged."""
+    """Convert (name, parameter) tuples, such as `model.named_parameters()`, to a dict.
+
+    Return another iterator as a list, and any other value unchanged.
+    """
     if isinstance(names, Iterator):
         names = list(names)
     if isinstance(names, list | tuple) and names:
@@ -29,7 +32,15 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that returns the name of a gradient: from the user's `names`, or else from the framework."""
+    """Return a function that returns the name of a gradient: from the user's `names`, or else from the framework.
+
+    The function returns None for a gradient without a name, and beyond the end of a list of names.
+
+    names: As for `record`, or a function from a `Leaf` to its name, which is returned unchanged.
+
+    TypeError: `names` has another type, or a name is not a string.
+    ValueError: a name is repeated.
+    """
     names = as_mapping(names)
     if names is None:
         return lambda leaf: leaf.name
@@ -50,9 +61,9 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Returns the name of a gradient's parameter.
+    """A function that returns the name of a gradient's parameter, or else the gradient's own name or None.
 
-    A plain list of gradients gets names by the order of the parameters.
+    `in_order` names the gradients in a plain list, which have no parameters.
     """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
@@ -66,7 +77,10 @@ class ByParameter:
         return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return the parameters' names in order if the clip is a plain list of their gradients, else []."""
+        """Return the names of the parameters in order if the clip is a plain list of their gradients, else [].
+
+        Such a list has no names, and a gradient or None for each parameter, of the same shape.
+        """
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
@@ -88,7 +102,7 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def unique_name(name: str, taken: Container[str]) -> str:
-    """Return this name, with a number appended if it is taken."""
+    """Return this name. If it is taken, append "#2", or "#3" and so on."""
     if name not in taken:
         return name
     return next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
@@ -96,6 +110,8 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     """Give each gradient of a clip a unique name. Return {name: index of the gradient}.
+
+    A gradient without a name gets its position as name, such as "0".
 
     taken: The names that are in use. This function adds the new names.
     """
@@ -183,7 +199,10 @@ class ClipEvent:
             self._counts = sum(nan), sum(inf)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return all fields. `values`: the values of the deferred `scalars`. A graph calls this each time it runs."""
+        """Return all fields of the clip. A graph calls this method each time it runs.
+
+        values: The values of the deferred `scalars`.
+        """
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
         fields = self.fields
@@ -198,7 +217,11 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
-        """Record the norm of each gradient and of its weight, with the clip's `norm_type`."""
+        """Record the norm of each gradient and of its weight, with the clip's `norm_type`, or 2 if it has none.
+
+        Record the fingerprints of weights whose names are in `new`. For a clip by value with bounds -c and c, also
+        record the largest absolute value of all gradients.
+        """
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
         fields: dict[str, dict[str, Any]] = {
@@ -279,7 +302,7 @@ class ClipEvent:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Return whether all measured norms are finite, or None if the event has no measured norm."""
+        """Return whether all measured norms are finite, or None if the clip has no measured norm."""
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)
@@ -294,8 +317,9 @@ def _flat(value: Any) -> list[Any]:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the groups that a call clipped: groups that clip per tensor share one line, and each total norm has a line
-    of its own.
+    """Merge the groups that a call clipped into lines. Each group with a total norm has a line of its own.
+
+    Consecutive groups that clip per tensor or by value share a line if rule, threshold, eps and dtype are the same.
     """
     lines: list[dict[str, Any]] = []
     for fields in groups:

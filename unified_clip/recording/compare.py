@@ -51,7 +51,7 @@ class RecordingComparison:
 
     @property
     def findings(self) -> list[Cause]:
-        """The causes of all divergences, each kind once."""
+        """The causes of all divergences. If several causes have the same kind, only the last one is in the list."""
         return list({each.kind: each for findings in self.divergences.values() for each in findings}.values())
 
     @property
@@ -76,10 +76,14 @@ def compare(
         names: The name of a parameter in the other run, by its name in one run. Both directions are allowed.
         max_ulp: Numbers that differ by up to this many units in the last place are the same.
         labels: The name of each run in sentences. None: the name of the run's file.
-        advance: Moves the progress bars "read" and "compare".
+        advance: A function (bar, count) that moves the progress bars "read" and "compare".
+
+    Returns:
+        The differences to report with their causes, and the agreement of the runs in each number.
 
     Raises:
-        RunError: A file is no recording or has no clip calls, or the runs have no numbers to compare.
+        RunError: A file is no recording, no call of a run clipped a gradient, the runs have no numbers to compare, or
+            `names` has a name that is in neither run.
 
     Example:
         >>> import tempfile
@@ -127,10 +131,13 @@ def compare(
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each, in order.
 
-    The candidates are the first divergence of all, the first that is too large for rounding, and the first that is too
-    large even for rounding that has grown. The first divergence of each setting, such as the threshold, is one, too.
-    Report at most one for each pair of calls. If one run has more calls, and no divergence is too large for grown
-    rounding, add a divergence "calls" with the index `len(pairs)`.
+    These are the first divergence of all, the first that is too large for rounding, the first that is too large even
+    for rounding that has grown, and the first of each stage without a distance, such as the threshold. A divergence
+    without a distance counts as too large. Report only one for each pair of calls: the last in this order, but one of
+    the first three before one of a stage.
+
+    If calls remain after the pairs, and no divergence is too large for grown rounding, add a divergence "calls" with
+    the index `len(pairs)`.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

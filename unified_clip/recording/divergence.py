@@ -17,8 +17,8 @@ Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
     "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
 ]  # fmt: skip
-"""What may differ between two calls. "norms" is the number of norms, and "clipped" whether gradients were changed. The
-last five are differences between the steps of optimizers."""
+"""The kinds of difference between two runs. "calls", "norms" and "clips" are numbers of calls, norms and clips. For
+"clipped", only one call changed its gradients. The last five kinds are about the steps of optimizers."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages whose values are numbers. Each stage depends on the stages before it."""
@@ -41,7 +41,8 @@ class Divergence:
 
     ulps_at_its_size: float | None = None
     """The difference in ULP of a larger number, because rounding that number may have caused the difference. The number
-    is the total norm for a gradient, and the largest norm so far for a weight."""
+    is the total norm for a gradient, and the largest norm so far for a weight. For a coefficient, this is `ulps`. None
+    if the stage is not a number."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,11 @@ class DivergencePoint:
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient."""
+        """Return (name, norm in run a, norm in run b) for each gradient whose norm both calls have.
+
+        If the norms of gradients were not recorded, return those by which a per-tensor clip scales. Return [] if there
+        are none. A gradient without a name is called "the gradient".
+        """
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
         if not norms and pair.a.rule == "each":
@@ -84,7 +89,8 @@ class DivergencePoint:
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
         """Return a cause whose sentence begins with "RUN differs from OTHER:".
 
-        sentence: The rest of the sentence. run: The run to name first. None: the second run.
+        sentence: The rest of the sentence. If it begins with "as ", the colon is left out.
+        run: The run to name first. None: the second run.
         """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
@@ -96,7 +102,12 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """Yield, for each pair of calls, the list of its divergences. Divergences come before their consequences."""
+    """Yield a list of divergences for each pair of calls, which is empty if the calls agree.
+
+    Divergences come before their consequences.
+
+    max_ulp: Numbers that differ by up to this many ULP agree.
+    """
     weights: dict[str | None, float] = {}
     for pair in pairs:
         for name, a, b in numbers(pair, "weight"):
@@ -114,15 +125,19 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
-    """Return the agreement of all pairs of calls at a stage."""
+    """Return the agreement of all pairs of calls at a stage, such as "norm".
+
+    max_ulp: Numbers that differ by up to this many ULP agree.
+    """
     distances = [(distance(a, b), pair.a.step) for pair in pairs for _, a, b in numbers(pair, stage)]
     first = next((step for each, step in distances if each.ulps > max_ulp), None)
     return StageAgreement(stage, len(distances), first, *max((each for each, _ in distances), default=(0.0, 0.0)))
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
-    """Yield (parameter, number in a, number in b) at a stage.
+    """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
+    The parameter is its name in call a, or "position N" if it has no name. It is None if the call has only one number.
     If only one of the calls is in float64, the numbers of both are rounded to float32.
     """
     for name, a, b in _numbers(pair, stage):
@@ -166,7 +181,10 @@ def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
 
 
 def _total_norm(line: RecordedCall) -> float:
-    """Return the norm over all recorded gradients, or 0 if the call has no recorded norm."""
+    """Return the total norm of a call. For another rule than "global", combine the norms of the gradients.
+
+    Return 0 if the call has no recorded norm.
+    """
     return line.norms()[0] if line.rule == "global" else combined_norm(line.known_norms(), line.order)
 
 
@@ -185,8 +203,10 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the divergences at a stage that have no distance: in the names or the number of gradients, or because only
-    one call changes its gradients.
+    """Yield the divergences of two calls at a stage that have no distance.
+
+    At the stage "norm", these are other names of gradients, and another number of norms. At the stage "coefficient",
+    only one of the calls changes its gradients, although both have the same threshold.
     """
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
@@ -202,8 +222,9 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether the norm of a call exceeds its threshold. None if that is unknown, or if they differ by rounding
-    only.
+    """Return whether the largest norm of a call exceeds its threshold.
+
+    None: the norm or the threshold is unknown, or they differ by rounding only.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
@@ -213,8 +234,9 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether a coefficient of a call is not 1. None if that is unknown, or if it differs from 1 by rounding
-    only.
+    """Return whether the smallest coefficient of a call is not 1.
+
+    None: the call has no coefficient or a NaN, or the coefficient differs from 1 by rounding only.
     """
     if not line.coefs() or any(map(math.isnan, line.coefs())):
         return None

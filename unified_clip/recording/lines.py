@@ -36,7 +36,9 @@ def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]
 
 
 def write_line(file: FileIO, line: dict[str, Any]) -> None:
-    """Write a line in one operation, so that a crash damages only the last line.
+    """Write a dict as a line of JSON in one operation, so that a crash damages only the last line.
+
+    NaN and infinities are written as the strings "nan", "inf" and "-inf".
 
     OSError: the disk is full, for example. Then write no more lines, because the last one may be incomplete.
     """

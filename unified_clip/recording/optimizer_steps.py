@@ -27,9 +27,10 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs, with their calls numbered by the steps of their optimizers.
+    """Return both runs. Number their calls by the steps of their optimizers if both runs recorded these steps.
 
-    The calls keep their numbers unless both runs recorded these steps, and counted each call as a step.
+    Calls keep their numbers if a run did not count each call as a step. The optimizer steps of a run are left out if
+    only the first ones were recorded.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not all(run.optimizer_steps and _counts_calls(run) for run in (a, b)):
@@ -40,7 +41,8 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
     """Return a run without its optimizer steps if only the first steps were recorded, else unchanged.
 
-    For example, steps inside `torch.compile` are not recorded after the compilation.
+    In such a run, more calls follow the last recorded step than are between any two steps. For example, steps inside
+    `torch.compile` are not recorded after the compilation.
     """
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
@@ -49,13 +51,16 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether the recorder counted each call as a step. A call may have several lines."""
+    """Return whether the recorder counted each call as a step: the steps of the lines are 1, 2, 3 and so on.
+
+    A call may have several lines, which have the same step.
+    """
     steps = [line.step for line in run.lines]
     return all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False))
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Return the run with each call numbered by the optimizer's next step.
+    """Return the run with optimizer steps numbered from 1, and with each call numbered by the optimizer's next step.
 
     If the run clips after its optimizer steps, number each call by the previous step.
     """
@@ -69,13 +74,20 @@ def _numbered(run: RecordedRun) -> RecordedRun:
 
 
 def _is_late(run: RecordedRun) -> bool:
-    """Return whether every clip follows the optimizer's step that should use it."""
+    """Return whether every clip follows the optimizer's step that should use it.
+
+    In such a run, no clip is before the first step, one clip is before the second step, and so on.
+    """
     steps = run.optimizer_steps
     return len(run.lines) >= len(steps) and all(step.calls == number for number, step in enumerate(steps))
 
 
 def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
-    """Return the first difference of each kind, and of each setting, between the optimizers' steps of two runs."""
+    """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
+
+    If only one run clips after its optimizer steps, the first entry is this difference. If the learning rates of one
+    run are those of the other run one step later, this difference replaces those of single learning rates.
+    """
     found: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and _is_late(a) != _is_late(b):
         late, early = (a, b) if _is_late(a) else (b, a)
@@ -96,7 +108,10 @@ def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDi
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
-    """Return a difference if the learning rates of one run are those of the other run one step later, else None."""
+    """Return a difference if the learning rates of one run are those of the other run one step later, else None.
+
+    Return None, too, if the learning rates are constant or equal. The difference has the first step with other rates.
+    """
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
     differing = [n for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x and y and not _same_setting(x, y)]
@@ -111,7 +126,10 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 
 
 def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield the differences since the previous step: in cleared gradients, and in the number of backward passes."""
+    """Yield the differences since the previous step: in cleared gradients, and in the number of backward passes.
+
+    Values that one run did not record are not compared.
+    """
     if None not in (left.cleared, right.cleared) and left.cleared != right.cleared:
         run, other = (a, b) if not left.cleared else (b, a)
         sentence = (
@@ -131,7 +149,10 @@ def _passes(count: int | None) -> str:
 
 
 def _left_out(a: RecordedRun, b: RecordedRun, step: int, clips: Sequence[set[int]]) -> Iterator[StepDifference]:
-    """Yield a difference if one run steps without a clip, and the other run clips in this step."""
+    """Yield a difference if only one run has a clip call at this step.
+
+    clips: For each run, the steps that have a clip call.
+    """
     has_clip = [step in steps for steps in clips]
     if has_clip[0] != has_clip[1]:
         run, other = (b, a) if has_clip[0] else (a, b)
@@ -145,8 +166,10 @@ def _left_out(a: RecordedRun, b: RecordedRun, step: int, clips: Sequence[set[int
 
 
 def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield differences between learning rates, between the classes of the optimizers, and, if the class is the same,
-    between their other settings.
+    """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
+
+    Other settings than the learning rate are compared only if the class is the same. A setting that only one of the
+    runs recorded is not compared.
     """
     for name in left.settings:
         old, new = left.settings[name], right.settings.get(name)
@@ -174,7 +197,7 @@ def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def _kind(step: OptimizerStep) -> str:
-    """Return the class of the optimizer without its framework. Paddle's Momentum counts as SGD."""
+    """Return the class of the optimizer in lower case, without its module. Paddle's Momentum counts as SGD."""
     kind = step.optimizer.rpartition(".")[2].lower()
     return {"momentum": "sgd"}.get(kind, kind)
 
@@ -186,7 +209,11 @@ def _difference(
 
 
 def _same_setting(a: Setting, b: Setting) -> bool:
-    """Return whether two settings are equal. Parameter groups may have any order and number."""
+    """Return whether two settings are equal, up to a relative difference of `EQUAL`.
+
+    A tuple has a value for each parameter group. Tuples are equal if they contain the same values, in any order and
+    number.
+    """
     left, right = (sorted({*each} if isinstance(each, tuple) else [each]) for each in (a, b))
     return len(left) == len(right) and all(math.isclose(x, y, rel_tol=EQUAL) for x, y in zip(left, right, strict=True))
 

@@ -25,7 +25,7 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True)
 class CallPair:
-    """A call of each run. Both are at the same step, and at the same position in the step."""
+    """Two calls, one of each run, at the same step and at the same position in the step."""
 
     a: RecordedCall
     b: RecordedCall
@@ -50,8 +50,9 @@ WRITE = 'Write lines of "name" = "its name in the other run".'
 
 
 def read_names(path: Path) -> Names:
-    """Return the entries `"name in one run" = "name in the other"` of a TOML file. RunError: the file or one of its
-    entries is invalid.
+    """Return the entries `"name in one run" = "name in the other"` of a TOML file.
+
+    RunError: the file cannot be read, a value is not a string, or two entries have the same value.
     """
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -73,10 +74,11 @@ def read_names(path: Path) -> Names:
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return {name in `a`: name in `b`} for the parameters of two calls.
+    """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
 
-    The name in `b` comes from `names`, or is equal to that in `a`. If no names are equal, pair parameters of equal
-    shape in order.
+    The name in `b` comes from `names`, or is equal to that in `a`. If no names are equal, pair the parameters that
+    `names` lacks by shape, in order. Shapes may differ in the order of axes. Positions such as "0" do not count as
+    names.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -92,7 +94,7 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """Return the lengths of a shape in sorted order: some frameworks store weights transposed."""
+    """Return the lengths of a shape as sorted strings. It is equal for a weight and its transpose."""
     return tuple(sorted(map(str, shape)))
 
 
@@ -148,9 +150,11 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Return the calls of each run at one step, with the calls of a loop merged into one call.
+    """Return two lists: the calls of each run at one step, with the calls of a loop merged into one call.
 
-    rest: For each run, its calls at this step. A loop clips one gradient per call, the other run all in one call.
+    A loop clips one gradient per call, and the other run clips all of them in one call. Other calls remain.
+
+    rest: For each run, the list of its calls at this step. This function removes calls from these lists.
     """
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
@@ -208,7 +212,11 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
 
 
 def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
-    """Return one call that stands for these calls, which clip one gradient each (see `count_mergeable`)."""
+    """Return one call that stands for these calls, which clip one gradient each (see `count_mergeable`).
+
+    It has the norms, coefficients and parameters of all calls, and the sums of their counts and seconds. Its files of
+    gradients are None. A single call is returned unchanged.
+    """
     if len(lines) == 1:
         return lines[0]
     parameters = {

@@ -118,8 +118,8 @@ class Recording:
         with self._lock:
             if self._by_calls and self._step > 1:
                 raise ValueError(
-                    f"step was not set at first, so each of the {self._step} calls was counted as a step. Set step "
-                    "before the first call of each step."
+                    f"step was not set at first, so each of the {self._step} calls was counted as a step. Call "
+                    "next_step() or set step before the first call of each step."
                 )
             if step < self._step:
                 raise ValueError(f"step is {step}, but step {self._step} has begun. Pass {self._step} or more.")
@@ -131,7 +131,7 @@ class Recording:
         self.step = self._step + 1
 
     def _take_step(self) -> int:
-        """Return the step of a new clip call, and count it."""
+        """Return the step of a new clip call. Unless the user sets steps, each call begins a new step."""
         with self._lock:
             self._step = max(self._step + self._by_calls, 1)
             return self._step
@@ -186,7 +186,7 @@ class Recording:
     # -- calls
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        """Return the name that the user passed for each parameter, or None for a parameter without such a name."""
+        """Return the name of each parameter in the dict or model `names=`. None: it has none there."""
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
@@ -194,7 +194,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a call of a framework's function. Store its gradients: (dtype, array) by name."""
+        """Store the gradients of a call, (dtype, array) by name. Write a line with `fields` and the names of the files."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
@@ -202,15 +202,14 @@ class Recording:
             self._write({"step": step}, [fields], {})
 
     def add_optimizer_step(self, fields: dict[str, Any]) -> None:
-        """Write a line for a step of an optimizer, after the pending lines."""
+        """Write a line for a step of an optimizer, after the pending lines. With `stores_results`, write nothing."""
         if not self.stores_results:
             with self._flushing:
                 self._flush(wait=True)
                 self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
 
     def log(self, **numbers: float) -> None:
-        """Record numbers of the current step, such as `log(loss=loss.item())`. `unified-clip compare` compares the
-        numbers of two runs.
+        """Record numbers of the current step, such as `log(loss=loss.item())`. The step is 1 before the first call.
 
         Raises:
             TypeError: A value is not a number.
@@ -249,8 +248,8 @@ class Recording:
                 self._write(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
-        """Write pending calls in order, up to the first call whose numbers have not arrived. `wait`: wait for the
-        numbers, and write all pending calls.
+        """Write pending calls in order, up to the first call whose numbers have not arrived. If `wait` is true, wait
+        for the numbers, and write all pending calls.
         """
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
@@ -258,7 +257,7 @@ class Recording:
             self._write(*self._pending.popleft().parts())
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
-        """Write the lines of a traced call whenever its graph runs."""
+        """Make a graph write the lines of a traced call whenever it runs. If it cannot report values, warn once."""
         callbacks = [each.path.graph_callback() for each in events if each.path is not None]
         callback = callbacks[0]
         if callback is None or None in callbacks:
@@ -279,9 +278,7 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. The caller must not hold the lock, because the reports
-        take it.
-        """
+        """Wait until running graphs have reported their calls. The reports take `_lock`, so do not hold it."""
         for wait in tuple(self._waits):
             wait()
 
@@ -291,7 +288,7 @@ class Recording:
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
         """Write a line for each group that a call clipped, or one line if there are no groups. Each line has the fields
-        `head` and `tail`.
+        `head` and `tail`. If the file cannot be written, close it and warn.
         """
         with self._lock:
             self._is_empty = self._is_empty and not is_call
@@ -306,7 +303,7 @@ class Recording:
                 self._warn(f"{self.path}: the recording ends here, since the file cannot be written: {error}. {remedy}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
-        """Write gradients to a new file. Return the name of the file, or None if it could not be written."""
+        """Write gradients to a new file, and return the name of the file. If that fails, warn and return None."""
         with self._lock:
             number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
@@ -345,7 +342,7 @@ class CallRecorder:
         return self._step
 
     def on_clip(self, clip: Clip) -> None:
-        """Record a clip. A call may have no clip, one clip, or one for each group."""
+        """Record a clip of the call, which may clip several groups. At steps for `gradients_every`, copy gradients."""
         recording = self.recording
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
@@ -375,7 +372,9 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Record the exception of the call, and its duration without the time for recording. Then write the lines."""
+        """Record the call's duration (None if unknown) and exception, and write its lines. If the call was traced
+        without an exception, make its graph write the lines instead, whenever it runs.
+        """
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
@@ -388,7 +387,7 @@ class CallRecorder:
         self.recording._add(self)
 
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        """Return the fields of the call as (start of each line, fields of each group, end of each line)."""
+        """Wait for deferred numbers. Return (first fields of every line, fields of each group, last fields)."""
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
         return {"step": self.step, "call": self._call}, groups, self._tail
 

@@ -37,7 +37,7 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance between two numbers. It is 0 if both numbers are NaN."""
+    """Return the distance between two numbers. It is 0 if both numbers are NaN, and inf if only one is finite."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -53,7 +53,7 @@ def is_near(a: float, b: float) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """Return whether two settings are equal. NaN equals NaN."""
+    """Return whether two settings are equal. NaN equals NaN. Tuples are compared element by element."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
@@ -62,8 +62,10 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers, in ULP of the number `scale`, such as the total norm to which they
-    contribute.
+    """Return the difference of two numbers, in ULP of the number `scale`, such as their total norm.
+
+    Return the distance in ULP of the numbers themselves if it is smaller, if `scale` is 0, or if one of the three is
+    not finite.
     """
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
@@ -81,6 +83,9 @@ def needs_float64(*values: float) -> bool:
 
 
 def _place(value: float, wide: bool) -> int:
-    """Return the position of a number among all float32 numbers (`wide`: float64), with 0 at 0."""
+    """Return the position of a number in the sorted list of all float32 numbers. Zero has the position 0.
+
+    wide: Whether to use the list of all float64 numbers instead.
+    """
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

@@ -20,9 +20,7 @@ __all__ = [
 
 
 class RunError(CodedError, code="UC501"):
-    """The error for an invalid recording, or for two that cannot be compared. The message has the reason and the
-    remedy.
-    """
+    """A recording is invalid, or two recordings cannot be compared. The message has the reason and the remedy."""
 
 
 OPTIMIZER, LOGGED = '"optimizer": ', '"logged": '
@@ -255,12 +253,16 @@ CHUNK = 1 << 20
 def read(
     path: str | Path, name: str | None = None, advance: Callable[[int], None] = lambda chunks: None
 ) -> RecordedRun:
-    """Read a recording.
+    """Read a recording. Leave out an incomplete last line.
 
     Args:
         path: The file from `unified_clip.record` or `unified-clip record`.
         name: The run's name in sentences. None: the name of the file.
         advance: Called with 1 after each part of the file, for a progress bar.
+
+    Returns:
+        The recording. Its clip calls, optimizer steps and logged numbers are those of the first process. `others` has
+        the clip calls of the other processes.
 
     Raises:
         RunError: The file cannot be read, or is no valid recording.
@@ -293,7 +295,9 @@ def read(
     header = _parsed(path, 1, top, Header)
     if header.schema_ not in READABLE:
         readable = " and ".join(map(str, READABLE))
-        raise RunError(f"{path} has schema {header.schema_}, and this version reads {readable}. {AGAIN}")
+        raise RunError(
+            f"{path} has the format version (schema) {header.schema_}, and this release reads {readable}. {AGAIN}"
+        )
     by_process: dict[int, list[RecordedCall]] = {number: [] for number in range(max(1, len(header.processes)))}
     steps: list[OptimizerStep] = []
     logged: list[LoggedNumbers] = []
@@ -340,8 +344,9 @@ def _changed_by_hand(run: RecordedRun) -> str:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Check that at least one call of a run clipped a gradient. RunError: no call clipped a gradient, so there is
-    nothing to compare.
+    """Check that at least one call of a run clipped a gradient.
+
+    RunError: the run has no calls, or all its calls raised an error or got no gradient.
     """
     if any(line.rule is not None for line in run.lines):
         return
