@@ -194,7 +194,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Store the gradients of a call, (dtype, array) by name. Write a line with `fields` and the names of the files."""
+        """Store the gradients of a call, (dtype, array) by name. Write a line with `fields` and the files' names."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:

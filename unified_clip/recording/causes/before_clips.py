@@ -66,7 +66,7 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
 
-    Only the first call is compared.
+    Compare only the first call of each run. Return None if an optimizer stepped before it.
     """
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
@@ -85,7 +85,10 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
-    """Return a cause if square weights are not transposed, but all other matrices are, else None."""
+    """Return a cause if square weights are not transposed, but all other matrices are, else None.
+
+    orders: The result of `_orders`. Matrices with one row or one column do not count.
+    """
     matrices = {name: pair.a.parameters[name].shape for name in orders if len(pair.a.parameters[name].shape) == 2}
     square = [name for name, (rows, columns) in matrices.items() if rows == columns and orders[name] == "same"]
     rest = [name for name, (rows, columns) in matrices.items() if rows != columns and 1 not in (rows, columns)]
@@ -101,7 +104,7 @@ def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
 def _orders(pair: CallPair) -> dict[str, str]:
     """Return the order of each weight's elements in one run relative to the other run, by the weight's name.
 
-    The order is "same", "transposed" or "other".
+    The order is "same", "transposed" or "other". Weights without fingerprints in both runs are left out.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
@@ -120,7 +123,7 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
     """Return the cause that follows from the recorded weights, or None if no cause follows from them.
 
     If the weights agree and the gradients differ, the cause is the loss or the data. If the gradients agree and the
-    next weights differ, the cause is the optimizer.
+    next weights differ, the cause is the optimizer. Return None if the norm of a weight is unknown.
     """
     if point.index >= len(point.pairs):
         return None

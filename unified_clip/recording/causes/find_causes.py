@@ -49,7 +49,8 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 def find_causes(point: DivergencePoint) -> list[Cause]:
     """Return every cause that the recorded numbers at a divergence confirm.
 
-    If the numbers confirm no cause, return a possible cause, such as rounding.
+    Of the causes whose numbers look alike, return only the first. If the numbers confirm no cause, return a possible
+    one, such as rounding that has grown, or []. If only one run has a call here, check the number of calls only.
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
@@ -121,7 +122,10 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run clips fewer gradients, and the norms of parameters are unknown, else None."""
+    """Return a cause if total norms differ and one run clips fewer gradients, else None.
+
+    Return None if the norms of single gradients are known, because `_before_clipping` compares these.
+    """
     a, b = pair.a.count, pair.b.count
     if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
         return None
@@ -131,9 +135,9 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one total norm is a whole multiple of the other, else None.
+    """Return a cause if one total norm is a whole multiple of the other, from 2 to `FACTORS` times, else None.
 
-    Return None if the norms of parameters are known, because `_before_clipping` compares these.
+    Return None if the norms of single gradients are known, because `_before_clipping` compares these.
     """
     if point.first.stage != "norm" or point.gradients() or not pair.a.rule == pair.b.rule == "global":
         return None
@@ -149,7 +153,9 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> 
     """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms, else None.
 
     Norms that differ by rounding only count as equal.
-    expected: The norms of the gradients in one run, by name. observed: Those in the other run, in order.
+
+    expected: The norms of the gradients in one run, by name.
+    observed: The norms of the gradients in the other run, in order.
     """
     ordered = sorted(norm for norm in expected.values() if not math.isnan(norm))
     norms = [_nearest(ordered, norm) for norm in observed]
@@ -165,8 +171,9 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> 
 
 
 def _nearest(ordered: Sequence[float], norm: float) -> float:
-    """Return the number in a sorted list that differs from this norm by rounding only, or the norm itself if there is
-    none.
+    """Return the number in the sorted list `ordered` that differs from `norm` by rounding only.
+
+    Return `norm` if there is no such number.
     """
     index = bisect.bisect(ordered, norm)
     return next((each for each in ordered[max(0, index - 1) : index + 1] if is_near(each, norm)), norm)
@@ -188,7 +195,10 @@ def _rule(point: DivergencePoint) -> Cause | None:
 
 
 def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
-    """Yield a cause for each setting (threshold, norm_type, eps) that differs and explains the numbers."""
+    """Yield a cause for each setting (threshold, norm_type, eps) that differs and explains the numbers.
+
+    The bounds of a clip by value, and a threshold that is NaN, need only differ.
+    """
     a, b = pair.a, pair.b
     old, new, follow = a.threshold, b.threshold, _is_by_formula(a) and _is_by_formula(b)
     is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
@@ -207,7 +217,10 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have the total norms of both calls, although the norm types differ."""
+    """Return whether the same gradients can have the total norms of both calls, although the norm types differ.
+
+    Return False if a norm type is not above 0.
+    """
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -235,7 +248,9 @@ def _norms_are_equal(pair: CallPair) -> bool:
 
 
 def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
-    """Return whether the coefficients of a call follow from its norms and settings. Return False if they are unknown.
+    """Return whether the coefficients of a call follow from its norms, threshold and eps.
+
+    Return False if the call has no coefficients, or no threshold that is a single number.
 
     relative: The allowed relative error. 0: EXACT, or ROUNDED if the call is of a framework's own function.
     """
@@ -255,7 +270,8 @@ def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return the known cause that explains the coefficients of one run, or None if no known cause does.
 
-    The coefficients of the other run must follow from its norms and settings.
+    The coefficients of the other run must follow from its norms and settings. Return None if the two calls differ in
+    their rule, norm type or threshold, or in the norms of their gradients.
     """
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
@@ -338,7 +354,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
     """Return a cause if a difference is too large for rounding, but has grown from an earlier difference, else None.
 
-    It must be less than `GROWTH` times the largest earlier difference.
+    It must be at most `GROWTH` times the largest earlier difference.
     """
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":

@@ -24,9 +24,15 @@ ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference], pairs: Sequence[CallPair]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return the divergences of calls and of optimizers' steps, in the order in which they happen.
+    """Return the divergences of calls and of optimizers' steps with their causes, in the order in which they happen.
 
-    Settings that differ without an effect on any later number are left out.
+    A difference of optimizers' steps is left out if it has no effect on recorded numbers, or if a call has the same
+    kind of cause. A divergence without a cause may get one by elimination.
+
+    points: The divergences of calls, with both runs.
+    explained: The causes of the divergences in `points`.
+    steps: The differences of optimizers' steps.
+    pairs: The calls of both runs.
     """
     steps = list(_effective(steps, pairs))
     known = {cause.kind for causes in explained.values() for cause in causes}
@@ -37,9 +43,11 @@ def join(
 
 
 def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
-    """Yield the differences that change a recorded number of the same step or later.
+    """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
-    Also yield the differences at steps without recorded numbers, whose effect is unknown.
+    A difference that acts before the clip is yielded if numbers of its step differ. Another one is yielded if numbers
+    of a later step differ. If these numbers were not recorded, the difference is yielded, too. A difference in clips is
+    always yielded.
     """
     measured = {pair.a.step for pair in pairs if pair.a.known_norms() and pair.b.known_norms()}
     differing = {
@@ -66,7 +74,8 @@ def _accumulated(
     """Explain scaled gradients by different numbers of backward passes. Return (explained divergences, steps).
 
     If the ratio of these numbers is the factor of the gradients, remove the cause "scaled gradients". If another cause
-    explains the gradients of this step, remove the difference in backward passes.
+    explains the gradients of this step, remove the difference in backward passes. If there is no such cause, or no such
+    difference, remove nothing.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -81,7 +90,11 @@ def _accumulated(
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether the ratio of two norms equals the ratio of the numbers of backward passes."""
+    """Return whether the ratio of two norms equals the ratio of the numbers of backward passes, or its inverse.
+
+    passes: A divergence in the number of backward passes.
+    scaled: A divergence in a norm. If one of the four numbers is missing or 0, return False.
+    """
     numbers = (passes.a, passes.b, scaled.a, scaled.b)
     if not all(isinstance(each, int | float) and each for each in numbers):
         return False
@@ -110,8 +123,8 @@ def _acts_first(divergence: Divergence) -> bool:
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
     """Give the first divergence without a cause the cause that `before_clips.by_elimination` finds.
 
-    Return all divergences with their causes. If an earlier divergence has a cause other than rounding, change nothing,
-    because that cause may explain the later divergences, too.
+    Return all divergences with their causes. If an earlier divergence has a cause other than rounding, or optimizers'
+    steps differ earlier, change nothing: this may explain the later divergences, too.
     """
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):

@@ -52,8 +52,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
     """Return the run that clips after its optimizer step, or None if the weights do not show which run it is."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
-    # which
-    # run it is. With other optimizers, all weights must have moved in the same direction.
+    # which run it is. With other optimizers, all weights must have moved in the same direction.
     if point.index + 1 >= len(point.pairs) or len(pair.a.coefs()) != 1 or len(pair.b.coefs()) != 1:
         return None
     later = {name: (a, b) for name, a, b in numbers(point.pairs[point.index + 1], "weight")}
@@ -70,8 +69,11 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether SGD explains the weights: a step with unclipped gradients in the run that clips late, and a step
-    with clipped gradients in the other run.
+    """Return whether SGD explains the weights, if one run steps with unclipped gradients and the other with clipped.
+
+    moves: For each weight: its norm before the step, after the unclipped step, and after the clipped step, and the
+        squared norm of its gradient.
+    coef: The coefficient of the clip.
     """
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
     # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
@@ -94,7 +96,9 @@ def twice(point: DivergencePoint) -> Cause | None:
 def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | None:
     """Return (norm of the previous call, its coefficient, norm of this call) if a call clips the previous results.
 
-    Return None otherwise. index: The index of the call.
+    Return None otherwise, or if one of the two calls does not clip by the total norm.
+
+    index: The index of the call in `run.lines`.
     """
     line, before = call_at(run, index), call_at(run, index - 1)
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
@@ -109,7 +113,10 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None."""
+    """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None.
+
+    All calls from the divergence on have to agree, with at least three different norms.
+    """
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -140,7 +147,8 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 def per_tensor(point: DivergencePoint) -> Cause | None:
     """Return a cause if one run clips by the total norm, and the other per tensor or per group, else None.
 
-    The norms of the tensors or groups have to combine to the total norm, so that the gradients are the same.
+    The norms of the tensors or groups have to combine to the total norm, so that the gradients are the same. Return
+    None if the total norm is not a 2-norm.
     """
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
@@ -179,7 +187,7 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
 def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[RecordedCall]:
     """Return the calls of a run from the divergence on, up to the next step that has a backward pass.
 
-    If a run has no steps of optimizers, return all calls from the divergence on.
+    If one of the two runs has no optimizer steps, return all calls from the divergence on.
     """
     rest = run.lines[point.index :]
     if not (rest and point.a.optimizer_steps and point.b.optimizer_steps):
@@ -191,7 +199,8 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
     """Return (norms of the first calls, number of these calls). Stop when the combined norm reaches `total`.
 
-    Return ([], 0) if it does not reach `total`.
+    Return ([], 0) if the combined norm does not reach `total` before the end, or before a call with other norms than
+    those of tensors or a total norm.
     """
     norms: list[float] = []
     combined = 0.0

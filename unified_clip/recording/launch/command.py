@@ -31,12 +31,15 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
-    """Run a command, and write the clips of all its processes to `file`. Return the command's exit status. UsageError:
-    the file exists or cannot be written.
+    """Run a command, and write the clips of all its processes to `file`. Return the command's exit status.
 
-    If a signal ended the command, the same signal ends this process.
+    If a signal ended the command, the same signal ends this process. If the command cannot be started, remove the file,
+    print an error, and return NOT_FOUND or NOT_EXECUTABLE.
 
-    watch: Show the numbers on stderr while it runs.
+    norms: Whether to record the norm of each gradient and weight.
+    watch: Whether to show the numbers on stderr while the command runs.
+
+    UsageError: the file or its directory of parts exists, or cannot be written.
     """
     parts = file.with_name(f"{file.name}.parts")
     for path in (file, parts):
@@ -74,7 +77,10 @@ def _environment(settings: Settings) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command in the foreground. Return its exit status, negative for a signal."""
+    """Run the command in the foreground. Return its exit status, or -N if signal N ended it.
+
+    OSError: the command cannot be started.
+    """
     with _forwarding() as processes:
         process = subprocess.Popen(command, env=environment)
         processes.append(process)
@@ -83,8 +89,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield an empty list. While the `with` block runs, pass signals to the processes that it adds to the list, instead
-    of ending this process.
+    """Yield an empty list, to which the `with` block adds processes.
+
+    Until the block ends, pass signals to these processes instead of ending this process. Ctrl-C is not passed on if the
+    terminal itself sends it to them. Signals that this process ignores remain ignored.
     """
     processes: list[subprocess.Popen[bytes]] = []
 

@@ -22,7 +22,10 @@ class Merged:
 
 @dataclass(frozen=True)
 class Part:
-    """The file of one process: its header, and its complete lines."""
+    """The content of the file of one process: its header as a dict, and its complete lines as text.
+
+    If `torn` is True, the file has an incomplete last line, which is left out.
+    """
 
     header: dict[str, Any]
     lines: Sequence[str]
@@ -35,7 +38,13 @@ class Part:
 
 
 def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
-    """Write the lines of all parts to `file`, by rank. `header`: the first line of the file if there are no parts."""
+    """Write the lines of all processes to `file`, by rank, after a header that lists the processes.
+
+    With several processes, each line gets the index of its process. Return the number of clip events, and the notes.
+
+    directory: The directory of the parts, the files that the processes wrote.
+    header: The fields of the header to write if there are no parts.
+    """
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)
@@ -50,7 +59,7 @@ def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
 
 
 def _read_part(path: Path) -> Part | None:
-    """Return the part of a process, or None if the process ended before it wrote the header."""
+    """Read the file of a process, or return None if the process ended before it wrote the header."""
     whole, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     if not whole:
         return None

@@ -46,7 +46,7 @@ def start(settings: Settings) -> None:
 
 
 class ProcessRecording(Recording):
-    """The recording of a process. The first clip creates the file. A forked process writes a file of its own."""
+    """The recording of a process. The first recorded line creates its file. A forked process writes another file."""
 
     records_forks = True
 
@@ -79,8 +79,9 @@ class ProcessRecording(Recording):
         return self._file
 
     def _warn(self, message: str) -> None:
-        """Write a warning to a file. `unified-clip record` prints it, because this process must not write to the
-        script's stderr.
+        """Write a warning to a file, unless it was written before. `unified-clip record` prints it at the end.
+
+        This process must not write to the stderr of the script. If the file cannot be written, the warning is lost.
         """
         if message not in self._warned:
             self._warned.add(message)
@@ -94,7 +95,7 @@ def _describe_process() -> dict[str, object]:
 
 
 def _rank() -> tuple[int | None, int | None]:
-    """Return (rank of this process, world size), or (None, None) if they are unknown."""
+    """Return (rank of this process, world size) from PyTorch, or else from the environment, or else (None, None)."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -53,7 +53,7 @@ class WatchedProcess:
     learning_rate: str = "-"
 
     def read_on(self) -> None:
-        """Read the lines that the process has written since the last call of this method."""
+        """Read the lines that the process has written since the last call of this method. Skip invalid lines."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -85,7 +85,7 @@ class WatchedProcess:
             self.recent.append(bool(line["clipped"]))
 
     def cells(self) -> list[str]:
-        """Return the row of this process in the table."""
+        """Return the row of this process in the table: a text for each of `COLUMNS`, "-" if it is unknown."""
         recent = f"{sum(self.recent) / len(self.recent):.0%}" if self.recent else "-"
         share = f"{self.clipped / self.calls:.0%} of {self.calls}" if self.calls else "-"
         rank, step = "-" if self.rank is None else f"{self.rank}", f"{self.optimizer_steps or self.step}"
@@ -93,7 +93,10 @@ class WatchedProcess:
 
 
 def _number(value: Any) -> str:
-    """Return a recorded number as text, or "-" for None. Of several numbers, return the largest finite one."""
+    """Return a recorded number as text, or "-" for None. NaN and infinities are strings, which remain unchanged.
+
+    For a list, return the largest finite number and the length, such as "2.5 (largest of 10)".
+    """
     if isinstance(value, list):
         finite = [each for each in value if not isinstance(each, str)]
         return f"{_number(max(finite, default=None))} (largest of {len(value)})"
@@ -108,7 +111,10 @@ class Watcher:
         self._processes: dict[Path, WatchedProcess] = {}
 
     def read(self) -> list[WatchedProcess]:
-        """Return the processes that have recorded something, by rank."""
+        """Read the new lines of all processes. Return those that have a file, by rank, with unknown ranks at the end.
+
+        Skip new lines of a file that cannot be read now.
+        """
         for path in sorted(self._directory.glob(f"*{PART}")):
             with suppress(OSError):
                 self._processes.setdefault(path, WatchedProcess(path)).read_on()
@@ -116,7 +122,10 @@ class Watcher:
 
 
 def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
-    """Return a line for each process, for files and pipes."""
+    """Return a line of text for each process, for files and pipes.
+
+    After `MOST_ROWS` processes, a line has the number of the others.
+    """
     lines = []
     for each in processes[:MOST_ROWS]:
         named = zip(COLUMNS, each.cells(), strict=True)
@@ -127,7 +136,12 @@ def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
 
 
 def table_lines(processes: Sequence[WatchedProcess], width: int) -> list[str]:
-    """Return the lines of the table, in colour if stderr has it."""
+    """Return the lines of a table of the processes, in color if stderr supports it.
+
+    After `MOST_ROWS` processes, a line has the number of the others. If there are no processes, a line explains that.
+
+    width: The number of columns of the terminal.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -152,7 +166,10 @@ class Terminal:
         self._lines, self._size = 0, os.terminal_size((0, 0))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Draw these lines. Reserve more room if there are more of them than before."""
+        """Draw these lines at the bottom of the terminal. Reserve room again if their number or the terminal changed.
+
+        Draw nothing if the terminal has less than three times as many lines.
+        """
         size = os.get_terminal_size(self._stream.fileno())
         height = size.lines
         if height < 3 * len(lines):
@@ -188,7 +205,10 @@ def has_live_view() -> bool:
 
 @contextmanager
 def watching(directory: Path) -> Iterator[None]:
-    """Show the numbers of all processes while the `with` block runs, and the last numbers when it ends."""
+    """Show the numbers of all processes on stderr while the `with` block runs, and the last numbers when it ends.
+
+    directory: The directory in which the processes write their files.
+    """
     watcher, ended = Watcher(directory), threading.Event()
     thread = threading.Thread(target=_show, args=(watcher, ended), daemon=True)
     thread.start()

@@ -42,7 +42,7 @@ class ClipPoint(Point):
 
 
 def clip_points(calls: Sequence[RecordedCall]) -> list[ClipPoint]:
-    """Return the curve of the norms and thresholds of these calls."""
+    """Return the curve of the norms and thresholds of these calls, with at most `MOST_COLUMNS` points."""
     points = []
     for group in _groups((call.step, call) for call in calls):
         thresholds = [call.threshold for call in group if isinstance(call.threshold, float)]
@@ -56,13 +56,16 @@ def clip_points(calls: Sequence[RecordedCall]) -> list[ClipPoint]:
 
 
 def number_points(numbers: Iterable[tuple[int, float]]) -> list[Point]:
-    """Return the curve of (step, number) pairs, such as losses."""
+    """Return the curve of (step, number) tuples, such as losses, with at most `MOST_COLUMNS` points."""
     groups = _groups((step, (step, number)) for step, number in numbers)
     return [_point(group[0][0], [number for _, number in group]) for group in groups]
 
 
 def learning_rates(steps: Sequence[OptimizerStep]) -> list[Point]:
-    """Return the curve of the learning rates. A step has several rates if they differ between its parameter groups."""
+    """Return the curve of the learning rates. A step has several rates if they differ between its parameter groups.
+
+    Steps without a recorded learning rate are left out.
+    """
     rates = [(step.step, step.settings.get("lr")) for step in steps]
     listed = ((step, rate if isinstance(rate, tuple) else [rate]) for step, rate in rates if rate is not None)
     return number_points((step, float(rate)) for step, of_groups in listed for rate in of_groups)
@@ -75,7 +78,10 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group the items of (step, item) by step. If there are many steps, neighbouring steps share a group."""
+    """Return the items of (step, item) tuples in groups by step, in the order of steps.
+
+    If there are more than `MOST_COLUMNS` steps, neighbouring steps share a group.
+    """
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

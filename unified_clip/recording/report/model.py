@@ -39,7 +39,7 @@ class Parting(ReportModel):
 
     step: int
     stage: str
-    """What differs: a setting, a number, or a step of the optimizers."""
+    """The kind of difference: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
     """The name of the parameter in run a."""
@@ -62,11 +62,11 @@ class Parting(ReportModel):
     """The divergence in a sentence."""
 
     why: list[str]
-    """Sentences about the causes of the divergence, or why no cause is named."""
+    """Sentences about the causes of the divergence. Without a cause, a sentence that explains this."""
 
 
 class Agreement(ReportModel):
-    """How closely both runs agree at one stage, over all steps."""
+    """The agreement of both runs at one stage, over all steps: their first and their greatest difference."""
 
     stage: str
     compared: int

@@ -44,7 +44,10 @@ def render(report: ComparisonReport) -> str:
 
 
 def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
-    """Yield (number, what it counts, class) for each tile below the verdict."""
+    """Yield (large text, caption, CSS class) for each tile of the page.
+
+    The tiles show the first difference, the number of differences, and the clipped calls of each run.
+    """
     if report.partings:
         first = report.partings[0]
         yield f"step {first.step}", f"first difference: {first.stage}", "different"
@@ -56,7 +59,10 @@ def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
 
 
 def _number(value: Any, stage: str = "") -> str:
-    """Return a value of a recording as text."""
+    """Return a value of a recording as text, "none" for None or an empty list.
+
+    stage: The stage of the divergence. For "rule", the value is a rule, and the text has its words from `RULES`.
+    """
     if stage == "rule":
         return RULES.get(value, str(value))
     if isinstance(value, float):
@@ -67,7 +73,7 @@ def _number(value: Any, stage: str = "") -> str:
 
 
 def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (name, its value in each run) for each fact about the recordings."""
+    """Yield (name of a fact, [its text for run A, its text for run B]) for each fact about the recordings."""
     yield "file", [run.file for run in runs]
     yield "command", [shlex.join(["python", *run.command]) if run.command else "not recorded" for run in runs]
     yield "framework", [", ".join(run.frameworks) for run in runs]

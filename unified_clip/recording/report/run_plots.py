@@ -56,7 +56,7 @@ class Frame:
         return self.at(number)
 
     def at(self, place: float) -> float:
-        """Return the y coordinate of a place between `low` and `high`."""
+        """Return the y coordinate of a place between `low` and `high`. Places below `low` have that of `low`."""
         return FLOOR - (FLOOR - TOP - 14) * (max(place, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
@@ -100,7 +100,11 @@ def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> 
 
 
 def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of a number, such as the loss, of two runs. None if no number is finite."""
+    """Return the plot of a number, such as the loss, of two runs. None if no number is finite.
+
+    name: The name of the number in the title.
+    partings: The steps to mark, at which the runs differ.
+    """
     finite = [number for run in runs for each in run for number in (each.low, each.high) if number is not None]
     frame = _frame(
         runs, finite, logarithmic=bool(finite) and min(finite) > 0 and max(finite) > LOGARITHMIC * min(finite)
@@ -109,7 +113,11 @@ def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> M
 
 
 def distances(name: str, curve: Curve, partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of the relative distance of two runs at each step. None if the runs never differ."""
+    """Return the plot of the relative distance of two runs at each step. None if the runs never differ.
+
+    name: The name of the distance in the title.
+    partings: The steps to mark, at which the runs differ.
+    """
     differing = [each.high for each in curve if each.high] + [1.0 for each in curve if each.not_finite]
     if not differing:
         return None
@@ -127,7 +135,10 @@ def _lines(name: str, runs: Sequence[Curve], frame: Frame, partings: Sequence[in
 
 
 def _frame(runs: Sequence[Curve], finite: Sequence[float], *, logarithmic: bool) -> Frame | None:
-    """Return the axes of a plot of these numbers, or None if there are no numbers."""
+    """Return the axes of a plot of runs, or None if there are no numbers.
+
+    finite: The finite numbers of all runs. With `logarithmic`, they are above 0.
+    """
     steps = [each.step for run in runs for each in run]
     if not finite:
         return None
@@ -154,7 +165,10 @@ def _axes(frame: Frame, foot: float) -> Iterator[Markup]:
 
 
 def _marked(frame: Frame, partings: Sequence[int]) -> Iterator[Markup]:
-    """Yield a vertical line for each step at which the runs differ, and a label for the first one."""
+    """Yield a vertical line for each step at which the runs differ, and a label for the first one.
+
+    Steps outside the plot have no line.
+    """
     for index, step in enumerate(partings):
         if not frame.first <= step <= frame.last:
             continue
@@ -168,7 +182,10 @@ def _marked(frame: Frame, partings: Sequence[int]) -> Iterator[Markup]:
 
 
 def _curves(run: Curve, frame: Frame) -> Iterator[Markup]:
-    """Yield the curve of the largest number at each point, and the band between the largest and the smallest number."""
+    """Yield the curve of the largest number at each point, and the band between the largest and the smallest number.
+
+    Points without a finite number are left out. A single point is drawn as a circle, too.
+    """
     highest = [(frame.x(each.step), frame.y(each.high)) for each in run if each.high is not None]
     lowest = [(frame.x(each.step), frame.y(each.low)) for each in reversed(run) if each.low is not None]
     if highest:
@@ -192,7 +209,12 @@ def _path(points: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 def _clip_marks(run: Sequence[ClipPoint], frame: Frame, top: float) -> Iterator[Markup]:
-    """Yield a mark for each clipped step, and for each norm that is not finite."""
+    """Yield a mark below the plot for each clipped step, and an x above each norm that is not finite.
+
+    With at most `MOST_DOTS` points, clipped steps have a circle on the curve, too.
+
+    top: The y coordinate of the marks.
+    """
     for each in run:
         if each.clipped:
             yield line(frame.x(each.step), top, frame.x(each.step), top + 10, "clipped")

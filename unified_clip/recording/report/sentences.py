@@ -56,7 +56,7 @@ COUNTS = {
     "norms": "norms",
     "backward passes": "backward passes before it",
 }
-"""What is counted, for each stage whose divergences are between two counts."""
+"""The words for the counted things, by stage, for stages whose divergences are between two counts."""
 
 STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
 
@@ -70,7 +70,7 @@ REMEDIES: dict[CauseKind, str] = {
     "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor, and "
     "`clip_grad_norm_(model.parameters(), c)` by the total norm.",
 }
-"""What to type, for causes whose sentence does not contain it."""
+"""The advice about a cause, by kind, for causes whose sentence has no advice."""
 
 UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
 
@@ -88,7 +88,11 @@ class Explanation(NamedTuple):
 
 
 def lines(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each run, followed by the sentences of `describe`, remedies and where to look."""
+    """Return all sentences of the report, in the order in which the terminal shows them.
+
+    They are about each run, the differences and their causes, remedies, logged numbers, the parts of the training to
+    compare, and the causes that were ruled out.
+    """
     causes = ruled_out(comparison)
     return [
         *map(about, (comparison.a, comparison.b)),
@@ -101,7 +105,10 @@ def lines(comparison: RecordingComparison) -> list[str]:
 
 
 def about(run: RecordedRun) -> str:
-    """Return a sentence about a recording: its number of calls, and whether its processes recorded the same clips."""
+    """Return a sentence about a recording: its number of calls, and whether the last line is incomplete.
+
+    With several processes, add sentences on whether they recorded the same clips.
+    """
     folded = (
         f" that clip one gradient each, compared as {_calls(len(run.lines))}" if run.recorded > len(run.lines) else ""
     )
@@ -110,7 +117,10 @@ def about(run: RecordedRun) -> str:
 
 
 def _about_ranks(run: RecordedRun) -> str:
-    """Return a sentence about the other processes of a run: whether they recorded the same clips as the first."""
+    """Return sentences about the other processes of a run, with the first difference from the first process.
+
+    A difference is in the function, threshold, norm or coefficient of a call, or in the number of calls.
+    """
     count = len(run.others) + 1
     for other in run.others:
         for own, line in zip(run.lines, other, strict=False):
@@ -136,7 +146,10 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
-    """Yield each divergence with its causes."""
+    """Yield each divergence with sentences about it and its causes, in order.
+
+    A cause of an earlier divergence is only named. A sentence that is the same as an earlier one is left out.
+    """
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
@@ -153,7 +166,10 @@ def _as_before(cause: Cause, step: int) -> str:
 
 
 def notes(comparison: RecordingComparison) -> list[str]:
-    """Return sentences about the compared calls, and how closely the runs agree at each stage."""
+    """Return a sentence about the agreement of the runs at each stage. If they are the same, return one for all stages.
+
+    A sentence may be added: about thresholds that were not compared, or how to record the norms of parameters.
+    """
     if comparison.first is None:
         same = f"The runs are the same: {_calls(len(comparison.pairs))}{_allowed(comparison)}."
         return [same, *_unknown_thresholds(comparison)]
@@ -165,7 +181,10 @@ def notes(comparison: RecordingComparison) -> list[str]:
 
 
 def losses(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each logged number, such as the loss, that compares its values in both runs."""
+    """Return a sentence about each logged number, such as the loss, that compares its values in both runs.
+
+    If only one run has the number, or the runs have no common step, the sentence explains this.
+    """
     sides = [logged(run) for run in (comparison.a, comparison.b)]
     sentences = []
     only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
@@ -186,7 +205,10 @@ def losses(comparison: RecordingComparison) -> list[str]:
 
 
 def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
-    """Return (step, value) of each logged number, by name. The default of "loss" is the losses of backward passes."""
+    """Return the (step, value) tuples of each logged number, by name.
+
+    If the run logged no "loss", it has the losses that were recorded in backward passes.
+    """
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
         for name, value in line.logged.items():
@@ -196,7 +218,10 @@ def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
-    """Yield (number of run a, number of run b), in order if both runs have equally many numbers, else by step."""
+    """Yield (number of run a, number of run b), in order if both runs have equally many numbers, else by step.
+
+    Numbers at a step that the other run does not have are left out.
+    """
     if len(a) == len(b):
         yield from zip(a, b, strict=True)
         return
@@ -207,7 +232,10 @@ def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Num
 
 
 def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:
-    """Return the sentence about a divergence for which no cause was found."""
+    """Return the sentence about a divergence for which no cause was found.
+
+    If steps of optimizers differ before it, the sentence has the first such step.
+    """
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
     return f"This difference can follow from the one at step {steps[0].step}." if steps else UNEXPLAINED
@@ -227,7 +255,7 @@ def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence if thresholds differ but no coefficient does, and later numbers differ nevertheless."""
+    """Return [a sentence] if only thresholds differ, no coefficient does, and other numbers differ. Else return []."""
     by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
     later = {stage: step for stage, step in by_stage.items() if step is not None}
     only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}
@@ -241,7 +269,10 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence with the parts of the training to compare, or [] if the clip may explain the divergence."""
+    """Return [a sentence with the parts of the training to compare], or [] if the clip may explain the divergence.
+
+    Return [], too, if the runs are the same, or differ first in something else than a weight, a gradient or a norm.
+    """
     if without_effect := _without_effect(comparison):
         return without_effect
     first, runs = _first_unexplained(comparison), (comparison.a, comparison.b)
@@ -262,7 +293,10 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
-    """Return the causes that were ruled out if a divergence is unexplained, else []."""
+    """Return the causes that were ruled out if a divergence is unexplained, else [].
+
+    Causes that need norms of parameters or optimizer steps are in the list only if both runs recorded these.
+    """
     if _first_unexplained(comparison) is None:
         return []
     runs, causes = (comparison.a, comparison.b), [*RULED_OUT.values(), "a whole factor on all gradients"]
@@ -306,7 +340,7 @@ def _format_distance(ulps: float, relative: float | None) -> str:
 
 
 def _format_relative(relative: float) -> str:
-    """Return a relative distance, such as "7.4e-08 relatively", "0.024 %" or "289 times"."""
+    """Return a relative distance as text, such as "7.4e-08 relatively", "0.024 %" or "289 times"."""
     if relative < 1e-4:
         return f"{relative:.2g} relatively"
     if relative >= 10:

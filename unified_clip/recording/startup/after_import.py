@@ -14,7 +14,7 @@ class AfterImport(MetaPathFinder):
     """An import hook that runs an action after a module was imported. It imports no module itself."""
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """Store the actions by module name. None of these modules may be imported yet."""
+        """Store the actions by module name. These modules must not be imported yet."""
         self._actions = dict(actions)
         self._finding: set[str] = set()
 
@@ -24,7 +24,10 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return an import spec whose loader runs the module and then its action. Return None for other modules."""
+        """Return an import spec whose loader runs the module and then its action, once.
+
+        Return None for a module without an action, or one that does not exist.
+        """
         if fullname not in self._actions or fullname in self._finding:
             return None
         self._finding.add(fullname)

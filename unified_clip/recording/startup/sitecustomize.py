@@ -52,8 +52,11 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Start the recording. An error does not end the script. It is written to a file, and `unified-clip record` reports
-    it.
+    """Start the recording, and empty `settings`, so that it starts only once.
+
+    An error does not end the script. It is written to a file, and `unified-clip record` reports it.
+
+    settings: The fields of `Settings` in `launch/process.py`, and `package`: the directory that contains unified_clip.
     """
     package, directory = str(settings.pop("package")), str(settings["directory"])
     values = dict(settings)
