@@ -224,7 +224,8 @@ class Recording:
     def on_failure(self, what: str, error: Exception) -> None:
         """Warn once that something, such as a call of a framework's function, cannot be recorded."""
         self._is_empty = False
-        self._warn(f"{what} is not recorded: {type(error).__name__}: {error}")
+        problem = f"{what} is not recorded: {type(error).__name__}: {error}"
+        self._warn(f"{problem}. Training continues. If the framework is newer than unified_clip, update unified_clip.")
 
     def wait_with(self, wait: Callable[[], object]) -> None:
         """Register a function that waits until started graphs have reported their calls."""

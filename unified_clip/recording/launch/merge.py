@@ -75,5 +75,6 @@ def _notes(directory: Path) -> list[str]:
     ]
     for path in sorted(directory.glob(f"*{FAILED}")):
         reason = (path.read_text(encoding="utf-8").splitlines() or ["no reason was written"])[-1]
-        notes.append(f"process {path.stem} was not recorded: {reason}")
+        remedy = "If a package is missing, install unified_clip in the Python environment of the command."
+        notes.append(f"process {path.stem} was not recorded: {reason}. {remedy}")
     return list(dict.fromkeys(notes))

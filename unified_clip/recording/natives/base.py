@@ -26,13 +26,13 @@ EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    """The tensors of a call in a graph that the open recordings need."""
+    """The tensors of a call that the open recordings need."""
 
     results: bool
-    """Whether they store the gradients before and after the call."""
+    """Whether a recording stores the gradients before and after the call."""
 
     leaves: bool
-    """Whether they record the name, the norm and the weight of each gradient."""
+    """Whether a recording has the name, the norm and the weight of each gradient."""
 
 
 class Observer:
@@ -72,7 +72,7 @@ class Observer:
         return wrapper
 
     def needs(self) -> Needs:
-        """Return the tensors that the open recordings need."""
+        """Return the tensors that at least one of the open recordings needs."""
         recordings = DISPATCHER.natives
         return Needs(any(each.stores_results for each in recordings), any(each.needs_leaves for each in recordings))
 
@@ -82,7 +82,10 @@ class Observer:
             recording.wait_with(wait)
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Record a call that has ended. Do nothing if the call has no gradients."""
+        """Record a call that has ended. Do nothing if the call has no gradients.
+
+        If its tensors are known not to be gradients, only the recordings of `verify` record the call.
+        """
         weights = [None if each is None else _array(each) for each in observed.weights]
         running = RunningCall(
             call,
@@ -109,8 +112,10 @@ class RunningCall:
     ) -> None:
         """Begin to record a call: measure its gradients.
 
-        before: The gradients before the call. weights, names: Their weights and names, if the call has these.
-        observed: The tensors of a call that has ended already. returns_norm: Whether the function returns the norm.
+        before: The gradients before the call. Without gradients, nothing is recorded.
+        weights, names: The weights and names of the gradients, if the call has these.
+        observed: The tensors of a call that has ended already, else None.
+        returns_norm: Whether the function returns the norm.
         """
         recordings = DISPATCHER.natives if before else ()
         self._call, self._names, self._observed = call, names, observed
@@ -134,7 +139,11 @@ class RunningCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """Record the call. `after`: the gradients after it."""
+        """Record the call, which has ended.
+
+        after: The gradients after the call. They are not used if the call was made with `observed`.
+        returned_norm: The norm that the function returned, if it returns one.
+        """
         for recorder, event in self._events:
             with _reported(recorder.recording, self._call):
                 event.end(returned_norm)
@@ -149,7 +158,7 @@ class RunningCall:
             recording.add(fields(self._call, observed), *results)
 
     def fail(self, error: BaseException) -> None:
-        """Record that the call raised an exception."""
+        """Record that the call raised an exception. The recordings of `verify` do not record it."""
         for recorder, _ in self._events:
             recorder.end(None, error)
 
@@ -193,6 +202,8 @@ def clip_parameters(
     **kwargs: Any,
 ) -> Any:
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
+
+    Return its result. If it raises an exception, record that, and raise the exception.
 
     value_of: A function that converts the returned norm to a plain tensor.
     """

@@ -28,8 +28,8 @@ class Tensors(NamedTuple):
 class NativeEvent:
     """The recorded fields of a call of a framework's clip function.
 
-    `norm` is the norm that the function returns. If the function returns no norm, or the recording has norms, the norm
-    is measured exactly. `coef` follows from the function's formula.
+    `norm` is the norm that the caller passed, or else the norm that the function returns. If there is neither, or the
+    recording has norms, the norm is measured exactly. `coef` follows from the function's formula.
     """
 
     in_graph = False
@@ -37,7 +37,14 @@ class NativeEvent:
     scalars: Sequence[Any] = ()
 
     def __init__(self, call: NativeCall, tensors: Tensors, recorder: Any, returns_norm: bool) -> None:
-        """Measure the gradients before the call. `recorder`: a `CallRecorder`."""
+        """Measure the gradients before the call, if the recording has norms, or the norm of the clip is unknown.
+
+        The norm is known if the caller passed it or the function returns it. Sharded gradients of PyTorch are not
+        measured.
+
+        recorder: The `CallRecorder` of the recording.
+        returns_norm: Whether the function returns the norm.
+        """
         self._call, self._backend = call, tensors.backend
         self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
         self._clip: ClipEvent | None = None
@@ -89,7 +96,10 @@ class NativeEvent:
         self._receive(norm, self._set_returned)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the fields of the call. `values`: the values of `deferred`, in order."""
+        """Return the fields of the call.
+
+        values: The values of `deferred`, in order.
+        """
         for (_, receive), value in zip(self._later, values, strict=True):
             receive(value)
         fields, call, clip = self.fields, self._call, self._clip
@@ -108,7 +118,10 @@ class NativeEvent:
         return fields
 
     def _measure(self, tensors: Tensors, recorder: Any) -> None:
-        """Measure the norms by which the call clips. If the recording has norms, measure that of each gradient too."""
+        """Measure the norms by which the call clips. If the recording has norms, measure that of each gradient too.
+
+        ValueError: several ranks own the gradients.
+        """
         call, backend = self._call, tensors.backend
         names: Sequence[str | None] = tensors.names or [None] * len(tensors.gradients)
         weights = tensors.weights or [None] * len(tensors.gradients)
@@ -118,7 +131,7 @@ class NativeEvent:
         ]
         gradients = GradientList(backend, leaves, writer=None)  # type: ignore[arg-type]  # nothing is written
         if gradients.shards is not None:
-            raise ValueError("several ranks own the gradients. Clip by unified_clip to record such a call")
+            raise ValueError("several ranks own the gradients. Clip with a function of unified_clip to record the call")
         group = range(len(leaves))
         path, p = gradients.path(group), call.norm_type or 2.0
         threshold = call.threshold if call.threshold is not None else math.nan

@@ -73,8 +73,10 @@ class ObservedTensors:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
-        """Split a flat list of arrays into gradients, results and weights. `lengths`: the number of each. `more`: the
-        other fields.
+        """Split a flat list of arrays into `before`, `after` and `weights`, and convert each array.
+
+        lengths: The number of arrays of `before`, of `after` and of `weights`.
+        more: The other fields of the class, in order.
         """
         rest = iter([from_numpy(np.array(each)) for each in arrays])
         before, after, weights = ([next(rest) for _ in range(length)] for length in lengths)
@@ -82,7 +84,10 @@ class ObservedTensors:
 
 
 def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """Return the fields of a call's line in the recording."""
+    """Return the fields of a call's line in the recording.
+
+    observed: The tensors of the call, which must include those after it.
+    """
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
@@ -127,7 +132,7 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """Return (dtype, array) of each tensor by gradient name."""
+    """Return (dtype, array) of each tensor by gradient name. A complex tensor has the dtype of its real part."""
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 
@@ -145,6 +150,8 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float:
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
     """Return the coefficient that turned `before` into `after`, or NaN if no coefficient explains every element.
+
+    Return 1 if all bits are equal.
 
     Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number in
     all intervals that is nearest to `formula`.
@@ -172,7 +179,7 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
 
 
 def read(tensor: Any) -> Dense:
-    """Return a copy of a framework's tensor as a dense tensor."""
+    """Return a copy of a framework's tensor as a dense tensor, also if it is sparse."""
     dense = densify(read_tensor("a gradient", tensor))
     assert dense is not None
     return Dense(dense.dtype, np.array(dense.array))

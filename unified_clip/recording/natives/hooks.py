@@ -48,7 +48,10 @@ class Hooks:
         """Reports a framework whose hooks cannot be added. The dispatcher sets it."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """Replace a function by a wrapper, in each module or class of `homes` that has it."""
+        """Add a hook that replaces a function by a wrapper, in each module or class of `homes` that has the function.
+
+        The function is replaced while hooks are in place. If no module or class has it, there is no hook.
+        """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
             function = getattr(*homes[0])
@@ -58,13 +61,19 @@ class Hooks:
                 self._replace(hook, homes)
 
     def on_switch(self, on: Callable[[], object], off: Callable[[], object]) -> None:
-        """Call `on` when hooks are put in place, and `off` when they are removed."""
+        """Call `on` whenever hooks are put in place, and `off` whenever they are removed.
+
+        If hooks are in place now, also call `on` at once.
+        """
         self._switches.append((on, off))
         if self._is_on:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put all hooks in place, or remove them."""
+        """Put all hooks in place, or remove them. Do nothing if that is their state already.
+
+        Also replace a function in the modules of other packages that have imported it by name.
+        """
         if is_on == self._is_on:
             return
         self._is_on = is_on
@@ -81,7 +90,12 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of all frameworks that are imported completely. `ended`: modules whose import ends now."""
+        """Add the hooks of all frameworks that are imported completely, each once.
+
+        Before the first recording, do nothing. If the hooks of a framework cannot be added, call `on_failure`.
+
+        ended: The names of modules whose import ends now.
+        """
         if self._missing is None:
             return
         for name in list(self._missing):

@@ -20,9 +20,9 @@ def install() -> None:
 
 
 def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Run and record an optimizer's own clipping.
+    """Run and record an optimizer's own clipping, and return the clipped gradients. Record nothing if it does not clip.
 
-    In a graph, the returned gradients depend on the recording operation, so that the graph runs it.
+    In a graph of TensorFlow, the returned gradients may depend on the recording operation, so that the graph runs it.
     """
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:

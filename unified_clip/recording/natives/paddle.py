@@ -71,7 +71,7 @@ def _clip_by_unified_clip(_: Observer, function: Callable[..., Any], self: Any, 
 
 
 def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
-    """Add a clip to a static program, and store it for `_run` to record."""
+    """Add a clip to a static program, and store it for `_run` to record. Return the clipped (parameter, gradient)s."""
     pairs = _clipped_pairs(params_grads)
     result = function(clip, params_grads)
     in_program = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _results(result, pairs))
@@ -95,7 +95,10 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 
 
 def _run(function: Callable[..., Any]) -> Any:
-    """Return a replacement for Executor.run, which also fetches and records the gradients of the program's clips."""
+    """Return a replacement for Executor.run, which also fetches and records the gradients of the program's clips.
+
+    A program without recorded clips runs unchanged.
+    """
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +138,10 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
-    """Record the loss: the number whose gradients a backward pass computes."""
+    """Record the loss: the number whose gradients a backward pass computes.
+
+    Record nothing for a tensor of several elements, for a backward pass with `grad_tensor`, or in a static program.
+    """
     if grad_tensor is None and paddle.in_dynamic_mode() and tensor.size == 1:
         LOSSES.add(tensor.detach().clone().item)  # the script may overwrite the loss before the step
 
@@ -187,7 +193,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return whether all gradients of an optimizer are None or zero."""
+    """Return whether all gradients of an optimizer are None or zero. Return True for None, a deleted optimizer."""
     parameters = (optimizer._parameter_list or []) if optimizer else []
     tensors = [each for group in parameters for each in (group["params"] if isinstance(group, dict) else [group])]
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)

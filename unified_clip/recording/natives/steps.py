@@ -13,12 +13,14 @@ from ..optimizer_names import check_names
 from .hooks import HOOKS
 
 MOST_LOSSES = 1024
-"""Losses of more backward passes than this are forgotten, if no step of an optimizer follows."""
+"""The losses of at most this many backward passes are kept until the next step of an optimizer."""
 
 
 @contextmanager
 def reported(what: str) -> Iterator[None]:
     """Turn an error in the `with` block into a warning, because an error in recording must not end the training.
+
+    If a recording of `verify` is open, raise the error.
 
     what: The thing that is not recorded, such as "a backward pass".
     """
@@ -38,15 +40,19 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Add a loss. `read` returns its value, with the loss scale if it has one. The next step calls `read`, when a
-        device has computed the value.
+        """Add a loss, whose value the next step of an optimizer reads. Until then, a device may compute it.
+
+        read: A function that returns the value of the loss. If there is a loss scale, the value is multiplied by it.
         """
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
         self._waiting.append(lambda: _unscaled(plain(read()), scale() if scale else None))
 
     def take(self) -> list[float]:
-        """Return the losses, and forget them."""
+        """Read the losses, remove them from the list, and return them without loss scale.
+
+        Leave out a loss that is no number. If a loss cannot be read, warn and leave it out.
+        """
         losses = []
         while self._waiting:
             with reported("a loss"):
@@ -80,15 +86,16 @@ class StepWatcher:
         """How many gradients unrecorded code changed since the last backward pass, or None if that is unknown."""
 
     def before_backward(self) -> None:
-        """Count a backward pass. At the first backward pass after a step, find out whether the gradients were cleared
-        since the step.
-        """
+        """Count a backward pass. At the first one after a step, find out whether the gradients were cleared since."""
         self._backward_calls += 1
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
-        """Record a loss scale with the next clip events. `loss_scale`: a function that returns it."""
+        """Record a loss scale with each clip event until `scaling_ends` is called.
+
+        loss_scale: A function that returns the loss scale.
+        """
         for recording in DISPATCHER.natives:
             recording.loss_scale = lambda: plain(loss_scale())
 
@@ -114,7 +121,7 @@ class StepWatcher:
 def record_step(
     optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], *, is_users: bool = False
 ) -> None:
-    """Record a step of an optimizer.
+    """Record a step of an optimizer, with the losses since the previous step. Leave out settings without numbers.
 
     optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
     settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.

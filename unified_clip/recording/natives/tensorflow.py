@@ -58,7 +58,9 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that marks the tensors in its result as gradients. A gradient tape also records its loss.
+    """Return a function that marks the tensors in its result as gradients, with the variables that they belong to.
+
+    If the function is a method of a gradient tape, also record the loss.
 
     position: The position of the argument with the sources, for which the function returns gradients.
     """
@@ -82,7 +84,10 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> None:
-    """Record the loss: the number whose gradients a tape computes."""
+    """Record the loss: the number whose gradients a tape computes.
+
+    Record nothing for several targets, a target of several elements, or a call with `output_gradients`.
+    """
     targets = tf.nest.flatten(target)
     is_tensor = len(targets) == 1 and tf.is_tensor(targets[0]) and not isinstance(targets[0], tf.IndexedSlices)
     if is_tensor and output_gradients is None and targets[0].shape.num_elements() == 1:
@@ -90,7 +95,10 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Non
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:
-    """Return the variables among the sources of gradients. If several have the same name, append the position to it."""
+    """Return a `Source` for each variable among the sources of gradients, and None for each other tensor.
+
+    If several sources have the same name, append the position to the name.
+    """
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
     return [
@@ -108,7 +116,8 @@ def _mark_computed(
 ) -> None:
     """Mark the results of an eager operation on a gradient, such as `g / n`, as gradients.
 
-    In graphs this is not needed: `from_tape` follows the inputs of operations.
+    The result of one gradient belongs to the same variable, if it has the same shape. In graphs, nothing is marked:
+    there, `from_tape` follows the inputs of operations.
     """
     marked = [each for each in inputs if _is_marked(each)] if graph is None else []
     GRADIENTS.update((id(each), each) for each in outputs if marked)
@@ -127,7 +136,8 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from one in the same graph.
 
-    None: it may come from an argument of its graph. An eager tensor is one only if it is marked itself.
+    None: the tensor may come from an argument of its graph, in which no gradient is known. For an eager tensor, return
+    whether it is marked itself.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
@@ -185,7 +195,10 @@ def _describe(name: str, rule: Any) -> Describe:
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
-    """Pass numbers to `receive`, at once or each time a function of TensorFlow runs."""
+    """Pass numbers to `receive`, at once or each time a `tf.function` runs.
+
+    Do nothing in a graph for XLA, or in a graph that is not of a function.
+    """
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
@@ -203,17 +216,17 @@ def report_call(
     is_gradient: Callable[[], bool | None] = lambda: True,
     norm: Any = None,
 ) -> list[Any]:
-    """Record a call, and return `after`. If nothing else in a graph would run the recording operation, the returned
-    tensors depend on it.
+    """Record a call, at once or each time its graph runs, and return `after`. In a graph for XLA, record nothing.
 
-    As few operations as possible read the tensors, because TensorFlow optimizes a graph by the operations that read
-    each tensor.
+    If nothing else in a graph would run the recording operation, the returned tensors depend on it. As few operations
+    as possible read the tensors, because TensorFlow optimizes a graph by the operations that read each tensor.
 
     describe: A function that returns the call's settings for the values of `thresholds`.
-    before, after: The gradients before and after the clip. names, weights: The names and values of their variables;
-        without names, both are inferred if every gradient's variable is known.
-    is_gradient: Returns whether the tensors are gradients, or None if that is unknown.
-    norm: The norm that the function returned.
+    before, after: The gradients before and after the clip.
+    weights, names: The values and names of the gradients' variables. Without names, both are inferred if the variable
+        of every gradient is known.
+    is_gradient: A function that returns whether the tensors are gradients, or None if that is unknown.
+    norm: The norm that the function returned, else None.
     """
     needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]

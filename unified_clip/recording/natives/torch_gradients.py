@@ -33,7 +33,7 @@ class GradientVersions:
         self._optimizers[id(optimizer)] = optimizer
 
     def store(self) -> None:
-        """Store the versions, at the end of a backward pass."""
+        """Store the identity and the version of each gradient. Call this at the end of a backward pass."""
         self._recorded_calls = DISPATCHER.recorded_calls
         self._states = {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 

@@ -22,7 +22,8 @@ class ShardedNorm:
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a wrapper of `clip_grad_norm_`.
 
-        The wrapper clips by the combined norm, but returns the norm of this rank's shards, as PyTorch's function does.
+        For sharded gradients, the wrapper clips by the combined norm, but returns the norm of this rank's shards, as
+        PyTorch's function does. For other gradients, it changes nothing.
         """
 
         @functools.wraps(function)

@@ -46,7 +46,7 @@ class TracedOrder:
         return self._step
 
     def clips_before(self, step: TracedStep) -> int:
-        """Return the number of clips between the step that has run and the previous one."""
+        """Mark a step as run. Return the number of clips between the previous step and this step."""
         step.has_run = True
         clips, self._after = step.before + self._after, step.after
         return clips
