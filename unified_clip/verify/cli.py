@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
                 report.show(result)
         return SUCCESS if result.is_same else DIFFERENT
     except KeyboardInterrupt:
-        complain("interrupted; both processes were ended")
+        complain("interrupted. Both processes were ended.")
         return INTERRUPTED
 
 
@@ -88,7 +88,7 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     if not max_ulp >= 0:
         raise UsageError(f"--max-ulp is {max_ulp}. Pass 0 or more.", "UC203")
     if not timeout > 0:
-        raise UsageError(f"--timeout is {timeout}. Pass seconds above 0.", "UC203")
+        raise UsageError(f"--timeout is {timeout}. Pass a number of seconds above 0.", "UC203")
     old = run.parse_script("old", options.old, options.python_old)
     new = run.parse_script("new", options.new, options.python_new)
     names = read_names(options.map) if options.map else None

@@ -27,7 +27,10 @@ MOST_LISTED = 4
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The comparison of both runs at one step: their clip calls, and the distance of their results at each stage."""
+    """The comparison of both runs at one step: their clip calls, and the distance of their results at each stage.
+
+    The stages are the norm, the coefficient, the clipped gradients (tensors), and the update.
+    """
 
     step: int
     old: Sequence[RecordedCall]
@@ -59,7 +62,7 @@ class StepComparison:
         return {stage: getattr(self, stage) for stage in get_args(Stage)}
 
     def greatest(self) -> float:
-        """Return the largest distance of all stages, in ULP."""
+        """Return the largest distance of all stages, in ULP. Return 0 if no stage was compared."""
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
@@ -82,7 +85,7 @@ class Verification:
     calls were compared."""
 
     finding: Cause | None
-    """The cause if updates differ although the clipped gradients agree."""
+    """A cause outside of the clips, such as another dtype or another learning rate. None if there is none."""
 
     max_ulp: float
     resynced: bool = False
@@ -104,7 +107,9 @@ class Verification:
 def compare_steps(
     old: ScriptRun, new: ScriptRun, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
 ) -> Verification:
-    """Compare the runs of both training steps. Write their recordings to `out` as old.jsonl and new.jsonl.
+    """Compare the runs of both training steps, and return the result.
+
+    Write their normalized recordings to `out` as old.jsonl and new.jsonl.
 
     weights: The initial weights.
     steps: The number of batches.
@@ -125,7 +130,7 @@ def compare_steps(
             raise VerifyError(
                 f"No clip call of {run.script} was recorded: neither one of unified_clip nor one of the functions that "
                 "docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these "
-                "off. If it clips without such a function, yield (parameters, gradients, unclipped).",
+                "off. If the step clips by its own code, yield (parameters, gradients, unclipped).",
                 "UC603",
             )
     in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
@@ -148,7 +153,9 @@ def compare_steps(
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    """Return the names of --map as {old name: new name}. The file may have {new name: old name} in every line instead.
+    """Return the names of --map as {old name: new name}.
+
+    Every line of the file may have the new name first instead.
 
     VerifyError: a name is unknown, or the file mixes both directions.
     """
@@ -173,10 +180,18 @@ def reject_changing_outputs(run: ScriptRun) -> None:
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
         shapes = {name: tuple(tensor.shape) for name, tensor in output.parameters.items()}
-        if changed := sorted(name for name in {*first, *shapes} if first.get(name) != shapes.get(name)):
+        for names, other, has, lacks in ((shapes, first, step, 1), (first, shapes, 1, step)):
+            if missing := sorted(name for name in names if name not in other):
+                raise VerifyError(
+                    f"{run.script} yields {_listing(missing)} at step {has} but not at step {lacks}. Yield the same "
+                    "parameters after each step.",
+                    "UC604",
+                )
+        if changed := [name for name in first if first[name] != shapes[name]]:
+            name = changed[0]
             raise VerifyError(
-                f"{run.script} yields {_listing(changed)} at step {step} but not at step 1, or in another shape. Yield "
-                "the same parameters, in the same shapes, after each step.",
+                f"{run.script} yields {name!r} in the shape {shapes[name]} at step {step}, and in {first[name]} at "
+                "step 1. Yield each parameter in the same shape after each step.",
                 "UC604",
             )
         for part, tensors in (("gradients", output.gradients or {}), ("unclipped gradients", output.unclipped or {})):
@@ -198,8 +213,9 @@ def reject_changing_outputs(run: ScriptRun) -> None:
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Check that both training steps yield the same parameters.
+    """Check that both training steps yield the same parameters, and at least one of them each tensor of --weights.
 
+    weights: The tensors of --weights. names: The new name of each old parameter.
     axes: By old name, the order of axes that gives the new parameter the shape of the old one. None if there is none.
 
     VerifyError: a parameter has no counterpart of the same shape in the other training step, or neither training step
@@ -222,8 +238,8 @@ def reject_unpaired(
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unused)}, which neither function yields. Let both yield it after each step, at "
-            "least one under this name, or remove it from the file.",
+            f"--weights has {_listing(unused)}, which neither function yields. Yield each tensor of --weights from "
+            "both, from at least one under this name, or remove it from the file.",
             "UC604",
         )
 
@@ -293,7 +309,10 @@ def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_u
 def _uncleared_gradients(
     clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if the gradients of a step still include the gradients of the step before. Else return None."""
+    """Return a cause if the gradients of a step still include the gradients of the step before. Else return None.
+
+    The step is the first one whose difference in clips has no cause, or step 1 if there is none.
+    """
     step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
     side = pairing.uncleared_side(step, recordings)
     if side is None:

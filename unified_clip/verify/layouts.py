@@ -24,7 +24,10 @@ class Layout(NamedTuple):
     """By old name: the order of axes that gives the new tensor the shape of the old tensor. None if no order does."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
-        """Return the old tensors with the names and the order of axes of the new tensors."""
+        """Return the old tensors with the names and the order of axes of the new tensors.
+
+        Leave out a tensor if no order of its axes gives it the shape of the new one.
+        """
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
         return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}
 

@@ -31,7 +31,11 @@ class NameMatch(NamedTuple):
     """The names of the gradients of one clip call."""
 
     names: Mapping[str, str]
-    """The name that the training step yields for each gradient, by its name in the recording."""
+    """The name that the training step yields for each gradient, by its name in the recording.
+
+    A gradient without a match has no entry. If its own name is taken by a match, its entry is its name with
+    " of the call" appended.
+    """
 
     yields_unclipped: bool
     """Whether the training step yields the gradients of this call before the clip."""
@@ -50,7 +54,9 @@ class NameMatcher:
         self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
-        """Return the names of the gradients of a call. Return None if the call clipped a tensor that is not a gradient.
+        """Match the gradients of a call with those that the training step yields, by their norms and shapes.
+
+        Also match the recorded weights of the gradients. Return None if the call clipped a tensor that is no gradient.
 
         line: The recorded call.
         directory: The directory of the recording.
@@ -75,7 +81,8 @@ class NameMatcher:
     def _may_be_gradient(self, line: RecordedCall) -> bool:
         """Return whether the only tensor of a call may be a gradient.
 
-        The recorded origin of the tensor decides this. If there is none, the shape decides.
+        The recorded origin of the tensor decides this. If there is none, the tensor needs the shape of a parameter. A
+        tensor that is clipped by value is then no gradient if the step yields gradients.
         """
         if line.is_gradient is not None:
             return line.is_gradient
@@ -83,7 +90,10 @@ class NameMatcher:
         return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return names for gradients without a name, if only one parameter has the shape of the gradient."""
+        """Return {name in the recording: name of the parameter} for gradients without a name in `names`.
+
+        A gradient needs a shape that no other such gradient and only one parameter has.
+        """
         candidates = list(self._shapes.values())
         parameter_of = {shape: name for name, shape in self._shapes.items() if candidates.count(shape) == 1}
         shapes = {own: sorted_shape(entry.shape) for own, entry in line.parameters.items() if own not in names}
@@ -155,8 +165,8 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return the gradients after a call, by their names in the recording.
 
-    If they were not stored, compute them from the gradients before the call. Return {} if these were not stored,
-    either.
+    If they were not stored, compute them from the gradients before the call. Return {} if these were not stored
+    either, or if the call clips slices.
     """
     if line.after:
         return safetensors.load(directory / line.after)

@@ -59,9 +59,10 @@ def normalize(
     common_names: Mapping[str, str],
     reference: NormalizedRecording | None = None,
 ) -> NormalizedRecording:
-    """Rewrite the recording of a run so that it can be compared, and write it to `path`.
+    """Rewrite the recording of a run so that it can be compared, write it to `path`, and return it.
 
-    Gradients get the names that the training step yields. Calls are merged and sorted, and every call gets a step.
+    Give gradients the names that the training step yields. Merge and sort the calls, and give each call a step. Leave
+    out calls on tensors that are not gradients. If the run has no call, use the clips of the step's own code.
 
     weights: The initial weights.
     steps: The number of batches.
@@ -98,7 +99,8 @@ def normalize(
 def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield the calls with the number of their step.
 
-    If the training step yields only at the end, assign the same number of calls to each step.
+    If the training step yields only at the end, assign the same number of calls to each step. If this number is not
+    whole, yield the calls unchanged.
     """
     if run.yields or len(lines) % steps:
         yield from lines
@@ -145,7 +147,9 @@ def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Return the calls of one step in the order of the other run. Keep their order if calls share parameters.
+    """Return the calls of one step in the order of the other run.
+
+    Keep their order if calls share parameters, or if the calls of the other run have other parameters.
 
     order: The parameters of each call of this run.
     expected: The parameters of each call of the other run.
@@ -157,7 +161,10 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Return a call with its norms sorted by name, because frameworks list parameters in different orders."""
+    """Return a call with its norms sorted by name, because frameworks list parameters in different orders.
+
+    Return a call unchanged if it has no norm of each tensor. `common_names`: as for `normalize`.
+    """
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

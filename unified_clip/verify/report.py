@@ -68,7 +68,7 @@ def sentences(result: Verification) -> list[str]:
         calls = ", ".join(f"{call} ({n})" for call, n in Counter(line.call for line in recording.lines).items())
         lines.append(f"{run.script.side.capitalize()} is {run.script}, with the clip calls {calls}.")
     lines += [
-        f"{run.script} yields unclipped gradients; the gradients after its clip calls were compared."
+        f"{run.script} yields unclipped gradients. The gradients after its clip calls were compared instead."
         for run in result.unclipped
     ]
     lines += [
@@ -104,7 +104,10 @@ def _uncompared(result: Verification) -> str:
 
 
 def _stages(result: Verification) -> list[str]:
-    """Return sentences about every stage. The first one is about the stage that differs first, and has the cause."""
+    """Return sentences about the clip calls, the clipped gradients and the updates, with the cause of a difference.
+
+    If clipped gradients or updates differ before any clip call does, they come first, and the cause after the first.
+    """
     why = [str(result.finding)] if result.finding else []
     clips = describe(result.clips)
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
@@ -157,9 +160,10 @@ def _format_stage(result: Verification, stage: Stage) -> str:
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print: the first rows, the rows from the first difference on, and the last row.
+    """Yield the rows to print: all of them, up to MAX_ROWS.
 
-    None stands for the rows that are left out between them.
+    Of more rows, yield the first rows, those from the first difference on, and the last row. None stands for the rows
+    that are left out between them.
     """
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
@@ -198,7 +202,7 @@ def _format_distance(distance: MaxDistance) -> str:
 
 
 def as_data(result: Verification) -> dict[str, Any]:
-    """Return the result as data for JSON, in which infinities and NaN are strings."""
+    """Return the result as data for JSON. Infinities and NaN become strings."""
     clips = model.build(result.clips).as_json()
     data: dict[str, Any] = {
         "old": str(result.old.script),

@@ -73,9 +73,9 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write the weights into the parameters that a training step yields.
+    """Write the weights into the parameters of the same names that a training step yields.
 
-    InvalidStepError: a parameter may be a copy, so that writing has no effect.
+    InvalidStepError: a parameter may be a copy, so that writing would have no effect. Then nothing is written.
     """
     writers = {name: _writer(parameter) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
@@ -107,7 +107,10 @@ def _writer(parameter: Any) -> Callable[[Any], object] | None:
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:
-    """Return whether a generator function uses the value that one of its `yield` expressions returns."""
+    """Return whether a generator function uses the value that one of its `yield` expressions returns.
+
+    Return False if the source of the function cannot be read.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):

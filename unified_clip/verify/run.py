@@ -32,7 +32,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class VerifyError(CodedError, code="UC601"):
-    """A file, function or option is invalid. The message names it, and the remedy."""
+    """A file, function or option is invalid. The message has its name and the remedy."""
 
 
 class WorkerError(CodedError, code="UC605", exit_status=3):
@@ -131,9 +131,11 @@ def _imports(file: Path) -> set[str]:
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
-    """Return the arrays of a weights file, in any format of `docs/gradient_files.md`.
+    """Return the arrays of a weights file by name, in any format of `docs/gradient_files.md`.
 
-    VerifyError: the file cannot be read.
+    scratch: A directory for temporary files.
+
+    VerifyError: the file cannot be read, or has bfloat16, which NumPy does not support.
     """
     try:
         return {name: _array(name, weight) for name, weight in files.read(path, scratch).items()}
@@ -152,9 +154,11 @@ def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
 
 
 def read_batches(path: Path, steps: int | None) -> Arrays:
-    """Return the arrays of a batches file, cut to the first `steps` steps. The first axis of each array is the step.
+    """Return the arrays of a batches file by name, cut to the first `steps` steps. None stands for all steps.
 
-    VerifyError: the file or `steps` is invalid.
+    The first axis of each array is the step.
+
+    VerifyError: the file cannot be read, its arrays differ in length or are empty, or `steps` is out of range.
     """
     try:
         stored = np.load(path, allow_pickle=False)
@@ -218,7 +222,7 @@ def run(
     resync: The names in the file of --map. If given, copy the old weights into the new training step after each step.
     advance: A function that shows progress. It gets "old" or "new", and the number of finished steps.
 
-    VerifyError: a function or its output is invalid.
+    VerifyError: a function or its output is invalid. With `resync`, a function returns once instead of yielding.
     WorkerError: a process crashed or hung.
     """
     with ExitStack() as stack:

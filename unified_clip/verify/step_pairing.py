@@ -85,7 +85,7 @@ class StepPairing:
         return self._pair(sides, sides)
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """Add a gradient of zeros wherever only one training step yields a gradient.
+        """Add a gradient of zeros to `sides` wherever only one training step yields a gradient.
 
         A missing gradient has the same effect as zeros.
         """
@@ -154,7 +154,10 @@ class StepPairing:
         return _values(output.next_parameters if at_the_next else output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weights of these parameters, with the order of axes of the parameters."""
+        """Return the initial weights of these parameters, with the order of axes of the parameters.
+
+        Leave out a parameter if --weights has no tensor of its shape under its old or new name.
+        """
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -190,6 +193,8 @@ def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
+    NaN in both tensors is no difference. If another difference is not finite, the result is infinite.
+
     scale: The number whose ULP is the unit, since the rounding error of a sum depends on its largest term. If the
         difference is too large for rounding, the unit is the ULP of the largest number in both tensors. With the ULP of
         `scale`, different small updates would count as equal.
@@ -211,7 +216,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the least precise of these dtypes, in ULP of float32. Integers count as exact."""
+    """Return one ULP of the least precise of these dtypes, in ULP of float32, but at least 1. Skip integers."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 

@@ -92,7 +92,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
 
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
-    """Return (weights by name, the batch of each step)."""
+    """Return (weights by name, [arrays of the batch by name] for each step) from the directory of the inputs."""
     with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as batches:
         stacked = dict(batches)
         count = len(next(iter(stacked.values())))
@@ -124,7 +124,7 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
         ) from None
     if not callable(function):
         raise InvalidStepError(
-            f"{name} has the type {type(function).__name__}, so it is not a function. Pass a function."
+            f"{name} has the type {type(function).__name__}, so it is not a function. Pass a function of the file."
         )
     try:
         inspect.signature(function).bind({}, [])
@@ -186,8 +186,9 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
-    """Return (output without its loss, loss). The loss is a number at the end of the output. If there is none, it is
-    None.
+    """Return (output without its loss, loss). The loss is a number, or a tensor with one element, at the end.
+
+    If the output has no loss, return (output, None).
     """
     if not isinstance(output, tuple | list) or len(output) < 2:
         return output, None

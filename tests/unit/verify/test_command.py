@@ -246,7 +246,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
     ("new", "says"),
     sampled(
         [
-            ("step = 1", "new.py:step: step has the type int, so it is not a function. Pass a function."),
+            ("step = 1", "new.py:step: step has the type int, so it is not a function. Pass a function of the file."),
             ("from .beside import step", "has a relative import (attempted relative import"),
             ("", "new.py:step: the file has no function step. Pass a function of the file, as in new.py:step"),
             ("def step(weights): pass", "step must accept two arguments, weights and batches"),
@@ -295,7 +295,7 @@ def test_what_a_function_does_wrong_is_refused(
         (["--steps", "-1"], "--steps is -1, and "),
         (["--batches", "one.npy"], "--batches one.npy is one array without a name. Save arrays by name"),
         (["--max-ulp", "-1"], "--max-ulp is -1.0. Pass 0 or more"),
-        (["--timeout", "0"], "--timeout is 0.0. Pass seconds above 0"),
+        (["--timeout", "0"], "--timeout is 0.0. Pass a number of seconds above 0"),
         (["--weights", "none.npz"], "--weights none.npz: the file does not exist"),
         (["--batches", "none.npz"], "--batches none.npz cannot be read"),
         (["--map", "names.toml"], "--map has 'v'"),

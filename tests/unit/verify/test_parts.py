@@ -20,7 +20,7 @@ from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import compare, match_names, normalize, report, step_pairing
 from unified_clip.verify.compare import StepComparison, Verification
-from unified_clip.verify.run import Script, ScriptRun, StepOutput
+from unified_clip.verify.run import Script, ScriptRun, StepOutput, VerifyError
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
 
@@ -46,6 +46,23 @@ def written(path: Path, **changes: Any) -> Path:
 
 
 # -- comparing
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"w": dense(1)}, {"w": dense(1), "b": dense(2)}, "yields 'b' at step 2 but not at step 1. Yield the same"),
+        ({"w": dense(1), "b": dense(2)}, {"w": dense(1)}, "yields 'b' at step 1 but not at step 2. Yield the same"),
+        ({"w": dense(1)}, {"w": dense(1, 2)}, r"yields 'w' in the shape \(2,\) at step 2, and in \(1,\) at step 1"),
+    ],
+)
+def test_steps_with_other_parameters_are_rejected(
+    first: dict[str, Dense], second: dict[str, Dense], message: str
+) -> None:
+    outputs = [StepOutput(each, None, None) for each in (first, second)]
+    with pytest.raises(VerifyError, match=message):
+        compare.reject_changing_outputs(ScriptRun(SCRIPT, outputs, Path(), True))
+    compare.reject_changing_outputs(ScriptRun(SCRIPT, outputs[:1] * 2, Path(), True))
 
 
 @pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])

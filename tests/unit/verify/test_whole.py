@@ -41,7 +41,7 @@ def giving(parameters: str, gradients: str = "None") -> str:
             ),
             (
                 giving("(weights if batch is not batches[1] else {'weight': weights['weight']})"),
-                "yields 'bias' at step 2 but not at step 1, or in another shape",
+                "yields 'bias' at step 1 but not at step 2. Yield the same parameters",
             ),
         ],
         3,
@@ -57,7 +57,10 @@ def test_a_tensor_that_only_one_step_yields_is_rejected(
 def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = giving("{'weight': weights['weight']}")
     assert run(tmp_path, one, one) == 2
-    assert "--weights has 'bias', which neither function yields. Let both yield it" in capsys.readouterr().err
+    assert (
+        "--weights has 'bias', which neither function yields. Yield each tensor of --weights from both"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_map_of_tensors_of_other_shapes_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
