@@ -108,10 +108,25 @@ def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object
 
 
 @pytest.mark.parametrize(
-    "text", ["${b.c}", "${x}", "${oc.env:A}", "${oc.env:A,1}", "${a.b.c}", "${a", "${}", "\\${a.b}", "${a.list[7]}"]
+    ("text", "problem"),
+    [
+        ("${b.c}", "${b.c} names a key that does not exist."),
+        ("${x}", "${x} refers to itself."),
+        ("${oc.env:A}", "is only known at run time. It needs the resolver oc.env."),
+        ("${oc.env:A,1}", "is only known at run time. It needs the resolver oc.env."),
+        ("${a.b.c}", "${a.b.c} names a key that does not exist."),
+        ("${a", "${a has no closing brace. Add the brace: }."),
+        ("${}", "${} names no key."),
+        ("\\${a.b}", "\\${a.b} has an escaped ${, which is not supported."),
+        ("${a.list[7]}", "${a.list[7]} names a key that does not exist."),
+        ("the list ${a.list}", "the list ${a.list} inserts a table or a list into a text."),
+        ("${long}${long}", "${long}${long} has more than 10000 characters in the end."),
+    ],
 )
-def test_an_interpolation_that_is_not_static_is_unknown(text: str) -> None:
-    assert isinstance(resolve({"a": {"b": 1, "list": [2, 3]}, "x": text})["x"], Unknown)
+def test_an_interpolation_that_is_not_static_is_unknown(text: str, problem: str) -> None:
+    value = resolve({"a": {"b": 1, "list": [2, 3]}, "long": "-" * 6000, "x": text})["x"]
+    assert isinstance(value, Unknown)
+    assert problem in value.problem
 
 
 def test_an_ordered_dict_is_a_table_if_its_entries_are_pairs() -> None:

@@ -196,6 +196,7 @@ def test_a_module_of_paddle_may_have_another_name(text: str) -> None:
         ("group = dict(params=[p], grad_clip=paddle.nn.ClipGradByNorm(1.0))", "line 2: grad_clip belongs to one group"),
         ("groups[0]['grad_clip'] = paddle.nn.ClipGradByNorm(1.0)", "line 2: grad_clip belongs to one group"),
         ("nn = torch.nn\nnn = paddle.nn\nnn.ClipGradByNorm(c)", "line 4: The value of c is only known"),
+        ("paddle.nn.ClipGradByGlobalNorm(1.0, auto_skip_clip=True)", "line 2, auto_skip_clip: this argument makes"),
     ],
 )
 def test_source_of_paddle_that_cannot_be_read_is_refused(text: str, reason: str) -> None:
@@ -244,6 +245,11 @@ def test_what_changes_a_configuration_of_mmengine_and_is_not_understood_is_refus
 def test_an_unknown_threshold_of_mmengine_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         read("mmengine", text)
+
+
+def test_a_threshold_of_none_in_python_is_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"max_norm: training fails with None\. Set a number\."):
+        read("mmengine", "optim_wrapper = dict(clip_grad=dict(max_norm=None))")
 
 
 @pytest.mark.parametrize(

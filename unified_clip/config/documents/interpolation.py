@@ -72,7 +72,7 @@ class _Resolver:
         except _UnknownError as error:
             return replace(error.unknown, source=text)
         except RecursionError:
-            return Unknown(text, ADVICE)
+            return Unknown(text, ADVICE, f"{text:.60} refers to too many other keys in turn.")
         finally:
             self.active.discard(path)
 
@@ -90,7 +90,7 @@ class _Resolver:
             if match.start() < position:
                 continue
             if match[0].count("\\") % 2:
-                raise _UnknownError(Unknown(text, ADVICE))
+                raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} has an escaped ${{, which is not supported."))
             end = _closing(text, match.end())
             parts += [text[position : match.start()], self._named(path, text[match.end() : end - 1])]
             position = end
@@ -98,8 +98,10 @@ class _Resolver:
         rest = [part for part in parts if part != "" or not isinstance(part, str)]
         if len(rest) == 1:
             return rest[0]
-        if any(isinstance(part, dict | list) for part in rest) or sum(len(str(part)) for part in rest) > LONGEST:
-            raise _UnknownError(Unknown(text, ADVICE))
+        if any(isinstance(part, dict | list) for part in rest):
+            raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} inserts a table or a list into a text."))
+        if sum(len(str(part)) for part in rest) > LONGEST:
+            raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} has more than {LONGEST} characters in the end."))
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
@@ -114,7 +116,7 @@ class _Resolver:
             raise _UnknownError(Unknown(name, f"It needs the resolver {resolver}. {ADVICE}"))
         keys = self._keys(path, name.strip())
         if not keys:
-            raise _UnknownError(Unknown(name, ADVICE))
+            raise _UnknownError(Unknown(name, ADVICE, f"${{{name:.60}}} names no key."))
         value = self.data
         for length in range(len(keys)):
             value = self._inner(keys[:length], value, keys[length], name)
@@ -154,7 +156,7 @@ def _closing(text: str, start: int) -> int:
         depth += {"{": 1, "}": -1}.get(text[position], 0)
         if not depth:
             return position + 1
-    raise _UnknownError(Unknown(text, "Add the missing brace: }."))
+    raise _UnknownError(Unknown(text, "Add the brace: }.", f"{text:.60} has no closing brace."))
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:

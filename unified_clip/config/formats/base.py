@@ -231,6 +231,10 @@ class Format(ABC):
             return None
         if isinstance(value, str) and value.lower() in ("inf", "infinity", ".inf"):
             value = math.inf
+        if value is None:
+            effect = {"args": "without a value", "python": "with None"}.get(document.kind, "with null")
+            effect = effect if document.has(*keys) else "without this key"
+            raise document.wrong(keys, f"training fails {effect}. Set a number.")
         check_size(document, keys, value)
         if not is_number(value) or math.isnan(value):
             raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")

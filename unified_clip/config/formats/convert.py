@@ -155,7 +155,8 @@ def named(path: Path, name: str) -> Candidate:
         return None, _parse_own(path)
     trainer = FORMATS[name]
     if not _may_read(trainer, path):
-        raise ConfigError(f"{path.name}: {trainer.title} reads {_kinds_in_words(trainer)}. Pass such a file.", "UC103")
+        problem = f"{path.name}: {trainer.title} reads {_kinds_in_words(trainer)}"
+        raise ConfigError(f"{problem}. Pass a file of that kind, or pass another format to --from.", "UC103")
     return trainer, _compose(trainer, _parse(trainer, path, path.name))
 
 
@@ -194,7 +195,8 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
     elif isinstance(trainer, OwnFormat):
         document = trainer.parse(text, name)
     else:
-        raise ConfigError(f"{name}: {trainer.title} reads {_kinds_in_words(trainer)}. Name such a file.", "UC103")
+        problem = f"{name}: {trainer.title} reads {_kinds_in_words(trainer)}"
+        raise ConfigError(f"{problem}. Name a base file of that kind.", "UC103")
     return replace(document, path=path)
 
 

@@ -46,7 +46,8 @@ class MindFormers(Format):
         if not isinstance(switch, bool):
             raise document.wrong(SWITCH, f"{switch!r:.60} is not a switch. Set True or False.")
         if not document.has(*SWITCH) and document.get("runner_wrapper", "type") == PIPELINE:
-            raise document.wrong(["runner_wrapper", "type"], f"{PIPELINE} clips by default. Set {SWITCH[1]}.")
+            problem = f"{PIPELINE} clips by default. Set {SWITCH[1]} to True or False."
+            raise document.wrong(["runner_wrapper", "type"], problem)
         notes = default_note(document, SWITCH, "MindFormers clips nothing")
         threshold = self.read_threshold(document, KEY, 1.0, null="error", infinite="error")
         if not switch:

@@ -123,10 +123,11 @@ class Paddle(PythonFormat):
             raise arguments.wrong([key], f"{name} has no default for {key}. Pass a number.")
         if name.endswith("Value"):
             return self.bounds(arguments, key, more[0])
-        if data.get("group_name") not in (None, "default_group") or data.get("auto_skip_clip"):
+        is_named = data.get("group_name") not in (None, "default_group")
+        if is_named or data.get("auto_skip_clip"):
             raise arguments.wrong(
-                [],
-                "group_name and auto_skip_clip let static programs clip each group by a norm of its own. Write a clip "
+                ["group_name" if is_named else "auto_skip_clip"],
+                "this argument makes static programs clip each group of parameters by a norm of its own. Write a clip "
                 "configuration for each group. If the program is not static, remove the argument.",
             )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
