@@ -73,4 +73,4 @@ def test_no_entry_can_be_spared(known: list[KnownDifference], ran: Ran) -> None:
 def test_an_entry_that_does_not_show_is_wrong(known: list[KnownDifference], ran: Ran) -> None:
     for kind in entries.KINDS:
         more = known[0].model_copy(update={"kind": kind, "function": "*", "cases": ["four by 32: *"]})
-        assert "no case shows this difference" in problems([*known, more], ran), kind
+        assert any("no case shows this difference" in each for each in problems([*known, more], ran)), kind

@@ -32,7 +32,7 @@ def _seconds(text: str) -> float:
     with suppress(ValueError):
         if 0 < (seconds := float(text)) < math.inf:
             return seconds
-    raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0. Pass one such as 60")
+    raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0. Pass a number such as 60")
 
 
 RUN_OPTIONS: dict[str, dict[str, Any]] = {
@@ -79,6 +79,7 @@ WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     """Add `parity` and `parity init` to the command line. Most of their modules are imported only when a command runs.
 
+    commands: The object that `argparse.ArgumentParser.add_subparsers` returned.
     read_ported: A function that reads a report of `unified-clip port`. It raises CodedError for any other file.
     """
     parity = commands.add_parser(
@@ -110,7 +111,10 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Write a small suite for `unified-clip parity init`. Return the exit status of the command."""
+    """Write a small suite for `unified-clip parity init`, and print the command that runs it. Return the exit status 0.
+
+    UsageError: the user passed an option that only `unified-clip parity` has.
+    """
     from .suite import scaffold
 
     names = [option.removeprefix("--") for option in RUN_OPTIONS]
@@ -123,7 +127,12 @@ def run_init(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run `unified-clip parity`: a whole suite, or the cases of `--case`. Return the exit status of the command."""
+    """Run `unified-clip parity`: a whole suite, or the cases of `--case`. Return the exit status of the command.
+
+    read_ported: A function that reads a report of `unified-clip port`, for `--ported`.
+
+    UsageError: the user passed `--case` together with an option that needs all cases.
+    """
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
     try:
@@ -154,7 +163,8 @@ def _run(suite: Suite) -> ParityReport:
 def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run a suite, write its report, and print a summary. Return the exit status of the command.
 
-    With --baseline, compare with the earlier report. With --accept, update the list of known differences at the end.
+    Read the files of --baseline, --recorded and --ported before the run, so that a wrong file costs no time. With
+    --baseline, compare with the earlier report. With --accept, update the list of known differences at the end.
     """
     from .report import baseline, build, terminal, write
 
@@ -180,9 +190,9 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    """Read the suite, and keep only the frameworks, modes and cases that the options name.
+    """Read the suite, and apply the options --frameworks, --without, --case and --timeout to it.
 
-    SuiteError: the suite, or the value of an option, is invalid.
+    SuiteError: the suite or the value of an option is invalid, or --accept has no list of known differences to update.
     UsageError: the user passed both --accept and --without.
     """
     from .suite import load
@@ -206,7 +216,7 @@ def _suite(options: argparse.Namespace) -> Suite:
 def _recording(path: Path) -> Sequence[RecordedCall]:
     """Return the clip calls in a recording, for `--recorded`.
 
-    RunError: the recording has no calls, or no norm above 0 to plot.
+    RunError: the file is not a recording, no call clipped a gradient, or there is no norm above 0 to plot.
     """
     from ..recording import runs
     from ..recording.report import curves, run_plots
@@ -222,9 +232,10 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 
 
 def _accept(report: ParityReport, path: Path) -> int:
-    """Update the list of known differences. If the run has other failures, change nothing and print why.
+    """Update the list of known differences in the file `path`, and print the number of changes.
 
-    Return the exit status of the command.
+    If results of unified_clip differ, or results are missing, print an error and change nothing. Return the exit status
+    of the command.
     """
     from .known import update
 

@@ -42,6 +42,8 @@ Progress = Callable[[str, int], Any]
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
     """Run a suite on its frameworks, in parallel processes, and return the report.
 
+    If the run is interrupted, or any step of it fails, end all workers and raise the exception.
+
     progress: A function that gets a framework's name and the number of its new results, to show progress.
     """
     expected = ExpectedResults()
@@ -81,7 +83,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     notes = [f"Not run, because of --without: {', '.join(suite.without)}."] if suite.without else []
     for name, each in results.items():
         lines = dict.fromkeys(each.printed)
-        notes += [f"{name}: its worker printed {line}. This output was ignored." for line in lines]
+        notes += [f"The worker of {name} printed {line}. This output was ignored." for line in lines]
     judgements, known = _judge_natives(suite, results)
     return build.report(
         list(suite.frameworks),
@@ -116,12 +118,14 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
     """Return (framework, work items) for each worker, in the order in which the workers start.
 
+    Leave out workers without items.
+
     RuntimeError: a mode is not in exactly one tuple of TOGETHER. Its cases would not run, or would run twice.
     """
     for mode in sorted({mode for framework in suite.frameworks.values() for mode in framework.modes}):
         if (count := sum(mode in group for group in TOGETHER)) != 1:
             raise RuntimeError(
-                f"{mode!r} is in {count} tuples of TOGETHER in parity/engine.py. Put it into exactly one"
+                f"The mode {mode!r} is in {count} tuples of TOGETHER in parity/engine.py. Put it into exactly one"
             )
     items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
     jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
@@ -133,8 +137,9 @@ def _judge_natives(
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
-    Return (judgements, known differences), as `match_deviations` does. The second part excludes the entries of each
-    framework that has a failed result, such as a crash. Without that result, an entry could look stale.
+    Return (judgements, known differences), as `match_deviations` does. The second part has no entries of a framework
+    that did not run the mode `native`, or that has a failed result such as a crash: they could look stale. With
+    `--case`, it has only entries of differences that occurred, and none counts as stale.
     """
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)

@@ -31,7 +31,7 @@ import their framework."""
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH,), "jax": (COMPILED,), "paddle": (STATIC,)}
-"""The modes of each framework in whose graphs the compiled kernels, if installed, compute norms of order 1 and 2."""
+"""For each framework, the modes whose graphs call the compiled kernels, if installed, for a norm_type of 1 or 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 """The number of ranks in each mode that shards the gradients over ranks."""
@@ -57,7 +57,7 @@ UNIFIED_CLIP_MODES = tuple(mode for mode in TITLES if mode != NATIVE)
 
 
 def modes_of(framework: str) -> Sequence[str]:
-    """Return all modes that a framework has, graphs last."""
+    """Return all modes that a framework has, graphs last. NumPy has the host path only."""
     if framework == "numpy":
         return (HOST,)
     shared = PROCESSES if framework in DISTRIBUTED else ()

@@ -15,7 +15,7 @@ LEARNING_RATE = 0.5
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a call has no result: its worker crashed, hung, ran out of memory or did not start."""
+    """The reason why a call has no result, for example because its worker crashed, hung or did not start."""
 
     kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable"]
     detail: str
@@ -48,7 +48,7 @@ class ClipTensors:
 
     @cached_property
     def digests(self) -> dict[Stage, str]:
-        """The SHA-256 of the tensors at each stage.
+        """The SHA-256 of the tensors at each stage that has tensors.
 
         The stage "coefficient" has no digest, because its tensors are those of the stage "tensors".
         """

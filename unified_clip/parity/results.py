@@ -219,6 +219,8 @@ class CaseResult(ReportModel):
 def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
     """Return the stages of a call at which unified_clip's results on the host path differ in a bit between frameworks.
 
+    Frameworks without a result on the host path do not count.
+
     frameworks: The results of one case, by framework.
     """
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
@@ -353,7 +355,11 @@ class ParityReport(ReportModel):
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
 
     def is_wrong(self, framework: str, result: Result) -> bool:
-        """Return whether a result fails the run for a reason other than the list of known differences."""
+        """Return whether a result fails the run for a reason other than the list of known differences.
+
+        A result of unified_clip that differs fails the run, and so does a result without tensors, such as by a crash. A
+        missing framework fails it unless the suite allows the framework to be missing.
+        """
         if result.verdict == "missing":
             return framework not in self.may_be_missing
         return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")

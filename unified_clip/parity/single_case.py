@@ -43,7 +43,7 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
     """Run a case on the host path of each framework. Return the result or the failure of each framework, by framework.
 
     interpreters: The path of the Python interpreter for each framework.
-    timeout: Seconds that a framework may take.
+    timeout: The number of seconds that a framework may take for the case.
     """
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
@@ -56,7 +56,10 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 
 
 def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
-    """Return (an error for each missing framework, a description of each wrong result).
+    """Return (an error for each missing framework, a description of each wrong result or other failure).
+
+    If no result is wrong, the second list describes the bits that differ between frameworks. Also clear the caches of
+    exact norms.
 
     outcomes: The result or the failure of each framework, by framework.
     """
@@ -76,9 +79,10 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
 
 
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Return a description of the bits that differ between frameworks whose results are correct.
+    """Return a description of the bits that differ between the first framework and each other framework.
 
-    The contract allows such differences for a norm_type other than 1, 2 and inf.
+    Frameworks without a result are left out. All results must be correct: the contract allows differences for a
+    norm_type other than 1, 2 and inf.
     """
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
@@ -87,7 +91,7 @@ def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -
 
 
 def _named(case: Case, result: ClipTensors) -> dict[str, Gradient]:
-    """Return the norm and the clipped gradients, by name."""
+    """Return the norm, as "the norm", and the clipped gradients, by the names that the case gives them."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}
     return named | dict(zip(case.names, clipped, strict=False))

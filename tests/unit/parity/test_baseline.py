@@ -265,7 +265,7 @@ def test_keys_of_later_versions_are_ignored(tmp_path: Path) -> None:
         ("[" * 100_000, "is not a parity.json: maximum recursion depth"),
         ("[]", "is not a parity.json: the file: Input should be"),
         ("3", "is not a parity.json: the file: Input should be"),
-        ({}, "has schema None. This version reads schema 2 only. Make one with this version"),
+        ({}, "has schema None. This version reads schema 2 only. Write a new baseline: unified-clip parity --out"),
         (without("schema"), "has schema None"),
         (written(schema=1), "has schema 1"),
         (without("cases"), "is not a parity.json: cases: Field required"),

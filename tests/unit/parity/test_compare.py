@@ -227,6 +227,8 @@ KNOWN = KnownDifference(
     within=2.0,
 )
 SHOWING = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.09)}
+UNLISTED = "numbers differ, by 9 %; not listed as a known difference. Run --accept to list it"
+STALE = "no case shows this difference. Run --accept to remove the entry"
 
 
 def judged_as(
@@ -245,7 +247,7 @@ def test_a_known_difference_is_known() -> None:
 def test_a_difference_that_nobody_knows_is_wrong() -> None:
     found, problems = judged_as([], SHOWING)
     assert found == {"long tensor": "different"}
-    assert problems == ["numbers differ, by 9 %; not listed as a known difference"]
+    assert problems == [UNLISTED]
 
 
 @pytest.mark.parametrize(
@@ -260,37 +262,41 @@ def test_a_difference_that_nobody_knows_is_wrong() -> None:
 )
 def test_a_known_difference_of_something_else_does_not_count(other: dict[str, Any]) -> None:
     _, problems = judged_as([KNOWN.model_copy(update=other)], SHOWING)
-    assert problems == ["numbers differ, by 9 %; not listed as a known difference", "no case shows this difference"]
+    assert problems == [UNLISTED, STALE]
 
 
 def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
     nothing = {("torch", "long tensor"): NativeDeviation("torch.norm")}
-    assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, ["no case shows this difference"])
+    assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, [STALE])
     patterns = KNOWN.model_copy(update={"cases": ["long *", "wide *"]})
-    assert judged_as([patterns], SHOWING)[1] == ["no case that matches 'wide *' shows this difference"]
+    assert judged_as([patterns], SHOWING)[1] == [
+        "no case that matches 'wide *' shows this difference. Run --accept to update `cases`"
+    ]
 
 
 def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
     larger = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.5)}
     assert judged_as([KNOWN], larger) == (
         {"long tensor": "different"},
-        ["numbers differ, by 50 %: more than the listed 10 %"],
+        ["numbers differ, by 50 %: more than the listed 10 %. Run --accept to list the new size"],
     )
     smaller = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.02)}
-    assert judged_as([KNOWN], smaller)[1] == ["the difference is 2 %, less than the listed 10 %"]
+    assert judged_as([KNOWN], smaller)[1] == [
+        "the difference is 2 %, less than the listed 10 %. Run --accept to list the new size"
+    ]
 
 
 @pytest.mark.parametrize("versions", ["torch>=2.13", "torch>=2.8,<3", "torch==2.13.*"])
 def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
     assert judged_as([entry], SHOWING) == ({"long tensor": "known"}, [])
-    assert judged_as([entry], {})[1] == ["no case shows this difference"]
+    assert judged_as([entry], {})[1] == [STALE]
 
 
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
 def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
-    assert judged_as([entry], SHOWING)[1] == ["numbers differ, by 9 %; not listed as a known difference"]
+    assert judged_as([entry], SHOWING)[1] == [UNLISTED]
     assert judged_as([entry], {})[1] == []
 
 

@@ -158,7 +158,7 @@ FAILURES = {
     "garbage for a result": (
         "worker.memmap.append = lambda file, gradient: file.write(b'garbage')",
         "unreadable",
-        "its result cannot be read. Run it again: TypeError: ",
+        "the worker's result cannot be read. Run the case again: TypeError: ",
     ),
     "no memory for NumPy": (clip("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
     "no memory in C++": (
@@ -191,7 +191,7 @@ def test_what_a_worker_prints_is_told_and_changes_nothing(parity: Parity) -> Non
     garbage = "print('\\n\\x1b[31mgarbage ' + 'x' * 100)\nprint('more\\n' * 100000)"
     status, [found], printed = parity(garbage)
     assert (status, found["verdict"]) == (0, "equal")
-    assert f"numpy: its worker printed '\\x1b[31mgarbage {'x' * 67}...'. This output was ignored." in printed
+    assert f"The worker of numpy printed '\\x1b[31mgarbage {'x' * 67}...'. This output was ignored." in printed
     assert "more" not in printed
 
 
@@ -248,7 +248,9 @@ def test_a_timeout_that_is_none_is_refused(seconds: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as refused:
         cli.main(["parity", f"--timeout={seconds}"])
     assert refused.value.code == 2
-    assert f"--timeout: {seconds} is not a number of seconds above 0. Pass one such as 60" in capsys.readouterr().err
+    assert (
+        f"--timeout: {seconds} is not a number of seconds above 0. Pass a number such as 60" in capsys.readouterr().err
+    )
 
 
 def test_a_suite_with_a_memory_limit_names_what_to_use_instead(

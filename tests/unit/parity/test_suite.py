@@ -474,8 +474,14 @@ KNOWN = """
             ("size = 0.1", 'size = 0.1\nversions = "2.1"'),
             "known 1, versions: it is '2.1'. Give a package and its versions",
         ),
-        (("size = 0.1", 'size = 0.1\nversions = "numpy"'), "known 1, versions: it is 'numpy'. Give a package"),
-        (("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'), "known 1, versions: .*. Give a package"),
+        (
+            ("size = 0.1", 'size = 0.1\nversions = "numpy"'),
+            "known 1, versions: it is 'numpy'. Add the versions, as in numpy>=2.8",
+        ),
+        (
+            ("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'),
+            "known 1, versions: .*. Remove the extras and markers: numpy>2",
+        ),
     ],
 )
 def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:

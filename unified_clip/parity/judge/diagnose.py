@@ -13,7 +13,8 @@ from .oracle import Expected
 def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
     """Return the cause of the difference between a call's result and the exact result, such as another eps or norm.
 
-    Return None if nothing differs, the call raises an error, or no known cause explains the numbers.
+    Return None if nothing differs, if no known cause explains the numbers, or if the call raises an error or should
+    raise one. Also return None if only one of both results has gradients, or if the call got gradients as parameters.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
     raises = outcome.raised or case.options.raises

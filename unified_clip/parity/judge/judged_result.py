@@ -76,6 +76,10 @@ def judge_result(
 ) -> JudgedResult:
     """Compare one result with the exact result, and find the cause of a difference.
 
+    If the list of gradients is long, keep the element that differs most instead of the tensors. For a failure, only
+    set the verdict.
+
+    item: The mode and the case of the result.
     outcome: The result of the framework, or the failure of its worker.
     known: The known differences of this framework. The cause of a known difference is not searched for.
     """
@@ -104,7 +108,9 @@ def judge_result(
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
-    """Return the element that is furthest from the exact result, by mode. Modes without a difference are left out.
+    """Return the element that is furthest from the exact result, by mode. Leave out modes without a difference.
+
+    For a long list of gradients, return the elements that `judge_result` stored.
 
     judged: The results of the case on one framework, by mode.
     """

@@ -94,6 +94,9 @@ def compare_with_exact(
 ) -> Verdict:
     """Compare a result of unified_clip with the exact result. Return the verdict.
 
+    The docstring of this module defines the verdicts. A wrong exception, warning, object, shape or dtype is a
+    difference of inf ULP.
+
     outcome: The result of the call, or the failure of its worker.
     path: The mode in which the call ran, such as "host" or "device".
     flushes: Whether the framework's arithmetic replaces subnormal numbers by 0. The contract allows this on the device
@@ -130,8 +133,8 @@ def compare_with_exact(
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
     """Return the largest distance from the exact result, by stage of the call, in the units of `Verdict.stages`.
 
-    A stage is left out if either result lacks it, as is the coefficient of a clip by value. Both results must have the
-    same shapes and dtypes.
+    Leave out a stage if either result lacks it. Leave out the coefficient of a clip by value. Both results must have
+    the same shapes and dtypes.
     """
     stages: dict[Stage, float] = {}
     for stage in STAGES:
@@ -151,8 +154,8 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
     """Return the clip coefficient of each gradient of a case, measured on the clipped gradients.
 
-    The coefficient is the value of the largest finite element after the clip, divided by its value before the clip. If
-    all elements are 0 or not finite, the coefficient is 1.
+    The coefficient is the value of the largest finite element after the clip, divided by its value before the clip. It
+    is 1 if the gradient is None, or if all its elements are 0 or not finite.
     """
     pairs = zip(map(densify, case.gradients), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -170,8 +173,9 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if a clip class copied a gradient whose coefficient is 1, instead of returning it. Return '' if
-    not, or for a clip by value.
+    """Return an error if a clip class returned a copy of a gradient whose coefficient is 1, not the gradient itself.
+
+    Otherwise return ''. Always return '' for a clip by value, and for calls that are no clip class.
     """
     if case.call.by_value:
         return ""
@@ -183,8 +187,10 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error if a call raised or warned otherwise than its case expects, has a `fault` such as changed inputs,
-    or returned a container of the wrong type. Return '' if none of this happened.
+    """Return an error if a call raised or warned otherwise than its case expects. Return '' if it behaved as expected.
+
+    Also return an error if the call had a wrong side effect (`outcome.fault`), or returned a container of the wrong
+    type.
     """
     expected = case.options.raises
     if expected and not outcome.raised:
@@ -194,7 +200,7 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
     if outcome.fault:
         return f"raised {outcome.message}, and {outcome.fault}" if outcome.raised else outcome.fault
     if case.options.warns != outcome.warned:
-        return "issued a warning" if outcome.warned else "issued no ClipWarning"
+        return "issued a ClipWarning, but should not" if outcome.warned else "issued no ClipWarning, but should"
     if outcome.structure and outcome.structure != case.call_form.structure:
         return f"returned a {outcome.structure} instead of a {case.call_form.structure}"
     return ""
@@ -234,10 +240,12 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether all clipped gradients follow exactly from one norm that the contract allows on the device path.
+    """Return whether the clipped gradients follow from a norm that the contract allows on the device path.
 
-    If the call returned a norm, the gradients must follow from this norm. Two roundings may differ: the sum of a sparse
-    gradient's rows, and its product with the coefficient.
+    If the call returned a norm, they must follow from that norm. Otherwise, each element must follow from the exact
+    norm, or from the smallest or largest norm that is allowed. `_explained` defines the allowed roundings. Updated
+    parameters must be exact for the clipped gradients. Return True if the call returned no gradients, and False for a
+    clip by value.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True
@@ -278,7 +286,10 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
     """Return whether each element of `result` equals the same element of one of the `candidates`.
 
-    gradient: The gradient before the clip. If it is sparse, the sum of its rows may be rounded differently.
+    Two kinds of gradients may differ by rounding: 64-bit elements by NORM_RELATIVE, and a sparse gradient by 2 ULP from
+    one candidate. If the gradient is None, return whether the result is None. If only the result is None, return True.
+
+    gradient: The gradient before the clip.
     candidates: Correctly clipped gradients, one for each allowed norm.
     """
     if result is None or gradient is None:

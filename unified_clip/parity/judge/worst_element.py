@@ -29,11 +29,13 @@ def find(
 ) -> dict[str, WorstElement]:
     """Return the element that is furthest from the exact result, by mode.
 
-    Each element has its exact value, its value from unified_clip, and its value from the framework's function. Modes
-    without a difference, or without numbers to compare, are left out.
+    Each element has its exact value, its value from unified_clip, and its value from the framework's function. For the
+    mode `native`, unified_clip's value is that of the host path, or else of the first other mode. Modes without a
+    difference, or without numbers to compare, are left out.
 
     right: The exact result of the case.
     outcomes: The results of the case on one framework, by mode.
+    modes: The modes to search.
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)

@@ -83,9 +83,11 @@ class KnownDifference(schema.Table):
         try:
             required = Requirement(versions)
         except InvalidRequirement:
-            required = None
-        if required is None or not required.specifier or required.extras or required.marker:
-            raise ValueError("give a package and its versions, as in torch>=2.8,<2.13")
+            raise ValueError("give a package and its versions, as in torch>=2.8,<2.13") from None
+        if not required.specifier:
+            raise ValueError(f"add the versions, as in {required.name}>=2.8,<2.13")
+        if required.extras or required.marker:
+            raise ValueError(f"remove the extras and markers: {required.name}{required.specifier}")
         return versions
 
     @model_validator(mode="after")
@@ -100,7 +102,9 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """Return the package that `versions` names if `installed` does not have its version. Return '' if it does.
+        """Return the name of the package in `versions` if `installed` lacks this package.
+
+        Return '' if `installed` has the package, or if `versions` is empty.
 
         installed: The version of each package, by package name.
         """
@@ -108,7 +112,9 @@ class KnownDifference(schema.Table):
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the entry applies to the installed version of its package, or that version is unknown.
+        """Return whether the entry applies to the installed version of its package.
+
+        Return True if that version is unknown, or if `versions` is empty.
 
         installed: The version of each package, by package name.
         """
@@ -138,12 +144,14 @@ class KnownFile(schema.Table):
 
 
 def read(path: Path) -> list[KnownDifference]:
-    """Return the entries of a `known.toml`. SuiteError: the file is invalid."""
+    """Return the entries of a `known.toml`. SuiteError: the file does not exist, or is invalid."""
     return schema.read(path, KnownFile).known
 
 
 def size_in_words(size: float) -> str:
-    """Return a relative size in percent, as a factor from 10, as a power of ten below 0.01 %, or as "inf or NaN".
+    """Return a relative size as text: in percent, or as a factor such as "12 times" if it is 10 or more.
+
+    A size below 0.01 % is written like 1.2e-05. An infinite size is "inf or NaN".
 
     >>> size_in_words(0.25)
     '25 %'

@@ -27,6 +27,7 @@ def match_deviations(
     that applies to these versions, with the cases that it covers.
 
     known: The list. None if the suite has no list. Then no deviation is a problem.
+    deviations: The deviation of each result of a framework's function.
     versions: The versions of each framework's packages, as its worker reported them.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
@@ -60,12 +61,13 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> 
     if deviation.detail:
         what += f" ({deviation.detail})"
     if not entries:
-        return f"{what}; not listed as a known difference{deviation.cause and f'; {deviation.cause}'}"
+        cause = deviation.cause and f"; {deviation.cause}"
+        return f"{what}; not listed as a known difference{cause}. Run --accept to list it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         return f"{what}: {len(entries)} known differences cover it ({reasons}). Remove all but one"
     if deviation.size > entries[0].within * entries[0].size:
-        return f"{what}: more than the listed {size_in_words(entries[0].size)}"
+        return f"{what}: more than the listed {size_in_words(entries[0].size)}. Run --accept to list the new size"
     return ""
 
 
@@ -78,11 +80,13 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
             f"{' or '.join(installed)}"
         )
     elif not cases:
-        problem = "no case shows this difference"
+        problem = "no case shows this difference. Run --accept to remove the entry"
     elif unmatched := entry.unmatched_patterns(cases):
-        problem = f"no case that matches {', '.join(map(repr, unmatched))} shows this difference"
+        patterns = ", ".join(map(repr, unmatched))
+        problem = f"no case that matches {patterns} shows this difference. Run --accept to update `cases`"
     elif entry.kind in SIZED and size < entry.size / entry.within:
-        problem = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
+        smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
+        problem = f"{smaller}. Run --accept to list the new size"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within"}),
         listed_size=entry.size if size else None,

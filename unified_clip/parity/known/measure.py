@@ -22,7 +22,8 @@ def measure(
 ) -> NativeDeviation | None:
     """Return the difference between the result of a framework's function and the exact result.
 
-    Return None if the framework has no function for this case.
+    Return None if the framework has no function for this case. If the function raised an error, or should have raised
+    one, compare no numbers.
 
     tolerance: A relative difference up to this size counts as rounding.
     """

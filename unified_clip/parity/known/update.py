@@ -26,7 +26,7 @@ def write(path: Path, report: ParityReport) -> Changes:
     """Update the list of known differences in a file: drop stale entries, and add an entry for each new difference.
 
     Correct entries and comments stay. A stale entry that still covers a difference also stays. It gets the new size,
-    and loses the patterns that match no case.
+    and loses the patterns that match no case. If the file does not exist, create it.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     entries = _entry_tables(document)
@@ -109,6 +109,9 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Remove from an entry the cases that no longer differ, and set its size to the measured size.
 
+    If its patterns also match a difference that another entry covers, replace the patterns by the names of the cases.
+    Remove `versions` if the report has no version of its package.
+
     entry: The entry in the TOML document, which this function changes.
     known: The same entry as a model, with its values before the change.
     covered: The results that the entry covers, by (framework, case name).
@@ -142,7 +145,7 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 
     natives: The results of the function that differ, by case name.
     old: The previous entries. The first one for the same framework, function and kind provides the title and the
-        reason.
+        reason. Without such an entry, the reason describes the kind.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]

@@ -1,6 +1,7 @@
 """Compare a report with an earlier parity.json, the baseline, for `unified-clip parity --baseline`.
 
-Failures that the baseline already had do not fail the run. New or larger failures fail it, and so do missing results.
+Failures that the baseline already had do not fail the run. New failures, larger failures and missing results fail the
+run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KINDS = {
     "version": "another version",
 }
 
-ADVICE = "Make one with this version: unified-clip parity --out DIRECTORY"
+ADVICE = "Write a new baseline: unified-clip parity --out DIRECTORY"
 
 Key = tuple[str, str, str]
 """(framework, what, case): the first three fields of a `results.Change`, which identify what has changed."""
@@ -57,7 +58,8 @@ class _Entry:
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
     """Return an earlier report.
 
-    SuiteError: the file is not a report, or has none of these cases or frameworks.
+    SuiteError: the file cannot be read, is not a report, or has another SCHEMA. Or it has none of these cases, or none
+    of these frameworks.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -90,7 +92,10 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 
 
 def changes(old: ParityReport, new: ParityReport) -> list[Change]:
-    """Return the changes from the old report to the new one, new failures first."""
+    """Return the changes from the old report to the new one, changes for the worse first.
+
+    If a framework or case is new or gone, its results are left out, except changes for the worse.
+    """
     changed = list(_changed_parts(old, new))
     before, after = _entries(old), _entries(new)
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
@@ -184,9 +189,7 @@ def _native(result: NativeResult) -> _Entry:
 
 
 def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
-    """Return an entry for each known difference of a report, by key. If a key repeats, a number such as " (2)" is
-    added.
-    """
+    """Return an entry for each known difference of a report, by key. Number repeated keys, as in "reason (2)"."""
     entries_by_key: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:

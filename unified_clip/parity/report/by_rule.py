@@ -58,7 +58,10 @@ class Row:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all functions of unified_clip in this row are exact on the host path of every framework."""
+        """Return whether all functions of unified_clip in this row are exact on the host path of every framework.
+
+        Return False if none of them ran there.
+        """
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 

@@ -14,7 +14,7 @@ from . import baseline
 
 
 def as_xml(report: ParityReport) -> bytes:
-    """Return the report as JUnit XML."""
+    """Return the report as JUnit XML. Leave out test suites without a test, such as those of modes that did not run."""
     root = Element("testsuites", name="parity")
     for framework in report.frameworks:
         for mode in TITLES:
@@ -83,9 +83,12 @@ def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, 
 
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
-    """Add a `failure` or `skipped` element to a test case.
+    """Add an element to a test case that did not pass.
 
     Viewers show the message in lists of tests, and the message with the numbers on the page of one test.
+
+    tag: The name of the element: `failure`, `error` or `skipped`.
+    kind: The verdict on the result.
     """
     mark = SubElement(case, tag, type=kind, message=message)
     mark.text = "\n".join([safe(message), *numbers.splitlines()])

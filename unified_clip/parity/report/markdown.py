@@ -31,7 +31,10 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
 def headline(report: ParityReport) -> list[str]:
-    """Return the first lines of the report: the summary sentence, then counts and notes."""
+    """Return the first lines of the report: the summary sentence, counts, the number of changes, and the notes.
+
+    Frameworks that are absent, as the suite allows, have no counts.
+    """
     lines = [report.verdict]
     for mode in UNIFIED_CLIP_MODES:
         counts: Counts = {

@@ -136,7 +136,10 @@ class View:
 
     @cached_property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """Return (number, label, CSS class) for each tile below the verdict."""
+        """(number, label, CSS class) for each tile below the verdict.
+
+        There is no tile about the frameworks' functions if none ran.
+        """
         own, theirs = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
@@ -174,8 +177,9 @@ class View:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        """Return the card that shows a problem, in the first case of the problem. None if it is not about one
-        framework.
+        """Return the card that shows a problem, in the first case of the problem.
+
+        Return None if the problem is not about one result of one framework.
         """
         if not problem.framework or not problem.mode:
             return None
@@ -187,7 +191,8 @@ class View:
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
     """Return the report as an HTML page.
 
-    recorded: Calls of a recording, to plot on the page. ported: A report of `unified-clip port`, to show on the page.
+    recorded: Calls of a recording, to plot on the page.
+    ported: A report of `unified-clip port`, to show on the page.
     """
     report = report.safe()
     changes = [] if report.baseline is None else [baseline.headline(report.baseline)]

@@ -64,7 +64,10 @@ def histogram(report: ParityReport) -> Markup | None:
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
     """Return the number of results of a framework with each distance from the exact result, by index in BINS.
 
-    side: unified_clip's results, or those of the framework's functions. BINS has distances in ULP.
+    The distance is that of the element that differs most. A result without such an element counts as exact if its
+    verdict is `equal` or `close`. Otherwise it does not count.
+
+    side: The results to count: those of unified_clip, or those of the framework's functions.
     """
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
@@ -137,7 +140,7 @@ def norms(report: ParityReport) -> Markup | None:
 
 
 def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
-    """Yield one mark for all points that fall on the same pixel."""
+    """Yield one mark for all points of a framework that fall on the same pixel."""
     places: dict[tuple[str, int, int], list[Point]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)

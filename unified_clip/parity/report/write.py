@@ -16,7 +16,7 @@ from . import junit, markdown, page
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
-    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into the directory `out`.
+    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into the directory `out`. Create it if necessary.
 
     recorded: Calls of a recording, to plot on the page.
     ported: A report of `unified-clip port`, to show on the page.

@@ -39,6 +39,8 @@ class CallResult(CallOutcome):
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
     """Return the call of a case, with the gradients converted to tensors of the framework.
 
+    If the case asks for transposed, expanded or overlapping tensors, or for thresholds as tensors, convert them, too.
+
     case: The description of the case from job.json, which `pool.write_job` writes.
     """
     call_form = CallForm(**case["call_form"])
@@ -58,6 +60,9 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
     """Set the fields `fault`, `structure` and `same_objects` of a result, from the inputs before and after the call.
 
+    `structure` is set if the call returned a container to compare, and `same_objects` if a clip class returned
+    gradients.
+
     inputs: The gradients before the call.
     """
     result.fault = _fault(invocation, result, inputs)
@@ -70,7 +75,10 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation) -> CallResult:
-    """Call the framework's function that corresponds to the case. If there is none, the result has the name ''."""
+    """Call the framework's function that corresponds to the case. Return its result or its exception.
+
+    If there is no such function, the result is empty and has the name ''.
+    """
 
     def call() -> CallResult:
         adapter = invocation.adapter
@@ -85,8 +93,9 @@ def call_native(invocation: Invocation) -> CallResult:
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
     """Return an error if the call changed inputs that it must not change, or returned tensors of the wrong kind.
 
-    The wrong kind is dense for sparse, sparse for dense, or a tensor that shares memory with an input. Return '' if the
-    call did nothing of this.
+    The wrong kind is dense for sparse, sparse for dense, or a tensor that shares memory with an input. A call in place
+    must not change inputs if it raises. A clip class may return an input itself. Return '' if the call did nothing
+    wrong.
 
     inputs: The gradients before the call.
     """
@@ -116,7 +125,10 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call. Return its result, with its exception, if any, and whether it issued a ClipWarning."""
+    """Make a call. Return its result, and record whether it issued a ClipWarning.
+
+    If it raises an exception, catch it. The result then has only the exception's classes and its message.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -165,7 +177,7 @@ def call_public_name(invocation: Invocation, function: Callable[..., Any], setti
 
 def _call_with_settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     """Call `set_gradient_clip` for each group of parameters, or once for all if the case has no groups. Then call the
-    function.
+    function, and remove the clip again.
 
     settings: The namespace that has `set_gradient_clip`, such as `unified_clip.paddle`.
     """

@@ -31,7 +31,7 @@ STARTS = 4
 """
 
 KEPT, SHOWN = 1 << 12, 80
-"""How many bytes of a worker's printed output are kept, and how many characters of its first line the report shows."""
+"""The number of bytes of a worker's output to keep, and the number of characters of its first line in the report."""
 
 LOOK_EVERY = 0.1
 """The number of seconds between two searches for new results."""
@@ -84,9 +84,11 @@ def run(
     on_result: OnResult = lambda item, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
 ) -> WorkerResults:
-    """Run all items on one framework, in order. Start the worker again after a crash.
+    """Run all items on one framework, in order, and return their results. Start the worker again after a crash.
 
-    Each result is read and deleted while the worker continues: all files at once may not fit on the disk.
+    Each result is read and deleted while the worker continues: all files at once may not fit on the disk. If the worker
+    does not start, or crashes STARTS times, all remaining items fail. If it crashes after the last result, the last
+    item fails.
 
     worker: The command line that `command` returns.
     timeout: If no new result arrives for this many seconds, the worker is ended, and its current item fails.
@@ -167,7 +169,12 @@ def _run_once(
 ) -> Failure | None:
     """Start a worker. Wait until it ends, or until no new result arrives for `timeout` seconds.
 
-    Return the reason of a failure, or None if the worker exited with status 0.
+    Return the failure, or None if the worker exited with status 0. Append the first line that the worker printed to
+    `results.printed`.
+
+    arguments: The command line.
+    scratch: The directory for the worker's own files.
+    collect: A function that reads new results, and returns whether there were any.
 
     KeyboardInterrupt: STOP was set.
     """
@@ -222,7 +229,7 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
             return Failure("missing", str(data["missing"]))
         results.versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"its result cannot be read: {path.name}: {error}")
+        return Failure("unreadable", f"the worker's file {path.name} cannot be read. Run it again: {error}")
     return None
 
 
@@ -243,4 +250,5 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
             raise TypeError("`raised` is not a list")
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        return Failure("unreadable", f"its result cannot be read. Run it again: {type(error).__name__}: {error}")
+        reason = f"{type(error).__name__}: {error}"
+        return Failure("unreadable", f"the worker's result cannot be read. Run the case again: {reason}")

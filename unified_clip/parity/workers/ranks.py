@@ -23,7 +23,10 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
     For a mode with several ranks: start the other ranks, join the process group, and yield an adapter that makes
     distributed tensors. For any other mode, yield `adapter` itself.
 
+    rank: The rank of this process. Only rank 0 starts others.
     meeting: A file that all ranks use to find each other.
+
+    SystemExit: another rank ended with an error.
     """
     if mode not in PROCESSES:
         yield adapter
@@ -41,8 +44,9 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
-    """Return an error that names the ranks whose result differs from the result on rank 0. Return '' if all ranks
-    agree.
+    """Return an error that names the ranks whose result differs from the result on rank 0. Return '' if all agree.
+
+    A result is the tensors, and whether the call issued a ClipWarning.
 
     packed, tensors: The result of this rank, as `worker.pack` returns it.
     """

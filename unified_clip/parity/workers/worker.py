@@ -118,7 +118,13 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: Backend) -> None:
-    """Run every work item in the directory JOB, and write the results into the directory OUT."""
+    """Run the work items in the directory JOB, and write the results into the directory OUT.
+
+    With `--mode`, run only the items of that mode. A rank other than 0 runs its items, but writes nothing.
+
+    options: The command line of the worker.
+    namespace: The module with the public functions, such as `unified_clip.torch`.
+    """
     out, rank = options.out, options.rank
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
@@ -170,7 +176,8 @@ Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
     """Run these cases, and return their results in order.
 
-    If the cases share a graph and the graph fails, run them one by one.
+    If the cases share a graph and the graph fails, run them one by one. The result of a case that fails alone is
+    {"unreadable": the error}. If each case runs alone, the first case gets the error of the shared graph.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
