@@ -53,7 +53,7 @@ class Options:
         if self.device not in DEVICES:
             raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
         if self.device == "cuda" and set(self.frameworks) != {"torch"}:
-            raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or omit it.")
+            raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or no --frameworks.")
         if not any(map(self.steps, self.frameworks)):
             names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
             raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass other --dtypes.")

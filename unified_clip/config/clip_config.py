@@ -280,7 +280,7 @@ class ClipConfig(OutcomeProperties, Settings):
         return self._clipper(grads, step=step, parameters=parameters)
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip in place, as `clip_grad_norm_` does. Return the total norm before clipping.
+        """Clip the gradients of parameters in place, as `clip_grad_norm_` does. Return the total norm before clipping.
 
         Args:
             parameters: As for `clip_grad_norm_`.

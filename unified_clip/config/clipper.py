@@ -176,7 +176,7 @@ class Clipper:
         return tree.rebuild(results), outcome
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip in place, as `clip_grad_norm_` does, and return the total norm before clipping."""
+        """Clip the gradients of parameters in place, like `clip_grad_norm_`. Return the total norm before clipping."""
         return entry.run(Clipper._clip_, self, parameters, step)
 
     def _clip_(self, parameters: Any, step: Any) -> Tensor:

@@ -26,7 +26,10 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
-    """Return the parser's error with its line and, for a duplicate key, the key's name."""
+    """Return an error with the message and the line of the parser's error. For a duplicate key, the message names it.
+
+    An error without a line is at the end of the text.
+    """
     problem, _, place = str(error).rpartition(" (at ")
     message = NOT_VALID.format("TOML", problem)
     at = re.match(r"line (\d+)", place)  # without a line, the error is at the end of the document

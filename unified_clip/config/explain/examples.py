@@ -46,7 +46,7 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """At most two parameter names, to which each configuration applies a single rule."""
+    """At most two parameter names that each configuration treats alike: it clips both by one rule, or excludes both."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]

@@ -304,7 +304,7 @@ def _unread_base(path: Path) -> str:
 
 
 def _partial_tables(data: Any) -> Iterator[PartialTable]:
-    """Yield each `PartialTable` in nested tables: a table to which an unread file may add keys."""
+    """Yield each `PartialTable` in `data` and in its tables: a table to which an unread file may add keys."""
     if isinstance(data, PartialTable):
         yield data
     for value in data.values() if isinstance(data, dict) else ():

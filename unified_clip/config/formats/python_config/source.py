@@ -163,7 +163,10 @@ def _path(node: ast.expr) -> tuple[str, ...]:
 
 
 def _unbraced(node: ast.expr) -> ast.expr:
-    """Return the expression inside `{{ }}`, mmengine's old form of a base file's value. Return others unchanged."""
+    """Return the expression inside `{{ }}`, such as `_base_.lr` for `{{_base_.lr}}`: an old form of mmengine.
+
+    Return other expressions unchanged.
+    """
     match node:
         case ast.Set(elts=[ast.Set(elts=[inner])]) if _path(inner)[:1] == ("_base_",):
             return inner
