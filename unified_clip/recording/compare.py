@@ -131,10 +131,15 @@ def compare(
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each, in order.
 
-    These are the first divergence of all, the first that is too large for rounding, the first that is too large even
-    for rounding that has grown, and the first of each stage without a distance, such as the threshold. A divergence
-    without a distance counts as too large. Report only one for each pair of calls: the last in this order, but one of
-    the first three before one of a stage.
+    These are, in this order:
+
+    - the first divergence of all
+    - the first that is too large for rounding
+    - the first that is too large even for rounding that has grown
+    - the first of each stage without a distance, such as the threshold
+
+    A divergence without a distance counts as too large. Report only one for each pair of calls: the last in this
+    order, but one of the first three before one of a stage.
 
     If calls remain after the pairs, and no divergence is too large for grown rounding, add a divergence "calls" with
     the index `len(pairs)`.
