@@ -41,9 +41,11 @@ def add_parser(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check the paths, and print the report. Return the exit status.
+    """Check the paths, and print the report. Return the exit status, also after Ctrl-C.
 
     With --out, write the report to that file, and print its headline on standard error.
+
+    UsageError: the file of --out is one of the files to check, or cannot be written.
     """
     try:
         report = _checked(options)

@@ -50,9 +50,9 @@ def as_text(report: CheckReport) -> str:
 
 
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each field of a finding to print.
+    """Yield (name, text) for each part of a finding to print: the reason, the differences, the effect and the edit.
 
-    If the rule differs, leave out all other differences but that of the threshold: they follow from the rule.
+    If the rule differs, leave out all other differences except that of the threshold, since they follow from the rule.
     """
     if finding.kind != "drift":
         yield "why", finding.does

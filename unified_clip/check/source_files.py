@@ -133,7 +133,7 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
 def _package(name: str) -> str:
     """Return the package of a clip from its full name: "torch" for `torch.nn.utils.clip_grad_norm_`.
 
-    Return "keras" for a name with the part `keras`, such as `tf.keras`, and "torch" for a method of a training engine.
+    Return "keras" if a part of the name is `keras`, as in `tf.keras`. Return "torch" for a method of a training engine.
     """
     package = "keras" if ".keras." in name else name.partition(".")[0]
     is_of_engine = package not in FRAMEWORKS and name.rpartition(".")[2] in ENGINE_METHODS
@@ -153,10 +153,7 @@ class OwnFunction(NamedTuple):
 
 @cache
 def _own_functions() -> dict[str, OwnFunction]:
-    """Return unified_clip's functions and classes by name. Each clips like the framework's function that it replaces.
-
-    Cached.
-    """
+    """Return unified_clip's functions and classes by name. Each clips as the framework's function that it replaces."""
     native = (function for function in clip_functions().values() if function.replacement and function.rule)
     own: dict[str, OwnFunction] = {}
     for function in native:

@@ -237,7 +237,8 @@ def _has_clip_word(path: Path) -> bool:
 def may_be_configuration(path: Path) -> bool:
     """Return whether a file may be a trainer's configuration.
 
-    Python source may be one if it has a name that mmengine or Detectron2 use in theirs. Any other file may be one.
+    Python source may be one if it assigns to `_base_` or to a name that begins with `optim`, or contains `read_base`.
+    Any other file may be one.
     """
     return path.suffix.lower() != PYTHON or PYTHON_CONFIGURATION.search(_text(path)) is not None
 

@@ -146,7 +146,8 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
 def _is_read(module: Module, node: Target) -> bool:
     """Return whether the code at a node reads the value of a variable, function or class.
 
-    It does not if the node is a part of a longer name, the keyword of an argument, or the target of an assignment.
+    It does not if the node is in an import or is the target of an assignment. Nor does it for the last part of a longer
+    name, and for the name of a parameter or keyword.
     """
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
@@ -169,12 +170,16 @@ def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> s
         return f"A subclass of {function.name} may change its effect. Port the subclass by hand."
     call = module.enclosing(node, cst.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
-        return "This line tests for a class that other code creates. Port that code first, then this line."
+        return f"This line tests whether an object is a {function.name}. Port the code that creates the object first."
     return ""
 
 
 def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for each argument of an optimizer or layer that clips, such as clipnorm= or need_clip=False."""
+    """Yield a clip for each argument of an optimizer or layer that clips, such as clipnorm= or need_clip=False.
+
+    The file has to import Keras or Paddle. Skip need_clip= of a clip class. If the class of an optimizer is unknown,
+    the clip cannot be ported.
+    """
     passed = keywords_of(call)
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():

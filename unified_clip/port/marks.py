@@ -35,7 +35,7 @@ def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> 
 
 
 def count(files: Sequence[PortedFile]) -> int:
-    """Return the number of marks in these files."""
+    """Return the number of marks in the new content of these files."""
     return sum(len(OLD_MARK.findall(file.after)) for file in files)
 
 

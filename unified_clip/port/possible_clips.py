@@ -96,7 +96,10 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip class."""
+    """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip function or class.
+
+    Yield nothing if neither a name around the call contains "clip", nor `_may_be_clip` returns True.
+    """
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -114,7 +117,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     """Return whether a call of getattr may return one of these clips.
 
     It may if the code calls the result with a gradient, or with a keyword that contains "clip". It also may if each
-    call of the result has only arguments that a clip takes, and no name around it is that of a layer or a loss.
+    call of the result has only arguments that a clip takes. Names around it, such as "layer" or "loss", rule that out.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)

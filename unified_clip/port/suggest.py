@@ -214,8 +214,8 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
     """Return (comment, the clipped parameters in words) for a clip of optax.
 
-    The comment is '' if no other transformation stands before the clip in optax.chain. Otherwise it says that the clip
-    may not clip gradients. The words are '' if the clip is for all parameters.
+    The comment is '' if only clips stand before this clip in optax.chain. Otherwise it is NOT_FIRST, or
+    UNKNOWN_POSITION for a clip outside of optax.chain. The words are '' if the clip is for all parameters.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""

@@ -92,7 +92,10 @@ def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
 
 
 def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
-    """Return the rule of a trainer's clip. Return '' if an argument that is not in the file may choose another rule."""
+    """Return the rule of a trainer's clip.
+
+    Return '' if the argument that chooses the rule has an unknown value or several values, or may be set elsewhere.
+    """
     if not setting.rule_keyword:
         return setting.rule
     chosen = chosen_rules(module, clip, setting)

@@ -325,10 +325,9 @@ def _uncleared_gradients(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Return a cause if the two training steps use different dtypes for a parameter, and this explains the first
-    difference.
+    """Return a cause if the two training steps use different dtypes for a parameter, and this explains the difference.
 
-    It does if the difference is within the rounding to these dtypes. Else return None.
+    It does if both differ at the first step by no more than the rounding to these dtypes. Else return None.
     """
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:

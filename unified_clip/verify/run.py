@@ -249,7 +249,7 @@ def run(
             if end.code is None:
                 raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. Pass a higher --timeout.")
             if end.code:
-                raise WorkerError(f"{script} failed. Correct it: {end}{_not_installed(script, end)}")
+                raise WorkerError(f"{script} failed. Correct this error: {end}{_not_installed(script, end)}")
     runs = []
     for script in scripts:
         runs.append(_read(script, out / script.side, len(next(iter(batches.values())))))
@@ -272,7 +272,10 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return the command that installs the missing module, if another interpreter lacks one. Else return ''."""
+    """Return a sentence with the command that installs a missing module, to append to an error.
+
+    Return '' if the process ended for another reason, or ran in the interpreter of this command.
+    """
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"

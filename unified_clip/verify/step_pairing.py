@@ -109,8 +109,10 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return "old" or "new", the side whose gradients still include its gradients of the step before. None if
-        neither does.
+        """Return the side, "old" or "new", whose gradients still include its gradients of the step before.
+
+        They do if each is the sum of the other side's gradient and of its own at the step before. Return None if the
+        gradients of neither side do.
         """
         now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
@@ -133,7 +135,7 @@ class StepPairing:
     def ratio(self, step: int) -> float | None:
         """Return the factor by which the updates of the new training step are larger than those of the old one.
 
-        Return None if no single factor explains all updates, or the old ones are all 0.
+        Return None if no single factor explains all updates, or if the updates of one training step are all 0.
         """
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
@@ -222,7 +224,7 @@ def coarsest_ulp(dtypes: Iterable[str]) -> float:
 
 
 def _unit(number: float) -> float:
-    """Return the size of one ULP of float32 at a number."""
+    """Return the size of one ULP of float32 at a number, or at GREATEST for a larger number."""
     return float(np.spacing(np.float32(min(number, GREATEST))))
 
 

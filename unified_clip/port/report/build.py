@@ -66,7 +66,7 @@ def build_report(
 def writer(path: Path) -> Callable[[Report], str]:
     """Return the function that formats a report for this file, chosen by the file's suffix.
 
-    ReportError: the suffix is unknown, or the directory cannot be written.
+    ReportError: the suffix is unknown, the path is a directory, or its directory does not exist.
     """
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)

@@ -31,7 +31,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
     """
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
-        file.leave(clip, "It is already PyTorch's own function.")
+        file.leave(clip, "This is already PyTorch's own function.")
     elif clip.kind == "in place":
         file.edits.replace(clip.node, name)  # type: ignore[arg-type]
         file.rename_arguments(clip)
@@ -113,7 +113,10 @@ def _parts(
 
 
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
-    """Return the expression of the threshold. UnsureError: PyTorch's function cannot take the arguments."""
+    """Return the expression of the threshold of a clip.
+
+    UnsureError: the call has no threshold, bounds that differ in size, or arguments that PyTorch's function lacks.
+    """
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None:

@@ -162,7 +162,10 @@ class Module(SyntaxTree):
     # -- bindings
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of a variable, or of an attribute of self. Return UNBOUND for any other expression."""
+        """Return the binding of a variable, or of an attribute of self in a class.
+
+        Return UNBOUND for any other expression, for an imported name, and for a name that the file never binds.
+        """
         if isinstance(node, cst.Name):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
@@ -312,8 +315,9 @@ class Module(SyntaxTree):
     # -- numbers
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return the value of a number, or of a name that is bound to a number once. Return None if the value is
-        unknown.
+        """Return the value of a numeric expression. Names in it have to be bound to a number once.
+
+        Return None if the value is unknown.
         """
         try:
             value = self._value(node, 0)

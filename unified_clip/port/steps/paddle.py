@@ -157,7 +157,7 @@ class PaddleOptimizers:
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain.
 
-        UnsureError: the variable may contain other values, or is also used elsewhere.
+        UnsureError: the variable may contain other values, is also used elsewhere, or no optimizer takes it.
         """
         clips = []
         may_be_none = self._may_be_inherited(binding)

@@ -73,7 +73,7 @@ class TapeSteps:
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the steps in which this optimizer applies the gradients."""
+        """Return the steps in which this optimizer applies the gradients, whether they can be ported or not."""
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
