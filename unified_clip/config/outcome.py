@@ -108,7 +108,10 @@ class ClipOutcome:
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after clipping. None if it is unknown, as for clips by value, or if the step was skipped."""
+        """The total norm after clipping. None if it is unknown, as for clips by value, or if the step was skipped.
+
+        0 if all gradients became 0 because the norm was not finite.
+        """
         if self.skipped:
             return None
         if self._is_zeroed:

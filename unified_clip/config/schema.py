@@ -110,7 +110,7 @@ class Clipping(ConfigModel):
 
     @property
     def has_own_eps(self) -> bool:
-        """Return whether eps is set and differs from the family's."""
+        """Return whether eps is set and differs from the family's. Rules without a norm have no eps."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 

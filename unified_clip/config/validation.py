@@ -43,7 +43,10 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def settings_data(document: Document) -> dict[str, Any]:
-    """Return the data of a clip configuration, without the key "$schema". ConfigError: the configuration is invalid."""
+    """Return the data of a clip configuration, without the key "$schema".
+
+    ConfigError: the configuration is invalid, has a key twice, or is for a later release.
+    """
     data = document.data
     if not isinstance(data, dict):
         remedy = 'Give at least a rule, such as rule = "norm".'
@@ -81,7 +84,11 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
 
 
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
-    """Return (path of keys, message) for the errors about one value."""
+    """Return (path of keys, message) for pydantic's errors about one value. The message has the value to give instead.
+
+    If an error is about a key inside the value, the path is that of the key.
+    keys: The path of the value in the document. data: The data of the whole document.
+    """
     error = _closest(errors)
     kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
     value = f"it is {format_value(content)}"

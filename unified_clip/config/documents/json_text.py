@@ -11,7 +11,10 @@ from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse JSON. Return (data, duplicate keys). UnreadableError: the text is not valid JSON."""
+    """Parse JSON. Return (data, duplicate keys).
+
+    UnreadableError: the text is not valid JSON, or a whole number has more than MAX_DIGITS digits.
+    """
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,10 @@ from .unreadable import NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse TOML. Return (data, ()): TOML forbids duplicate keys. UnreadableError: the text is not valid TOML."""
+    """Parse TOML. Return (data, ()): TOML forbids duplicate keys.
+
+    UnreadableError: the text is not valid TOML, or a whole number has too many digits for Python.
+    """
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:

@@ -109,9 +109,9 @@ _Yaml.add_implicit_resolver(
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse YAML. Return (data, duplicate keys). UnreadableError: the text is not valid YAML, or too large.
+    """Parse YAML. Return (data, duplicate keys). The data of a text without content is None.
 
-    The data of a text without content is None.
+    UnreadableError: the text is not valid YAML, a value does not fit its tag, or all aliases together are too large.
     """
     try:
         loader = _Yaml(text)

@@ -32,7 +32,7 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
-    """Return sentences about a rule, with its formula, norm and threshold.
+    """Return sentences about a rule, with its formula, norm and threshold. The rule "none" has no formula.
 
     threshold: Code to print in place of the threshold, or of both bounds.
     """

@@ -135,7 +135,7 @@ def _place(document: Document) -> list[str]:
 
 
 def _clips(nested: Any) -> bool:
-    """Return whether any table in this value sets a clip key."""
+    """Return whether this value is a table with a clip key, or has such a table at any level."""
     if isinstance(nested, list):
         return any(map(_clips, nested))
     if not isinstance(nested, dict):
