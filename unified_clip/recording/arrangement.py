@@ -23,9 +23,10 @@ SAME = 1e-6
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
-    """Return the fingerprints of a weight and of its transpose: sums of elements times factors that depend on indices.
+    """Return [fingerprint of a weight, fingerprint of its transpose].
 
-    A vector counts as a matrix with one row. Return None if the weight is complex or has no axis or more than two.
+    A fingerprint is the sum of the elements times factors that depend on the indices. A vector counts as a matrix with
+    one row. Return None if the weight is complex, or has no axis or more than two.
 
     array: The elements of the weight.
     dtype: The name of its dtype, such as "bfloat16".

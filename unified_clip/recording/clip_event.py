@@ -150,9 +150,10 @@ class ClipEvent:
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """Record the clip.
+        """Record the clip. If its graph cannot report values, only the settings are recorded.
 
-        names: The gradients whose norms are recorded, by name. new: The names that no earlier call had.
+        names: The index of each gradient by name, if norms of gradients are recorded, else None.
+        new: The names that no earlier call had.
         """
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path

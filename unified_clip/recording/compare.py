@@ -131,15 +131,14 @@ def compare(
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each, in order.
 
-    These are, in this order:
+    Report these divergences, but only one for each pair of calls, the first in this list:
 
-    - the first divergence of all
-    - the first that is too large for rounding
     - the first that is too large even for rounding that has grown
+    - the first that is too large for rounding
+    - the first of all
     - the first of each stage without a distance, such as the threshold
 
-    A divergence without a distance counts as too large. Report only one for each pair of calls: the last in this
-    order, but one of the first three before one of a stage.
+    A divergence without a distance counts as too large for rounding.
 
     If calls remain after the pairs, and no divergence is too large for grown rounding, add a divergence "calls" with
     the index `len(pairs)`.

@@ -112,7 +112,8 @@ class Dispatcher:
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
     """Return the name of a call in recordings, such as "clip_grad_norm_" or "ClipConfig.clip_".
 
-    body: The function that implements the call. args: Its arguments. The first one may be an object with the name.
+    body: The function that implements the call.
+    args: The arguments of the call. If the first one has an attribute `recorded_as`, the name begins with its value.
     """
     kind = getattr(args[0], "recorded_as", None) if args else None
     if kind is None:

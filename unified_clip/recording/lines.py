@@ -25,7 +25,7 @@ encode = json.JSONEncoder().encode
 
 
 def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:
-    """Return the fields of the first line of a recording."""
+    """Return the fields of the first line of a recording: the versions, the current time, and the settings."""
     return {
         "unified_clip": sys.modules["unified_clip"].__version__,
         "schema": SCHEMA,
@@ -47,4 +47,4 @@ def write_line(file: FileIO, line: dict[str, Any]) -> None:
         text = encode(_json.plain(line))
     data = text.encode() + b"\n"
     if file.write(data) < len(data):
-        raise OSError("only a part of a line was written. Free disk space.")
+        raise OSError("only a part of a line was written. Free disk space")

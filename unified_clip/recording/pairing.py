@@ -115,7 +115,9 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     unknown += [(b, name, in_b) for name in names.values() if name not in in_b]
     run, name, known = unknown[0]
     near = difflib.get_close_matches(name, known, MOST_NEAR) or sorted(known)[:MOST_NEAR]
-    remedy = f"Its parameters include {', '.join(near)}." if known else "Record it with --norms, in Python norms=True."
+    remedy = "It has no norms of parameters. Record it with --norms, in Python norms=True."
+    if known:
+        remedy = f"Its parameters include {', '.join(near)}. Correct the name."
     problem = f"The map of names (--map) has {name!r}, which is no parameter of {run.path}."
     raise RunError(f"{problem} {remedy}", "UC503")
 
@@ -172,7 +174,7 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 def _tensor_count(line: RecordedCall) -> int:
     """Return the number of gradients that a call clips per tensor.
 
-    0 if it has another rule, or the number is unknown.
+    Return 0 if it has another rule, or the number is unknown.
     """
     if line.rule == "value":
         return len(line.parameters)

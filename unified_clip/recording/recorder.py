@@ -127,7 +127,9 @@ class Recording:
         self._step, self._by_calls = step, False
 
     def next_step(self) -> None:
-        """Begin the next step. Without any call of this method, each clip call is a step."""
+        """Begin the next step, after running graphs have reported their calls. If you never call this method, each clip
+        call is a step.
+        """
         self.step = self._step + 1
 
     def _take_step(self) -> int:
@@ -186,7 +188,7 @@ class Recording:
     # -- calls
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        """Return the name of each parameter in the dict or model `names=`. None: it has none there."""
+        """Return the name of each parameter in the user's dict or model of names, or None if it is not there."""
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
@@ -249,9 +251,7 @@ class Recording:
                 self._write(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
-        """Write pending calls in order, up to the first call whose numbers have not arrived. If `wait` is true, wait
-        for the numbers, and write all pending calls.
-        """
+        """Write pending calls in order, up to the first whose numbers have not arrived. With `wait`, write all."""
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
         ):
@@ -343,7 +343,7 @@ class CallRecorder:
         return self._step
 
     def on_clip(self, clip: Clip) -> None:
-        """Record a clip of the call, which may clip several groups. At steps for `gradients_every`, copy gradients."""
+        """Record a clip of the call, which may clip several groups. Every `gradients_every` steps, copy gradients."""
         recording = self.recording
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):

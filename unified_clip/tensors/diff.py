@@ -26,7 +26,8 @@ def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides:
     """Return a text about the gradients that differ by more than `max_ulp`. Return '' if no gradient does.
 
     If the names of the gradients differ, the text lists only the names that one set lacks. Gradients of other dtypes or
-    shapes always differ. A sparse gradient is compared as the equal dense gradient.
+    shapes always differ. A sparse gradient is compared as the equal dense gradient. The text describes at most
+    `MOST_TENSORS` gradients.
 
     left, right: Gradients by name.
     sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
@@ -41,7 +42,7 @@ def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides:
 
 
 def hexadecimal(value: float) -> str:
-    """Return a number as hexadecimal text, as `float.hex` does, but without trailing zeros."""
+    """Return a number as hexadecimal text, as `float.hex` does, but without trailing zeros: "0x1.8p+1" for 3.0."""
     return re.sub(r"\.?0+p", "p", value.hex())
 
 

@@ -32,7 +32,7 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 
 class UnreadableError(CodedError, code="UC701"):
-    """A file is damaged, or its content is not supported. The message has the reason and the remedy."""
+    """A file of tensors cannot be read. The message has the reason, such as damage, and the remedy."""
 
 
 @dataclass(frozen=True, eq=False)

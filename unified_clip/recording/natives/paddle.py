@@ -45,7 +45,10 @@ def install() -> None:
 
 
 def install_unified_clip() -> None:
-    """Record unified_clip's classes in static programs, where `record` does not record them."""
+    """Add hooks that record unified_clip's classes for Paddle in static programs.
+
+    In dynamic mode, these classes are recorded without hooks.
+    """
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):

@@ -107,8 +107,9 @@ class StepWatcher:
     def after_step(
         self, optimizer: str, settings: Mapping[str, Any], is_cleared: Callable[[], bool], *, is_users: bool = False
     ) -> None:
-        """Record a step, as `record_step` does.
+        """Record a step of an optimizer with the backward passes before it. Then begin to count them again.
 
+        optimizer, settings, is_users: As for `record_step`.
         is_cleared: A function that returns whether the gradients of the step have become None or zero.
         """
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared}
@@ -126,7 +127,7 @@ def record_step(
     optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
     settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
     passes: The known fields about the backward passes before the step: `backward_calls`, `cleared` and `changed`.
-    is_users: The class is the user's own, so that its module may be any.
+    is_users: Whether the class may be the user's own. Then its module may be any.
 
     ValueError: a name is unknown.
     """

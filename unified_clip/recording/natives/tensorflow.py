@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
-    """Return the function in this wrapper, marked so that AutoGraph does not convert the wrapper."""
+    """Return `wrapper(function)`, marked so that AutoGraph does not convert it."""
     return tf.autograph.experimental.do_not_convert(wrapper(function))
 
 

@@ -140,7 +140,7 @@ def _clip_text(line: RecordedCall, what: str) -> str:
 
 
 def describe(comparison: RecordingComparison) -> list[str]:
-    """Return sentences about where the runs differ, why, and how closely each stage agrees."""
+    """Return sentences about the differences of the runs, their causes, and the agreement at each stage."""
     explained = [sentence for each in explanations(comparison) for sentence in (each.what, *each.why)]
     return [*explained, *notes(comparison)]
 

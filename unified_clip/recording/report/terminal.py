@@ -7,7 +7,7 @@ from .model import ComparisonReport
 
 
 def show(report: ComparisonReport) -> None:
-    """Print the report to the terminal."""
+    """Print the sentences of the report on the terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -75,9 +75,10 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] = {},
 ) -> dict[str, Gradient]:
-    """Return the gradients in a file by name, in the order of the file. Sort those of TensorFlow and Keras by name.
+    """Return the gradients in a file by name, in the order of the file.
 
-    Leave out integers and text, unless `only` has their full name.
+    Gradients of TensorFlow and Keras are sorted by name. Integers and text are left out, unless `only` has their full
+    name.
 
     The arrays are contiguous, read-only `np.memmap`s, and may not be aligned. Arrays without elements are plain NumPy
     arrays.
@@ -111,7 +112,7 @@ def read(
 def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name as `Dense` or `Sparse` tensors.
 
-    The function runs in another process, on the CPU. It returns tensors of any framework. Integers are left out.
+    The function runs in another process, on the CPU. Its tensors may be of any framework. Integers are left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors, as for `read`.

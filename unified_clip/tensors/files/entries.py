@@ -74,7 +74,9 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
             continue
         if dtype not in STORAGE:
             known = ", ".join(STORAGE)
-            raise UnreadableError(f"{name!r} has dtype {dtype}. Convert it to one of {known}, or leave it out")
+            raise UnreadableError(
+                f"{name!r} has dtype {dtype}. Convert it to one of {known}, or leave it out of the file"
+            )
         yield item
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5])) or "none"

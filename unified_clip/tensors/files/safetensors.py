@@ -75,7 +75,9 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Read a safetensors file that unified_clip wrote, and return its tensors by name. Sparse gradients are not joined.
+    """Read a safetensors file that unified_clip wrote, and return its tensors by name.
+
+    The two tensors of a sparse gradient, its indices and its values, stay separate.
 
     UnreadableError: the file is damaged, because another program changed it.
     """
