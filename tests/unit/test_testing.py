@@ -222,7 +222,7 @@ def test_rules_are_named_by_strings_functions_or_classes() -> None:
 @pytest.mark.parametrize(
     ("rule", "options", "message"),
     [
-        ("clip_grad_norm_", {}, "^clip_grad_norm_: add max_norm, which it needs"),
+        ("clip_grad_norm_", {}, "^clip_grad_norm_: max_norm is missing. Add max_norm"),
         (
             "clip_grad_norm_",
             {"max_norm": 1.0, "clip_norm": 1.0},

@@ -41,8 +41,8 @@ def find_cause(call: Observation) -> Cause | None:
 def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
-    Test the known causes first, and the fitted causes if none of them fits. Return None if known causes of different
-    kinds fit. If no cause fits, or rounding hides the cause, return the result of `touched`.
+    Test `known_causes` first, and `fitted_causes` if none of them fits. Return None if known causes of different kinds
+    fit. If no cause fits, or rounding hides the cause, return the result of `touched`.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -72,7 +72,7 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if some gradients have no result. Else return None.
+    """Return a cause if some gradients have no result. Else return None, as for a call that only measures.
 
     If the call returned another number of results than expected, all its results must be correct and in order. Only
     then is it known which ones are missing.
@@ -175,7 +175,10 @@ def touched(call: Observation) -> Cause | None:
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Return a cause if all elements of a clip by value are clipped to other bounds. Else return None."""
+    """Return a cause if all elements of a clip by value are clipped to other bounds. Else return None.
+
+    The other bounds are the smallest and the largest element of the results.
+    """
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

@@ -109,7 +109,7 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 
     values: The elements of each gradient, by index.
     way: An index of SUMS. The ways 0 to 3 add up each gradient, then the sums. The ways 1 and 3 also round the root of
-        each sum. Way 4 adds up the squares of all gradients in one sequence.
+        each sum if there are several. Way 4 adds up the squares of all gradients in one sequence.
     numbers: The indices of the gradients.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]

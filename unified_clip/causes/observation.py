@@ -131,7 +131,8 @@ class Observation:
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return text with the names of the gradients of these indices.
 
-        If there are more than four, the text has the first three names and the number of the others.
+        If there are more than four, the text has the first three names and the number of the others. If the call has no
+        names, the text has indices, such as 'gradient 0'.
         """
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
@@ -157,7 +158,7 @@ class Observation:
 
     @cached_property
     def norm_is_expected(self) -> bool:
-        """Return whether the returned norm is correct. Return True if the call returned no norm."""
+        """Return whether the returned norm is correct. Return True if no norm is returned, or none is expected."""
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 

@@ -129,6 +129,8 @@ def run_init(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run `unified-clip parity`: a whole suite, or the cases of `--case`. Return the exit status of the command.
 
+    If the user interrupts the run, return the exit status of an interrupted command.
+
     read_ported: A function that reads a report of `unified-clip port`, for `--ported`.
 
     UsageError: the user passed `--case` together with an option that needs all cases.
@@ -144,7 +146,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 
 def _run_cases(suite: Suite) -> int:
-    """Run the cases of the option `--case`, and print every result. Return the exit status of the command."""
+    """Run the cases of `--case`, and print every result, the notes and the summary. Return the exit status."""
     from .report import terminal_case
 
     report = _run(suite)

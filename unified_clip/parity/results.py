@@ -349,7 +349,7 @@ class ParityReport(ReportModel):
 
     @property
     def absent(self) -> list[str]:
-        """Return the frameworks that have no result but may be missing, as the suite allows."""
+        """The frameworks without any result, among those that the suite allows to be missing."""
         results = [*self.results(), *self.natives()]
         present = {name for name, result in results if result.verdict != "missing"}
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]

@@ -93,7 +93,10 @@ def test_several_cases_are_run_and_no_report_is_written(
     [
         (["--case", "worked example: get_total_nrom()"], f"Similar cases: {NORM_OFF}"),
         (["--case", "GET_total"], f"{NORM_OFF}; <script>throw Error('case')</script>: get_total_norm()"),
-        (["--case", NORM_OFF, "--case", "xyzzy"], "no case 'xyzzy' on numpy, torch. parity.md lists all cases"),
+        (
+            ["--case", NORM_OFF, "--case", "xyzzy"],
+            "numpy, torch. parity.md of a report lists all cases",
+        ),
         (["--frameworks", "numpy", "--case", "a: global_norm()"], "no case 'a: global_norm()' on numpy."),
     ],
 )

@@ -308,7 +308,8 @@ def test_an_entry_about_versions_counts_before_they_are_released() -> None:
 def test_an_entry_about_versions_of_what_the_worker_does_not_report_is_wrong() -> None:
     entry = KNOWN.model_copy(update={"versions": "pytorch<2.13"})
     (problem,) = judged_as([entry], SHOWING)[1]
-    assert problem == "`versions` names pytorch, but the worker of torch does not report its version. Name torch"
+    unreported = "the worker of torch does not report the version of that package"
+    assert problem == f"`versions` names pytorch, but {unreported}. Name torch instead"
 
 
 def test_what_two_entries_say_is_wrong() -> None:

@@ -206,7 +206,7 @@ def tensor(text: str) -> str:
         ),
         (
             cases_of("{ call = 'clip_by_norm' }"),
-            "calls 1, clip_by_norm: add clip_norm, which it needs",
+            "calls 1, clip_by_norm: clip_norm is missing. Add clip_norm",
         ),
         (
             cases_of("{ call = 'clip_by_norm', clip_norm = 1, p = 2 }"),

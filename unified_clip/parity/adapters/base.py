@@ -27,7 +27,7 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    Each module of this package has a subclass `Framework`. The subclass must define `sgd`. It overrides another method
+    The module of each framework has a subclass `Framework`. The subclass must define `sgd`. It overrides another method
     only if the default does not fit its framework.
     """
 
@@ -61,6 +61,8 @@ class Adapter(TensorConverter, Protocol):
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients after an in-place call. The worker calls this method only if `writes` is True.
 
+        The default returns the arguments, for in-place functions that take gradients.
+
         arguments: The arguments of that call, as `in_place_arguments` returned them.
         """
         return arguments
@@ -82,14 +84,15 @@ class Adapter(TensorConverter, Protocol):
     def expanded(self, tensor: Any) -> Any:
         """Return a tensor of the same shape whose elements all have one memory address (stride 0).
 
-        If the framework has no strides, return the tensor itself.
+        Each has the value of the first element of `tensor`. If the framework has no strides, return the tensor itself.
         """
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Copy the 1-d tensors into one memory, and return them as overlapping views of it.
+        """Concatenate the 1-d tensors, and return a view of the result for each tensor, with the length of that tensor.
 
-        If the framework has no views, return the tensors themselves.
+        View i begins at element i, so that the views overlap. If the framework has no views, return the tensors
+        themselves.
         """
         return tensors
 
@@ -126,9 +129,9 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Call the framework's function that clips by the total norm of order `p`. Return None if it has no such
-        function.
+        """Call the framework's function that clips by the total norm. Return None if it has no such function.
 
+        p: The norm_type.
         norm: The total norm to use. If it is None, the function measures the norm.
         """
         return None
@@ -194,7 +197,10 @@ class OnParameters(Adapter):
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter with the shape and dtype of `like`, and this value in every element."""
+        """Return a parameter with the shape and dtype of `like`, and this value in every element.
+
+        If `like` is None, return a placeholder with one element.
+        """
 
     def step(self, parameters: list[Any]) -> None:
         """Take one step of the framework's SGD with LEARNING_RATE."""

@@ -36,15 +36,18 @@ class Framework(Converter, base.OnParameters):
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Return whether both tensors have the same data pointer.
 
-        Return False for None, sparse and empty tensors. Identity (`a is b`) cannot show this, because `.grad` returns a
-        new object each time.
+        Return False for None, sparse and empty tensors. A test of `a is b` would fail, because `.grad` returns a new
+        object each time.
         """
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle's function can take these gradients. Only its clip classes take sparse gradients."""
+        """Return whether Paddle may have a function with the clip rule of this call, and it takes the call's gradients.
+
+        Only the clip classes by norm take sparse gradients.
+        """
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)

@@ -75,10 +75,8 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     size = max(cases.values(), default=0.0)
     problem = ""
     if package := entry.unreported(installed):
-        problem = (
-            f"`versions` names {package}, but the worker of {entry.framework} does not report its version. Name "
-            f"{' or '.join(installed)}"
-        )
+        unreported = f"the worker of {entry.framework} does not report the version of that package"
+        problem = f"`versions` names {package}, but {unreported}. Name {' or '.join(installed)} instead"
     elif not cases:
         problem = "no case shows this difference. Run --accept to remove the entry"
     elif unmatched := entry.unmatched_patterns(cases):

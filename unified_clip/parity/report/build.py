@@ -48,7 +48,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
         """Return the number of results with each verdict in a mode, by framework and verdict.
 
-        Frameworks' functions that crashed do not count.
+        Frameworks without results are left out. Frameworks' functions that crashed do not count.
         """
         by_framework = {}
         for framework in frameworks:

@@ -66,7 +66,7 @@ def _shares(counts: Counts) -> str:
 
 
 def problem_lines(report: ParityReport) -> list[str]:
-    """Return a line for each problem: what failed, in which cases, and the details."""
+    """Return a line for each problem: what failed, the number of cases and the first of them, and the details."""
     lines = []
     for problem in report.problems:
         names = problem.cases
@@ -123,7 +123,11 @@ def _verdict(result: UnifiedClipResult) -> str:
 
 
 def native(results: FrameworkResult) -> str:
-    """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06"."""
+    """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06".
+
+    The numbers are the sizes of the difference: of the norm, and of the gradients. If the difference has no size, the
+    text has its kind. If nothing differs, or the run failed, the text is only the verdict.
+    """
     result = results.native
     if result is None:
         return NOTHING
@@ -135,7 +139,7 @@ def native(results: FrameworkResult) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return a relative size as short text, such as 1.2e-07."""
+    """Return a relative size as short text, such as "1.2e-07". Return "-" for None, and "inf" or "nan" as such."""
     if value is None or not math.isfinite(value):
         return NOTHING if value is None else str(value)
     return "0" if value == 0 else f"{value:.1e}"

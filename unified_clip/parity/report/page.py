@@ -33,14 +33,14 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """The numbers of a result, and the columns whose results have these numbers."""
+    """A card below a row: a result with its numbers, and the columns that have this result."""
 
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
 
     @property
     def numbers(self) -> str:
-        """The numbers of the columns, from 1."""
+        """The column numbers, from 1, as text such as "1 3"."""
         return " ".join(str(number) for number, _, _ in self.columns)
 
     @property
@@ -78,7 +78,7 @@ class Row:
 
     @property
     def cards(self) -> list[Card]:
-        """A card for each result that is not `equal`. Results of unified_clip with the same text share one."""
+        """A card for each result that is not `equal`. Results of unified_clip with the same numbers share a card."""
         alike: dict[object, list[tuple[int, Column, Result]]] = {}
         for number, column, result in self.not_equal:
             key = (result.verdict, result.detail, repr(result.details))

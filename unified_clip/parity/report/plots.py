@@ -30,7 +30,7 @@ circle."""
 
 
 def histogram(report: ParityReport) -> Markup | None:
-    """Return a histogram of the distances from the exact results. None without results.
+    """Return a histogram of the distances from the exact results. Return None if there are no results.
 
     Each framework has a row for unified_clip, and one for its own functions.
     """
@@ -98,7 +98,10 @@ class Point(NamedTuple):
 
 
 def norms(report: ParityReport) -> Markup | None:
-    """Return a plot of the relative error of each framework's norm over the number of elements. None without norms."""
+    """Return a plot of the relative error of each framework's norm over the number of elements.
+
+    Return None if no framework's function returned a norm.
+    """
     points = [
         Point(framework, case.elements, native.norm, case.name)
         for case in report.cases

@@ -103,7 +103,10 @@ PLAIN = CallForm()
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in nested lists, tuples and dicts, in order. For a (name, value) tuple, yield only the value."""
+    """Yield the values in nested lists, tuples and dicts, in order. For a (name, value) tuple, yield only the value.
+
+    If `value` is none of these containers, yield `value` itself.
+    """
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):

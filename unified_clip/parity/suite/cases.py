@@ -234,7 +234,8 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
         raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
     if missing:
-        raise SuiteError(f"{place}, {name}: add {', '.join(sorted(missing))}, which it needs")
+        names = ", ".join(sorted(missing))
+        raise SuiteError(f"{place}, {name}: {names} {'is' if len(missing) == 1 else 'are'} missing. Add {names}")
     for key, value in arguments.items():
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)

@@ -104,7 +104,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
     """Return a `[frameworks.NAME]` table with its default modes, title, interpreter and tolerance filled in.
 
-    file: The suite's file, from whose directory the path `python` starts. tolerance: The suite's tolerance.
+    file: The suite's file. The path `python` in the table is relative to the directory of this file.
+    tolerance: The suite's tolerance, for a table without one.
 
     SuiteError: unified_clip has no adapter for this framework, or the framework lacks one of the modes.
     """
@@ -183,7 +184,7 @@ def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
         if name not in cases:
             near = difflib.get_close_matches(name, cases, n=MOST_NEAR)
             near += [other for other in cases if name.casefold() in other.casefold() and other not in near]
-            hint = f"Similar cases: {'; '.join(near[:MOST_NEAR])}" if near else "parity.md lists all cases"
+            hint = f"Similar cases: {'; '.join(near[:MOST_NEAR])}" if near else "parity.md of a report lists all cases"
             raise SuiteError(
                 f"--case: the suite has no case {name!r} on {', '.join(suite.frameworks)}. {hint}", "UC203"
             )

@@ -35,8 +35,9 @@ class Table(BaseModel):
 
 
 def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
-    """Return a validator that rejects a string if `test` returns a false value for it. `remedy` is the text of the
-    error.
+    """Return a validator that rejects a string if `test` returns a false value for it.
+
+    remedy: The text of the error.
     """
 
     def check(text: str) -> str:

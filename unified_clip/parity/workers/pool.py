@@ -73,7 +73,10 @@ class WorkerResults:
 
 
 def command(framework: str, python: str = sys.executable) -> list[str]:
-    """Return the command line that starts a worker. Append the directories JOB and OUT, which `worker` describes."""
+    """Return the command line that starts a worker. The caller appends the directories JOB and OUT (see `worker`).
+
+    python: The interpreter that has the framework.
+    """
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", framework]
 
 

@@ -40,7 +40,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         yield sharded
     statuses = [process.wait() for process in others]
     if any(statuses):
-        raise SystemExit("a rank other than 0 ended with an error. Its traceback is above. Correct its cause")
+        raise SystemExit("a rank other than 0 ended with an error. Read its traceback above, and correct the cause")
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
@@ -61,7 +61,7 @@ def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
 
     step: The point that this rank has reached, in words, such as "the end of a call".
 
-    All ranks must be at the same step. If they are not, exit, because each rank would get texts of another step.
+    SystemExit: the ranks are at different steps. Their texts would not belong together.
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:

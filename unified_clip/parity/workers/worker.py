@@ -199,7 +199,10 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
     """Run the cases, and yield the result of each.
 
-    In the mode `native`, call the framework's functions. In the other modes, call unified_clip.
+    In the mode `native`, call the framework's functions. In the other modes, call unified_clip. If results differ
+    between ranks, the field `fault` of the result names the ranks.
+
+    RuntimeError: the mode is unknown.
     """
     calls = [
         (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
@@ -247,6 +250,8 @@ def batches(
     runs: Sequence[Item], is_alone: Callable[[Item], bool], is_wide: Callable[[Item], bool]
 ) -> Iterator[list[Item]]:
     """Split the work items of a mode into batches. The items of a batch share a graph.
+
+    At most MOST_GRAPHS batches have several items.
 
     is_alone: A function that returns whether an item needs a batch for itself.
     is_wide: A function that returns whether an item has 64-bit numbers. Such items share no batch with other items.
