@@ -38,7 +38,7 @@ class EasyR1(Format):
         if document.get("algorithm", "adv_estimator") == "gae":  # other estimators have no critic
             notes += [] if document.has(*CRITIC) else [f"By default, EasyR1 clips the critic at 1.0, by {CRITIC[-1]}."]
             if self.read_threshold(document, CRITIC, 1.0, null="error") != actor:
-                raise document.wrong(CRITIC, f"its threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
+                raise document.wrong(CRITIC, f"the critic's threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
         return Imported(self.settings("global_norm", actor), [*notes, "EasyR1 skips steps whose norm is not finite."])
 
     def write(self, settings: Settings, version: Version) -> Any:

@@ -44,7 +44,7 @@ class Verl(Format):
         if document.has(*CRITIC) and document.get(*CRITIC, "enable") is not False:
             critic = self._threshold(document, CRITIC, notes)
             if critic != actor:
-                raise document.wrong(CRITIC, f"its threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
+                raise document.wrong(CRITIC, f"the critic's threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
         return Imported(self.settings("global_norm", actor), [*notes, *_skips(document, version)])
 
     def _threshold(self, document: Document, part: tuple[str, ...], notes: list[str]) -> float | None:
