@@ -29,7 +29,7 @@ def _escaped(report: CheckReport) -> CheckReport:
 
 
 def as_text(report: CheckReport) -> str:
-    """Return a report as text, in colour if standard output is a terminal."""
+    """Return a report as text, in colour if standard output is a terminal. Leave out ignored findings."""
     from rich.console import Console
     from rich.text import Text
 
@@ -121,7 +121,7 @@ def _version() -> str:
 def as_github(report: CheckReport) -> str:
     """Return a report as annotations of a GitHub workflow, which shows each of them in the diff.
 
-    Findings are errors or warnings, and notes are notices. The headline comes last.
+    Findings are errors or warnings, and notes are notices. Leave out ignored findings. The headline comes last.
     """
     report = _escaped(report)
     lines = [_annotation(finding) for finding in report.findings]

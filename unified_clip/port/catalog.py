@@ -119,7 +119,7 @@ NO_FUNCTION = ClipFunction("", "", "")
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """A training engine that accepts only clips of Paddle's own classes.
+    """A training engine or optimizer that accepts only clips of Paddle's own classes.
 
     An entry of `catalog.toml`, which explains the fields.
     """

@@ -82,7 +82,10 @@ class FoundClip:
 
     @property
     def is_optimizer_argument(self) -> bool:
-        """Return whether the clip is an argument of an optimizer, as in Adam(clipnorm=1.0)."""
+        """Return whether the clip is an argument of an optimizer, layer or trainer, as in Adam(clipnorm=1.0).
+
+        Return False for the argument of a clip function in the catalog.
+        """
         return isinstance(self.node, cst.Arg) and self.function is NO_FUNCTION
 
     @cached_property

@@ -177,7 +177,10 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def _words_around(module: Module, call: cst.Call) -> str:
-    """Return the names around a call of getattr: its arguments, assigned names and enclosing functions."""
+    """Return the names around a call of getattr, in one text.
+
+    They are its arguments, the keyword and the variables that get its result, and the enclosing functions.
+    """
     words = [module.code(argument) for argument in call.args[1:]]
     for outer in module.ancestors(call):
         match outer:

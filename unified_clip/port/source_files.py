@@ -222,7 +222,7 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
 
     path: A file in the directory, for errors.
 
-    PortError: git cannot compare the files.
+    PortError: the directory is in no git repository, the repository has no commit, or git cannot read it.
     """
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -123,7 +123,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
     """Return the same meaning for another family, such as "pytorch".
 
-    If the rule of the meaning has no families, return the meaning unchanged.
+    Return the meaning unchanged if its rule has no families, or if `family` is ''. Return None for None.
     """
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning

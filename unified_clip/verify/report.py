@@ -162,8 +162,8 @@ def _format_stage(result: Verification, stage: Stage) -> str:
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
     """Yield the rows to print: all of them, up to MAX_ROWS.
 
-    Of more rows, yield the first rows, those from the first difference on, and the last row. None stands for the rows
-    that are left out between them.
+    Of more rows, yield FIRST_ROWS at the beginning, FIRST_ROWS from the first difference on, and the last row. None
+    stands for the rows that are left out between them.
     """
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))

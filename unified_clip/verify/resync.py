@@ -45,8 +45,8 @@ class OldWeights:
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
         """Wait until the old training step has made a step. Return its weights with the names and layouts of `new`.
 
-        Return None if the parameters do not match, or if the old training step has ended. `unified-clip verify` later
-        rejects such a run.
+        Return None if the parameters do not match, or if the old training step ends before that step. `unified-clip
+        verify` later rejects such a run.
         """
         path = self._directory / f"{step}.safetensors"
         while not path.exists():

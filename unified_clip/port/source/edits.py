@@ -100,7 +100,10 @@ class Edits(cst.CSTTransformer):
     # -- applying
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file with all edits applied."""
+        """Return the content of the file with all edits and imports applied.
+
+        If there are no edits, return the content unchanged, without the imports.
+        """
         if not (self._replaced or self._keywords or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
         for node in (*self._replaced, *self._keywords, *self._removed, *self._lines):

@@ -54,7 +54,8 @@ class Gradients:
         """Return whether an expression has a name that is typical of gradients, such as `grads`.
 
         For an attribute, an element or a call, the name of the object, container or function also counts. For a loop
-        variable, the names in the loop's iterable count. The parameter of a gradient hook always counts.
+        variable or a part of a tuple, the names in the loop's iterable or in the tuple also count. The last parameter
+        of a gradient hook always counts.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):

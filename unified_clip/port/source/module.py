@@ -35,8 +35,8 @@ class BoundValue:
     """The expression. None for a parameter, a function or a class, whose value is not an expression."""
 
     path: Sequence[int | None] = ()
-    """Which part of the value the name gets: positions in nested tuples, the outermost first. None: each element of an
-    iterable, as in a loop."""
+    """The part of the value that the name gets: positions in nested tuples, the outermost first. None stands for each
+    element of an iterable, as in a loop."""
 
     node: cst.CSTNode | None = None
 
@@ -195,7 +195,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.ClassDef, str], list[cst.CSTNode]]:
-        """The nodes of each attribute of self, by (class, attribute name)."""
+        """The nodes of each attribute of self, by (class, attribute name), and of each name set in the class body."""
         attributes: dict[tuple[cst.ClassDef, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
@@ -214,7 +214,8 @@ class Module(SyntaxTree):
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
         """Return the value that a statement binds to a target, and the part of the value that the target gets.
 
-        If no statement binds a value to `node`, the result has the value None and the node None.
+        If no statement binds a value to `node`, the value and the node of the result are None. For `x += 1`, only the
+        value is None.
         """
         path: list[int | None] = []
         inner = node
@@ -257,7 +258,7 @@ class Module(SyntaxTree):
         return not uses_self or (owners[0] is owners[1] and there is not None and any(there[name] for name in SELF))
 
     def _names_read(self, node: cst.CSTNode) -> list[str]:
-        """Return the names that an expression reads, except self."""
+        """Return the names that an expression reads, except self and cls."""
         names = []
         for inner in sorted_nodes(node):
             if isinstance(inner, cst.Name) and inner.value not in SELF:

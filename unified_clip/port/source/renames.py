@@ -116,7 +116,9 @@ class Renames:
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
-        """Remove names from an import statement.
+        """Remove names from an import statement, and add the import of their replacements below it.
+
+        If no names are left, remove the statement.
 
         changed: The removed names, each with the import that replaces it, or '' if none does.
         """

@@ -34,7 +34,7 @@ class SyntaxTree:
     def __init__(self, content: bytes, path: Path | None = None) -> None:
         """Parse a file.
 
-        UnreadableError: the file is not valid Python.
+        UnreadableError: the file is not valid Python, or its text cannot be decoded.
         """
         self.content, self.path = content, path
         try:

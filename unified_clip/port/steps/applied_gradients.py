@@ -50,7 +50,7 @@ class AppliedGradients:
         return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is the list of all gradients, in order."""
+        """Return whether an expression is the list of all gradients in order, clipped or not."""
         match node:
             case cst.Call() if node is self._source:
                 return True

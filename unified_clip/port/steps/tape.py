@@ -50,7 +50,7 @@ class StepRange:
     last: int
     step: TapeStep | None
     reason: str = ""
-    """Why the step cannot be ported, or '' if it can."""
+    """The reason why the step cannot be ported, or '' if it can."""
 
 
 class TapeSteps:
