@@ -257,7 +257,8 @@ class ClipEvent:
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Record norms over all ranks, if the ranks have agreed to measure them together with the clip.
 
-        A rank may have only some of the gradients. Every rank that has a gradient measures its norm.
+        Norm types other than 1 and 2 are not measured. A rank may have only some of the gradients. Every
+        rank that has a gradient measures its norm.
         """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
@@ -292,7 +293,7 @@ class ClipEvent:
                 self._put(path, fields[name], key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
-        """Set a field to a scalar: at once, or when the deferred value of the scalar arrives."""
+        """Set a field to a scalar: at once, or when the deferred value of the scalar arrives. For None, do nothing."""
         if type(scalar) is float:
             fields[key] = scalar
         elif scalar is not None and path.on_host:

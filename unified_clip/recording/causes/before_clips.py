@@ -17,9 +17,9 @@ ruled out.
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run clips gradients that still contain a loss scale, else None.
+    """Return a cause if only one run clips gradients that still contain a loss scale, else None.
 
-    The ratio of the norms of both runs has to be about that loss scale, unless a norm is unknown or 0.
+    The ratio of the norms of both runs has to be that loss scale, up to a factor of 2, unless a norm is unknown or 0.
     """
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
@@ -48,7 +48,10 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the exact norms agree, but a framework's clip function returned another norm, else None."""
+    """Return a cause if coefficients differ because a framework's function returned another norm than the exact one.
+
+    Return None if the exact norms of the runs do not agree, or if the coefficients are not the first difference.
+    """
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None

@@ -98,7 +98,10 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs, else None."""
+    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs, else None.
+
+    Return None, too, if the runs have different numbers of gradients and different norm types.
+    """
     name_in_a = {b: a for a, b in pair.names.items()}
     of_a = {name: each.norm for name, each in pair.a.parameters.items()}
     of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}

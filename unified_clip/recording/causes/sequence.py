@@ -26,7 +26,10 @@ RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "p
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the gradients are equal, but one run's weights have already been updated, else None."""
+    """Return a cause if the gradients are equal, but one run's weights have already been updated, else None.
+
+    Most weights have to differ, from the first call on.
+    """
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()

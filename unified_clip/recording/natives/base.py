@@ -59,7 +59,7 @@ class Observer:
     def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
         """Return a decorator that calls `watch(self, function, *args, **kwargs)` instead of the decorated function.
 
-        Calls inside another recorded call run unchanged.
+        Calls inside another recorded call, or inside a call of unified_clip, run unchanged.
         """
 
         def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -131,7 +131,10 @@ def _install(which: str, function: str) -> None:
 
 
 def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
-    """Return the modules of other packages that have imported a hook's function by name, by the id of the function."""
+    """Return the places in other packages that have imported a hook's function by name: (module, name in the module).
+
+    The result is a dict from the id of each function to the list of its places. Modules of unified_clip are left out.
+    """
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):
