@@ -5,19 +5,22 @@ VENV := .venv
 BIN = $(VENV)/bin
 REQUIREMENTS := requirements.txt
 SOURCES := $(shell find unified_clip -type f -not -path '*/__pycache__/*' -not -name '*.so') pyproject.toml
+# Tests start hundreds of Python processes. Where this variable forbids to keep compiled modules, each compiles them anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 FRAMEWORKS := torch jax tensorflow paddle numpy
 NIGHTLY_FRAMEWORKS := mlx
 
-.PHONY: test nightly coverage lint sanitize parity wheel-test oldest bench bench-smoke native-tables record clean gpu \
-	docs site \
+.PHONY: test nightly coverage lint style tables triton-torch sanitize parity wheel-test oldest bench bench-smoke \
+	native-tables record clean gpu docs site \
 	$(FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
 
 # -- the change tier: what every change has to pass
 
 # As many suites at once as there are cores, each in one process, the longest first. All run, even if one fails.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-SUITES := suite-unit suite-torch suite-jax suite-tensorflow suite-paddle device-torch lint suite-numpy
-test: $(VENV)/package
+SUITES := style suite-unit suite-torch suite-jax suite-tensorflow suite-paddle device-torch tables suite-numpy
+test: $(VENV)/requirements
 	$(MAKE) -j$(CORES) --output-sync=target --keep-going --no-print-directory WORKERS= $(SUITES)
 
 # The tests of one framework, in an environment that has no other.
@@ -36,29 +39,42 @@ PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q $(WORKERS) $(if 
 # XLA's and LLVM's optimizations take half of the time of JAX's tests: the nightly tier has them.
 suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1)
 
-suite-%: export UNIFIED_CLIP_NATIVE = 1
+# Triton's kernels in its interpreter, which is slow: .ci/run tests them if what they compute with has changed.
+TRITON_TESTS := $(wildcard tests/frameworks/test_torch_gpu_*.py tests/distributed/test_torch_shards_on_device.py)
+suite-torch: LEFT_OUT = $(TRITON_TESTS:%=--ignore=%)
+
+suite-% triton-%: export UNIFIED_CLIP_NATIVE = 1
 suite-%: $(VENV)/package
 	@echo "== $*"
-	$(SETTING) $(PYTEST) tests/contract tests/frameworks tests/distributed tests/integrations --framework $*
+	$(SETTING) $(PYTEST) tests/contract tests/frameworks tests/distributed tests/integrations --framework $* $(LEFT_OUT)
+
+triton-torch: $(VENV)/package
+	@echo "== Triton's kernels"
+	$(PYTEST) $(TRITON_TESTS) --framework torch
 
 suite-unit: $(VENV)/package
 	@echo "== the parts that need no framework"
 	$(PYTEST) tests/unit tests/docs tests/meta
 
-lint: $(VENV)/package
+lint: style tables
+
+# It begins while the package is built, which ruff and mypy do not need.
+style: $(VENV)/requirements
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+tables: $(VENV)/package
 	$(BIN)/python benchmarks/tables.py --check
 	$(BIN)/python benchmarks/speed_plot.py --check
 	$(BIN)/python tools/formats_table.py --check
 	$(BIN)/python tools/command_line.py --check
 	$(BIN)/python tools/port_differences.py --check
 
-# WITHOUT: modes to leave out.
+# WITHOUT: modes to leave out. The tables in the docs need the mode `native` of every framework.
 parity: $(VENV)/package
 	$(BIN)/unified-clip parity --out report $(if $(WITHOUT),--without $(WITHOUT))
-	$(BIN)/python tools/native_tables.py --check report/parity.json
+	$(if $(findstring native,$(WITHOUT)),,$(BIN)/python tools/native_tables.py --check report/parity.json)
 
 parity-%: $(VENV)/package
 	$(BIN)/unified-clip parity --frameworks numpy,$* --out build/parity-$*
@@ -77,7 +93,8 @@ coverage: export NIGHTLY = 1
 coverage: $(VENV)/package
 	@echo "== coverage"
 	rm -f .coverage .coverage.*
-	$(MAKE) --keep-going --no-print-directory suite-unit $(FRAMEWORKS:%=suite-%) device-torch pairs-torch without-numpy
+	$(MAKE) --keep-going --no-print-directory suite-unit $(FRAMEWORKS:%=suite-%) triton-torch device-torch \
+		pairs-torch without-numpy
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=95
 	$(BIN)/coverage report --include='*/_core/*,*/_api/*,*/_distributed/*,*/_compute/device.py' --fail-under=100
