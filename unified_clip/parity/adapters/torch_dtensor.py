@@ -79,6 +79,8 @@ class Sharded(Framework):
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
     """Join a process group of `size` ranks, yield the adapter that distributes DTensors over it, and leave the group.
 
+    PyTorch uses one thread from then on.
+
     rank: The rank of this process.
     meeting: A file that all ranks use to find each other.
     """

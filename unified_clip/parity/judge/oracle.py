@@ -125,7 +125,9 @@ def is_long(case: Case) -> bool:
 
 
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
-    """Return the norm of all gradients together, computed exactly and rounded once, or the end of its allowed range.
+    """Return the norm of all gradients together, computed exactly and rounded once.
+
+    With `extreme`, return the smallest or the largest norm that the contract allows instead.
 
     extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows on the device path, 1 for the
         largest. If the norm is infinite or NaN, all are the same.

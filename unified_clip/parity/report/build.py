@@ -13,7 +13,7 @@ from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult,
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Build the report from the results of all cases.
+    """Build the report of a run without a baseline, from the results of all cases.
 
     fields: Values of other fields of `ParityReport`, such as `versions`.
     """

@@ -48,7 +48,11 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _suite(root: Element, report: ParityReport, framework: str, mode: str) -> None:
-    """Add a `testsuite` element with the results of one framework in one mode."""
+    """Add a `testsuite` element with the results of one framework in one mode.
+
+    A result without tensors, such as after a crash, is an error. It is skipped if the suite allows the framework to be
+    missing.
+    """
     suite = SubElement(root, "testsuite", name=f"{framework}, {TITLES[mode]}")
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None

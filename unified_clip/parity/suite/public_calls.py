@@ -49,7 +49,10 @@ class Call:
         return None if norm is None else float(norm)
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
-        """Return the (lower, upper) bounds of a call that clips by value."""
+        """Return the (lower, upper) bounds of a call that clips by value.
+
+        If the call has only an upper bound, the lower bound is the upper one with the other sign.
+        """
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
             return first, arguments[self.required[1]]

@@ -74,11 +74,12 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Check that the backend takes the path (host or device) that the mode tests, for a plain tensor.
+    """Check that the backend takes the path (host or device) that the mode tests, for a tensor with one element.
 
     In the mode `native` there is no path to check.
 
-    RuntimeError: the backend takes the other path, so that the mode would test the wrong code. Or the mode is unknown.
+    RuntimeError: the backend takes the other path, or does not see that a tensor is distributed. The mode would then
+    test the wrong code. Or the mode is unknown.
     """
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
@@ -99,10 +100,11 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
     elif mode != NATIVE:
         raise RuntimeError(unknown_mode("check_path", mode))
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
-        raise RuntimeError(
-            f"mode {mode!r} ({TITLES[mode]}): the backend took another path. Check how the adapter makes its tensors, "
-            "and the conditions in Backend.path."
+        problem = (
+            "the backend took another path" if on_host else "the backend took a distributed tensor for a plain one"
         )
+        remedy = f"Check how the adapter makes its tensors, and {'Backend.path' if on_host else 'Backend.distributed'}."
+        raise RuntimeError(f"mode {mode!r} ({TITLES[mode]}): {problem}. {remedy}")
 
 
 def unknown_mode(function: str, mode: str) -> str:
