@@ -55,7 +55,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
         optimizer = _variable(module, clip.call)
         return [
             "import unified_clip",
-            f"{_config(module, clip)}.attach_to({optimizer})  # and no {keyword_of(clip.node)}=",
+            f"{_config(module, clip)}.attach_to({optimizer})  # and remove {keyword_of(clip.node)}=",
         ]
     return []
 
@@ -91,7 +91,7 @@ def _for_entry(module: Module, clip: FoundClip) -> list[str]:
     rule = KERAS_RULES[entry.keyword]
     shape = "" if rule == "value" else ', family="tensorflow"'
     config = f'unified_clip.ClipConfig(rule="{rule}", threshold={module.code(entry.value)}{shape})'
-    return ["import unified_clip", f"{config}.attach_to({entry.owner or 'optimizer'})  # and no {entry.keyword}"]
+    return ["import unified_clip", f"{config}.attach_to({entry.owner or 'optimizer'})  # and remove {entry.keyword}"]
 
 
 def _config(module: Module, clip: FoundClip) -> str:

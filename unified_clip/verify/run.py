@@ -138,17 +138,17 @@ def read_weights(path: Path, scratch: Path) -> Arrays:
     VerifyError: the file cannot be read, or has bfloat16, which NumPy does not support.
     """
     try:
-        return {name: _array(name, weight) for name, weight in files.read(path, scratch).items()}
+        return {name: _array(path, name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
         raise VerifyError(f"--weights {error}", error.code) from None
 
 
-def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
+def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
     dense = densify(weight)
     assert dense is not None
     if dense.dtype == "bfloat16":
         raise VerifyError(
-            f"--weights has {name!r} in bfloat16, which NumPy does not support. Save it as float32.", "UC602"
+            f"--weights {path} has {name!r} in bfloat16, which NumPy does not support. Save it as float32.", "UC602"
         )
     return to_numpy(dense)
 

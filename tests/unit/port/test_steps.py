@@ -377,7 +377,10 @@ def test_natives_take_the_number_where_it_has_a_name_elsewhere() -> None:
 
 def test_natives_keep_a_clip_that_something_else_looks_at() -> None:
     source = with_lines(PADDLE, ("    for batch", "    if clip is not None:\n        pass\n    for batch"))
-    assert ported(source, native=True)[0] == source
+    text, (site,) = ported(source, native=True)
+    assert text == source
+    line = source.splitlines().index("    if clip is not None:") + 1
+    assert site.reason.startswith(f"Line {line} uses the clip, but not as grad_clip=.")
 
 
 MADE_TWICE = """\

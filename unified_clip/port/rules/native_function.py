@@ -120,7 +120,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None:
-        raise UnsureError(f"The call passes no threshold by itself. Pass the threshold as an argument. {WITHOUT}")
+        raise UnsureError(f"The call does not pass the threshold as an argument of its own. {WITHOUT}")
     if others:
         names = ", ".join(f"{name}=" for name in sorted(others))
         raise UnsureError(f"PyTorch's function does not take {names} of this clip. {WITHOUT}")
@@ -151,8 +151,9 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
         raise UnsureError(
             f"The threshold is only known at run time, but the line at the step needs a number. {WITHOUT}"
         )
-    if binding is not None and any(module.parents[read] not in source.uses for read in binding.reads):
-        raise UnsureError(f"The file also uses the clip in another place than grad_clip=. {WITHOUT}")
+    reads = binding.reads if binding is not None else ()
+    if others := [read for read in reads if module.parents[read] not in source.uses]:
+        raise UnsureError(f"Line {module.position(others[0])[0]} uses the clip, but not as grad_clip=. {WITHOUT}")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(number)
     limit = 'float("inf")' if limit == "inf" else limit
     return lambda _, parameters: [call_lines(module, clip.function.rule, parameters, limit, "parameter")]

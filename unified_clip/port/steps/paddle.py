@@ -140,7 +140,7 @@ class PaddleOptimizers:
         binding = self._module.binding(self._target(node))
         if binding.key is None:
             raise UnsureError(
-                "The clip is not assigned to a variable or passed as grad_clip=. Assign it to a variable."
+                "The clip is neither assigned to a variable nor passed as grad_clip=. Assign the clip to a variable."
             )
         return binding.key, self._source_in(binding)
 
@@ -240,7 +240,7 @@ class PaddleOptimizers:
             )
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
-            raise UnsureError("Other code is on the line of the optimizer. Give it a line of its own.")
+            raise UnsureError("Other code is on the line of the optimizer. Give the optimizer a line of its own.")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
             raise UnsureError(
                 f"{binding.text} is global or nonlocal here. Pass the optimizer to the function as an argument."

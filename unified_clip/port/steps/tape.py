@@ -180,8 +180,8 @@ class TapeSteps:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
         if arguments.unknown:
             raise UnsureError(
-                "gradient() has more arguments than loss and variables. Remove them, or write the step in PyTorch: "
-                "output_gradients= is gradient= of backward()."
+                "gradient() has more arguments than loss and variables. Remove the others, or write the step in "
+                "PyTorch: output_gradients= is gradient= of backward()."
             )
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
@@ -206,7 +206,7 @@ class TapeSteps:
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
         nodes = [bound.node for bound in self._module.binding(owner_of(apply)).bounds if bound.node is not None]
         if any(self._module.position(node)[0] in lines for node in nodes):
-            raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before.")
+            raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before that call.")
 
     def _check_list(self, source: cst.Call) -> None:
         """Check that gradient() gets a list of variables.
