@@ -471,8 +471,8 @@ KNOWN = """
             "suite.toml: the entry of 'f' in known.toml names the framework 'caffe'. Correct the name",
         ),
         (
-            ("size = 0.1", 'size = 0.1\nversions = "2.1"'),
-            "known 1, versions: it is '2.1'. Give a package and its versions",
+            ("size = 0.1", 'size = 0.1\nversions = ">2.1"'),
+            "known 1, versions: it is '>2.1'. Give a package and its versions",
         ),
         (
             ("size = 0.1", 'size = 0.1\nversions = "numpy"'),
