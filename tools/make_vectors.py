@@ -70,13 +70,16 @@ def vector(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
         "call": case.call_name,
-        "arguments": {name: _argument(value) for name, value in case.arguments.items()},
+        "arguments": {
+            name: value if case.call.is_adaptive and isinstance(value, int | str) else _argument(value)
+            for name, value in case.arguments.items()
+        },
         "gradients": [_gradient(gradient) for gradient in case.gradients],
         **({"need_clip": list(case.call_form.need_clip)} if case.call_form.need_clip else {}),
         **({"groups": list(case.call_form.groups)} if case.call_form.groups else {}),
         **({"subnormal": True} if case.options.subnormal else {}),
         **({"ulps": {"norm": NORM_ULPS, "gradients": GRADIENT_ULPS}} if is_close else {}),
-        "expected": {"raises": case.options.raises} if case.options.raises else _expected(oracle.expect(case)),
+        "expected": {"raises": case.options.raises} if case.options.raises else _expected(case, oracle.expect(case)),
     }
 
 
@@ -84,9 +87,12 @@ def _argument(value: float | bool | Sequence[int]) -> Any:
     return value if isinstance(value, bool | list) else written(value)
 
 
-def _expected(right: Expected) -> dict[str, Any]:
+def _expected(case: Case, right: Expected) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if right.norm is not None:
+    if right.norm is not None and case.call.is_adaptive:
+        numbers, steps = list(map(written, right.norm.values().tolist())), case.arguments["steps"]
+        found |= {"norms": numbers[:steps], "state": numbers[steps:]}
+    elif right.norm is not None:
         found["norm"] = {"dtype": right.norm.dtype, "value": written(float(right.norm.values()))}
     if right.gradients is not None:
         found["gradients"] = [_gradient(gradient) for gradient in right.gradients]

@@ -1,17 +1,16 @@
-"""The recursions of the adaptive rules, written with plain numbers: of floats, or of fractions as the exact result.
-
-Nothing here uses unified_clip. `NORMS` is what all frameworks clip, 200 steps.
-"""
+"""The norms that all frameworks clip, 200 steps, and the results of the oracle's recursions for them."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+
+from unified_clip.parity.judge.recursions import RULES, Step
 
 
 def norms(seed: int) -> list[float]:
@@ -32,92 +31,6 @@ def norms(seed: int) -> list[float]:
 
 
 NORMS = norms(0)
-
-Step = tuple[float, dict[str, Any]]
-"""The threshold of a step, and the state after it."""
-
-
-def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warmup_steps: int = 25) -> Iterator[Step]:
-    mean: Any = 0 * ratio
-    seen = 0
-    for value in values:
-        if not math.isfinite(value):
-            yield 0.0, {"steps": seen, "mean": mean}
-            continue
-        norm, limit = type(ratio)(value), math.inf
-        if seen < warmup_steps:
-            mean += (norm - mean) / (seen + 1)
-        else:
-            if mean > 0:
-                limit = mean * ratio
-            mean = mean * alpha + min(norm, limit) * (1 - alpha)
-        seen += 1
-        yield limit, {"steps": seen, "mean": mean}
-
-
-def zclip(
-    values: Sequence[float],
-    alpha: Any = 0.97,
-    z_thresh: Any = 2.5,
-    warmup_steps: int = 25,
-    mode: str = "zscore",
-    clip_option: str = "adaptive_scaling",
-    clip_factor: Any = 1.0,
-    skip_update_on_spike: bool = False,
-    eps: Any = 1e-6,
-    root: Callable[[Any], Any] = math.sqrt,
-) -> Iterator[Step]:
-    mean: Any = 0 * alpha
-    var: Any = 0 * alpha
-    seen = 0
-    for value in values:
-        if not math.isfinite(value):
-            yield 0.0, {"steps": seen, "mean": mean, "var": var}
-            continue
-        norm, limit = type(alpha)(value), math.inf
-        seen += 1
-        if seen <= warmup_steps:
-            before = norm - mean
-            mean += before / seen
-            var += (before * (norm - mean) - var) / seen
-            yield limit, {"steps": seen, "mean": mean, "var": var}
-            continue
-        std = root(var)
-        if mean > 0 and mode == "percentile" and norm > mean + std * z_thresh:
-            limit = mean + std * z_thresh
-        z = (norm - mean) / (std + eps)
-        if mean > 0 and mode == "zscore" and z > z_thresh:
-            limit = mean
-            if clip_option == "adaptive_scaling":
-                limit = (mean + std * z_thresh / (z / z_thresh)) * clip_factor
-        if limit == math.inf or not skip_update_on_spike:
-            kept = norm if limit == math.inf else limit
-            mean = mean * alpha + kept * (1 - alpha)
-            var = var * alpha + (kept - mean) * (kept - mean) * (1 - alpha)
-        yield limit, {"steps": seen, "mean": mean, "var": var}
-
-
-def percentile(
-    values: Sequence[float], percent: float = 10.0, window: int | None = None, include_current: bool = True
-) -> Iterator[Step]:
-    history: list[float] = []
-    for value in values:
-        limit = 0.0
-        if math.isfinite(value):
-            before = list(history)
-            history.append(value)
-            kept = (history if include_current else before)[-(window or 10**9) :]
-            limit = float(np.percentile(kept, percent)) if kept else math.inf
-        if window is None:
-            stored = sorted(history)
-        else:
-            stored = [0.0] * window
-            for index, norm in enumerate(history):
-                stored[index % window] = norm
-        yield limit, {"steps": len(history), "norms": stored}
-
-
-RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
 
 SETTINGS: list[dict[str, Any]] = [
     {"rule": "ema_ratio"},

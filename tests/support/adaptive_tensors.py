@@ -1,4 +1,4 @@
-"""Adaptive thresholds of tensors and units, written with plain numbers. Nothing here uses unified_clip."""
+"""Adaptive thresholds of tensors and units: the norms of 200 steps, and the results of the oracle's recursions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from support import adaptive, reference
 
+from unified_clip.parity.judge import recursions
+
 TENSORS = 3
 SEQUENCES = [adaptive.norms(seed) for seed in range(TENSORS)]
 
@@ -18,44 +20,12 @@ NORMS: list[list[float | None]] = [
 ]
 """The norm of each tensor in 200 steps, with spikes, NaN, infinities and zeros; of the second one not in all steps."""
 
-Step = tuple[list[float | None], dict[str, Any]]
-"""The coefficient of each tensor in a step, and the state after it."""
-
 
 def adagc(
-    steps: Sequence[Sequence[float | None]],
-    ratio: float = 1.04,
-    alpha: float = 0.99,
-    warmup_steps: int = 100,
-    warmup_threshold: float = 1.0,
-    warmup_norms: str = "clipped",
-    eps: float = 1e-6,
-    limit: float = math.inf,
-) -> Iterator[Step]:
-    means, seen = [0.0] * len(steps[0]), 0
-    for norms in steps:
-        total = reference.norm([np.array([norm for norm in norms if norm is not None], np.float32)])
-        scale = reference.coefficient(total, warmup_threshold, eps)
-        coefs: list[float | None] = []
-        for index, norm in enumerate(norms):
-            if norm is None:
-                coefs.append(None)
-                continue
-            threshold = 0.0 if not math.isfinite(norm) else means[index] * ratio or math.inf
-            coef = scale if seen < warmup_steps else coefficient(norm, threshold, eps)
-            coefs.append(min(coef, coefficient(norm, limit, eps)) if coef == coef else coef)
-            if not math.isfinite(total):
-                continue
-            entry = norm
-            if seen < warmup_steps:
-                entry = norm * scale if warmup_norms == "clipped" else norm
-                means[index] = min(means[index] or entry, entry) or means[index]
-            elif means[index]:
-                means[index] = means[index] * alpha + min(norm, threshold) * (1 - alpha)
-            else:
-                means[index] = norm
-        seen += math.isfinite(total)
-        yield coefs, {"steps": seen, "norms": list(means)}
+    steps: Sequence[Sequence[float | None]], *, eps: float = 1e-6, **settings: Any
+) -> Iterator[recursions.TensorStep]:
+    totals = [reference.norm([np.array([n for n in norms if n is not None], np.float32)]) for norms in steps]
+    return recursions.adagc(steps, totals, lambda norm, threshold: coefficient(norm, threshold, eps), **settings)
 
 
 def coefficient(norm: float, threshold: float, eps: float) -> float:
@@ -82,35 +52,14 @@ def scaled(norms: Sequence[float | None], coefs: Sequence[float | None]) -> list
 # -- units
 
 
-def units(shape: tuple[int, ...], convention: str) -> Iterator[tuple[Any, ...]]:
-    """The index of each unit of an array."""
-    if convention == "optax":
-        whole = sum(length > 1 for length in shape) <= 1
-        kept = [] if whole else [1, 2][: len(shape) - 1] if len(shape) < 4 else [len(shape) - 1]
-    else:
-        kept = [0] if len(shape) > 1 else []
-    for position in np.ndindex(*(shape[axis] for axis in kept)):
-        index: list[Any] = [slice(None)] * len(shape)
-        for axis, place in zip(kept, position, strict=True):
-            index[axis] = place
-        yield tuple(index)
-
-
 def agc(
-    gradient: np.ndarray,
-    parameter: np.ndarray,
-    convention: str = "timm",
-    clip_factor: float = 0.01,
-    eps: float | None = None,
-    smallest_norm: float | None = None,
-    limit: float = math.inf,
+    gradient: np.ndarray, parameter: np.ndarray, convention: str = "timm", limit: float = math.inf, **settings: Any
 ) -> np.ndarray:
-    eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
-    smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm
     result = gradient.copy()
-    for unit in units(gradient.shape, convention):
+    for unit in recursions.units(gradient.shape, convention):
         norm, weight = (reference.norm([np.atleast_1d(array[unit])]) for array in (gradient, parameter))
-        threshold = min(clip_factor * (weight if math.isnan(weight) else max(weight, eps)), limit)
+        threshold, smallest_norm = recursions.unit_threshold(weight, convention, **settings)
+        threshold = min(threshold, limit)
         if norm < threshold:
             continue
         divisor = norm if math.isnan(norm) else max(norm, smallest_norm)

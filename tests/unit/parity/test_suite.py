@@ -583,17 +583,19 @@ def test_a_manner_is_part_of_the_name_of_a_case() -> None:
 
 def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
     text = (SUITE.parent / "docs" / "parity.md").read_text(encoding="utf-8")
-    own, described, cases_ = (block.split("```")[0] for block in text.split("```toml\n")[1:])
+    own, described, cases_, steps = (block.split("```")[0] for block in text.split("```toml\n")[1:])
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "suite.toml").write_text(own, encoding="utf-8")
     np.savez(tmp_path / "gradients.npz", weight=np.ones(2, np.float32))
     assert len(suites.read(tmp_path / "own").cases) == 2 * 3
     (tmp_path / "cases").mkdir()
-    for name, content in (("suite.toml", described), ("cases/a.toml", cases_), ("known.toml", "")):
+    for name, content in (
+        ("suite.toml", described), ("cases/a.toml", cases_), ("cases/b.toml", steps), ("known.toml", "")
+    ):  # fmt: skip
         (tmp_path / name).write_text(content, encoding="utf-8")
     found = suites.read(tmp_path)
     assert list(found.frameworks) == ["numpy", "torch", "tensorflow", "paddle"]
-    assert [case.options.raises for case in found.cases] == ["", "", "ValueError"]
+    assert [case.options.raises for case in found.cases] == ["", "", "ValueError", ""]
 
 
 def test_the_documentation_has_the_default_tolerance() -> None:

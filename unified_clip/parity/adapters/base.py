@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ...adaptive.protocol import AGC
 from ...tensors.frameworks import TensorConverter
 from ...tensors.types import Gradient
+from ..suite import adaptive_calls
 from ..suite.call_form import CallForm, leaves
 from ..suite.public_calls import Call
 
@@ -154,6 +156,14 @@ class Adapter(TensorConverter, Protocol):
         """
         return None
 
+    def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
+        """Call the framework's function that clips each unit of the gradients by the norm of the parameter's unit.
+
+        Return None if the framework has no such function for this rule. The second half of the tensors are the
+        parameters.
+        """
+        return None
+
     def has_native(self, invocation: Invocation) -> bool:
         """Return whether the framework may have a function with the clip rule of this call's public function."""
         if invocation.call.style == "measure":
@@ -166,6 +176,10 @@ class Adapter(TensorConverter, Protocol):
         Return None if the framework has no such function. Otherwise, store the function's name in `invocation.native`.
         """
         call, arguments = invocation.call, invocation.arguments
+        if call.style == "steps":
+            return None  # no framework has a function with the state of such a rule
+        if call.style == "units":
+            return self.native_units(invocation, invocation.rule) if "clip_norm" not in arguments else None
         p = arguments.get("norm_type", 2)
         if call.style == "measure":
             return self.native_norm(invocation, p)
@@ -279,6 +293,11 @@ class Invocation:
     @property
     def param_grads(self) -> list[tuple[Any, Any]]:
         return self.call_form.in_order(list(zip(self.parameters, self.gradients, strict=True)))
+
+    @property
+    def rule(self) -> Any:
+        """The adaptive rule of the call."""
+        return self.once("rule", lambda: adaptive_calls.make_rule(self.arguments))
 
     @property
     def is_strict(self) -> bool:

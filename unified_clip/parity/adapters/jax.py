@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import sparse
 
+from ...adaptive.protocol import AGC
 from ...tensors.frameworks.jax import Converter
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
@@ -56,6 +57,14 @@ class Framework(Converter, base.Adapter):
         clipped = _by_global_norm(invocation.container, threshold)
         return Returned(_norm(invocation.container, p) * 1.0, list(leaves(clipped)))
 
+    def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
+        if rule.convention != "optax" or rule.smallest_norm is not None:
+            return None
+        invocation.native = "optax.adaptive_grad_clip"
+        half = len(invocation.gradients) // 2
+        gradients, parameters = list(invocation.gradients[:half]), list(invocation.gradients[half:])
+        return Returned(None, _by_unit_norm(gradients, parameters, rule.clip_factor, rule.floors[0]))
+
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         if low != -high:
             return None
@@ -73,4 +82,9 @@ def _clip(transformation: Any, tensors: Any) -> Any:
 
 _norm = jax.jit(lambda tensors, p: optax.tree.norm(tensors, ord=p), static_argnums=1)
 _by_global_norm = jax.jit(lambda tensors, threshold: _clip(optax.clip_by_global_norm(threshold), tensors))
+_by_unit_norm = jax.jit(
+    lambda tensors, parameters, factor, eps: optax.adaptive_grad_clip(factor, eps).update(
+        tensors, optax.EmptyState(), parameters
+    )[0]
+)
 _by_value = jax.jit(lambda tensors, threshold: _clip(optax.clip(threshold), tensors))

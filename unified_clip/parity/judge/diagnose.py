@@ -17,8 +17,9 @@ def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | No
     raise one. Also return None if only one of both results has gradients, or if the call got gradients as parameters.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
-    raises = outcome.raised or case.options.raises
-    if raises or form.gradients_for_parameters or (expected.gradients is None) != (outcome.gradients is None):
+    if call.is_adaptive or outcome.raised or case.options.raises:
+        return None
+    if form.gradients_for_parameters or (expected.gradients is None) != (outcome.gradients is None):
         return None
     by: By = "per group" if form.groups else "global" if call.by_total_norm else "per tensor"
     by = "value" if call.by_value else "per slice" if "axes" in arguments else by

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
 from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import Dense, Lazily, Sparse, densify, encode
 from ..outcome import LEARNING_RATE, ClipTensors
+from ..suite import adaptive_calls
 from ..suite.cases import Case
 from ..suite.public_calls import Arguments, Call
+from . import recursions
 
 KEPT = 1 << 20
 """Results of a list of gradients with fewer elements are kept in memory. Longer ones are computed again at each use."""
@@ -35,6 +38,9 @@ def expect(case: Case) -> Expected:
     """Compute the exact result of a case. If the call should raise an error, all fields of the result are None."""
     if case.options.raises:
         return Expected()
+    if case.call.is_adaptive:
+        by_steps = case.call.style == "steps"
+        return with_update(case, after_steps(case) if by_steps else Expected(gradients=by_units(case)))
     gradients = [densify(gradient) for gradient in case.gradients]
     call, arguments = case.call, case.arguments
     present = _counted(case)
@@ -43,15 +49,20 @@ def expect(case: Case) -> Expected:
     n, passed = counted_norm(case), call.passed_norm(arguments)
     returned = n if passed is None else passed
     results = None if call.style == "measure" else clipped(case, gradients, n)
-    update = None
-    if case.options.update and results is not None:
-        update = Lazily(lambda index: after_sgd_step(results[index]), len(results))
-    return Expected(
+    expected = Expected(
         norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
         wide_norm=exact_norm(present, p, "float64") if measures else None,
         gradients=results,
-        update=update,
     )
+    return with_update(case, expected)
+
+
+def with_update(case: Case, expected: Expected) -> Expected:
+    """Add the parameters after an SGD step to an exact result, if the case compares them."""
+    results = expected.gradients
+    if case.options.update and results is not None:
+        expected.update = Lazily(lambda index: after_sgd_step(results[index]), len(results))
+    return expected
 
 
 def _counted(case: Case) -> list[Dense]:
@@ -201,3 +212,69 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
     low, high = nearest_float(float(low), gradient.dtype), nearest_float(float(high), gradient.dtype)
     values = gradient.values()
     return encode(np.where(values < low, low, np.where(values > high, high, values)), gradient.dtype)
+
+
+# -- adaptive rules
+
+
+def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
+    """Return the exact result of a sequence of steps, each with the state of the one before.
+
+    Its norm is a vector of float64: the total norm of each step, and then the numbers of the last state.
+
+    totals: The total norms, if not the exact ones.
+    """
+    rule, limit = case.arguments["rule"], float(case.arguments.get("clip_norm", math.inf))
+    settings = adaptive_calls.settings(case.arguments)
+    steps = adaptive_calls.split([densify(gradient) for gradient in case.gradients], case.arguments["steps"])
+    if totals is None:
+        totals = [_norm([each for each in step if each is not None], 0) for step in steps]
+
+    def coef_of(n: float, threshold: float) -> float:
+        return coefficient(case.call, n, threshold)
+
+    coefs: list[float | None] = []
+    state: dict[str, Any] = {}
+    if rule == "adagc":
+        norms = [[None if each is None else _norm([each], 0) for each in step] for step in steps]
+        for of_tensors, state in recursions.adagc(norms, totals, coef_of, limit=limit, **settings):  # noqa: B007
+            coefs += of_tensors
+    else:
+        recursion = recursions.RULES[rule](totals, **settings)
+        for step, n, (threshold, state) in zip(steps, totals, recursion, strict=True):  # noqa: B007
+            coefs += [coef_of(n, min(threshold, limit))] * len(step)
+    numbers = [float(number) for value in state.values() for number in (value if isinstance(value, list) else [value])]
+    gradients = [each for step in steps for each in step]
+    return Expected(
+        norm=encode(np.array([*totals, *numbers], np.float64), "float64"),
+        gradients=[
+            None if each is None or coef is None else scaled(each, coef)
+            for each, coef in zip(gradients, coefs, strict=True)
+        ],
+    )
+
+
+def by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
+    """Return gradients with each unit clipped by the norm of the parameter's unit.
+
+    extremes: For the norms of gradients and of parameters, 0 for the exact norm, -1 for the smallest that the contract
+        allows, 1 for the largest.
+    """
+    settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
+    tensors = [densify(each) for each in case.gradients]
+    results: list[Dense | None] = []
+    for gradient, parameter in zip(tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :], strict=True):
+        if gradient is None or parameter is None:
+            results.append(gradient)
+            continue
+        array = np.array(gradient.array)
+        for unit in recursions.units(gradient.shape, settings.get("convention", "timm")):
+            part, weight = (Dense(each.dtype, np.asarray(each.array[unit])) for each in (gradient, parameter))
+            n, reference = _norm([part], extremes[0]), _norm([weight], extremes[1])
+            threshold, smallest = recursions.unit_threshold(reference, **settings)
+            threshold = min(threshold, limit)
+            if not n < threshold:
+                n = n if math.isnan(n) else max(n, smallest)
+                array[unit] = scaled(part, coefficient(case.call, n, threshold)).array
+        results.append(Dense(gradient.dtype, array))
+    return results

@@ -38,7 +38,7 @@ def measure(
         norm = relative_error(float(outcome.norm.values().reshape(())), expected.wide_norm)
     gradients = None
     if outcome.gradients is not None and expected.gradients is not None:
-        if [g and g.shape for g in case.gradients] != [g and g.shape for g in outcome.gradients]:
+        if [g and g.shape for g in case.clipped_inputs] != [g and g.shape for g in outcome.gradients]:
             return NativeDeviation(outcome.name, "form", norm=norm, detail=_first_numbers(outcome))
         gradients = _largest_difference(expected.gradients, outcome.gradients)
     size = max(norm or 0.0, gradients or 0.0)
@@ -54,7 +54,7 @@ def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether the function changed a gradient that must stay unchanged."""
     if expected.gradients is None or outcome.gradients is None:
         return False
-    inputs = [densify(gradient) for gradient in case.gradients]
+    inputs = [densify(gradient) for gradient in case.clipped_inputs]
     return any(
         before is not None
         and right is not None

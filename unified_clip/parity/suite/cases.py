@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...tensors.types import Gradient, Sparse
-from . import from_config
+from . import adaptive_calls, from_config
 from .call_form import PLAIN, CallForm
 from .gradients import as_dtype
 from .gradients import read as read_list
@@ -50,6 +50,11 @@ class Case:
         return CALLS[self.call_name]
 
     @property
+    def clipped_inputs(self) -> Sequence[Gradient]:
+        """The gradients that the call clips. The others are parameters."""
+        return self.gradients[: len(self.gradients) // 2] if self.call.style == "units" else self.gradients
+
+    @property
     def elements(self) -> int:
         """The number of elements of all gradients together."""
         return sum(math.prod(gradient.shape) for gradient in self.gradients if gradient is not None)
@@ -62,7 +67,7 @@ class Case:
         if the call must raise, has a special form, or has an argument that other frameworks lack, such as `axes`.
         """
         call, arguments = self.call, self.arguments
-        special = {"axes", "use_norm", "total_norm", "error_if_nonfinite"} & arguments.keys()
+        special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()
         if special or self.options.raises or self.call_form != PLAIN:
             return None
         if call.by_value:
@@ -98,11 +103,12 @@ class Case:
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
         """Return whether several ranks can run the case.
 
-        They cannot if it has the argument `axes`, needs aliased memory, or is of a kind in `left_out`.
+        They cannot if it has the argument `axes` or units, needs aliased memory, or is of a kind in `left_out`.
 
         left_out: Kinds of cases that do not run on several ranks, as `Framework.left_out` lists them.
         """
-        return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
+        by_slice = "axes" in self.arguments or self.call.style == "units"
+        return not (self._shares_memory or by_slice or self._is_any(left_out))
 
     @property
     def _shares_memory(self) -> bool:
@@ -117,6 +123,7 @@ class Case:
             "groups": bool(self.call_form.groups),
             "hook": self.call.style == "hook",
             "long": len(self.gradients) > LONG,
+            "adaptive": self.call.is_adaptive,
         }
         return any(kinds_of_case[kind] for kind in kinds)
 
@@ -211,6 +218,8 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
     """
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
+        if "rule" in required:
+            raise SuiteError(f"{place}, rules: {name} has an adaptive rule and no threshold. Move it to calls")
         if "total_norm" in required:
             raise SuiteError(f"{place}, rules: {name} also needs total_norm, which rules cannot give. Move it to calls")
         if not required:
@@ -230,12 +239,17 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         raise SuiteError(f"{place}, call: {name!r}: {no_such('function', str(name), list(CALLS))}")
     call = CALLS[name]
     missing = set(call.required) - arguments.keys()
-    known = [*call.required, *call.optional]
+    settings = adaptive_calls.settings_of(arguments.get("rule")) if call.is_adaptive else []
+    known = [*call.required, *call.optional, *settings]
     if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
         raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
     if missing:
         names = ", ".join(sorted(missing))
         raise SuiteError(f"{place}, {name}: {names} {'is' if len(missing) == 1 else 'are'} missing. Add {names}")
+    if call.is_adaptive:
+        if error := adaptive_calls.find_error(name, arguments):
+            raise SuiteError(f"{place}, {name}: {error}")
+        return name, arguments
     for key, value in arguments.items():
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
@@ -320,7 +334,10 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     )
     whole = "int64" in dtypes and case.call_name != "clip_by_value"
     yield whole and not case.options.raises, f"only clip_by_value supports int64. Choose another dtype, {OR_EXPECT}"
-    if not case.options.raises:
+    if call.is_adaptive:
+        yield from adaptive_calls.find_misfits(call.style, case.arguments, case.gradients)
+        yield form != PLAIN, "an adaptive rule takes plain lists only. Remove the keys about the form of the call"
+    elif not case.options.raises:
         yield from _unfit_numbers(case)
 
 

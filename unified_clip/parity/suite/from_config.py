@@ -73,7 +73,7 @@ def _why_not_one_call(config: Settings) -> str:
     if config.uses_names:
         return "suites do not support include, exclude and groups. Remove them, and choose tensors with `only`"
     if config.adaptive is not None:
-        return "suites do not support adaptive. Remove it, and set threshold"
+        return "its threshold is adaptive, and needs several steps. Write the call with steps into calls"
     if config.nonfinite != "family":
         return f"suites do not support nonfinite = {config.nonfinite!r}. Remove nonfinite"
     if config.has_own_eps:

@@ -13,7 +13,9 @@ Arguments = Mapping[str, Any]
 class Call:
     """A public function or class: its arguments, calling style and clip rule."""
 
-    style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook"]
+    style: Literal[
+        "in place", "list", "each", "measure", "class", "class in place", "settings", "hook", "steps", "units"
+    ]
     """How to pass the gradients, and what comes back. `invoke.call_public_name` has a branch for each style."""
 
     family: Literal["torch", "tensorflow", "paddle"]
@@ -34,6 +36,11 @@ class Call:
     """Whether all clipped gradients are NaN if the total norm is infinite, as in TensorFlow."""
 
     returns_norm: bool = False
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the threshold comes from an adaptive rule. `adaptive_calls` has the arguments of such a call."""
+        return self.style in ("steps", "units")
 
     @property
     def in_place(self) -> bool:
@@ -82,6 +89,16 @@ CALLS = {
     "GradientClipByValue": Call("class", "paddle", ("max",), ("min",), by_value=True),
     "append_gradient_clip_ops": Call("settings", "paddle", ("clip_norm",)),
     "ErrorClipByValue": Call("hook", "paddle", ("max",), ("min",), by_value=True),
+    "adaptive.clip_by_global_norm": Call(
+        "steps", "tensorflow", ("rule", "steps"), ("clip_norm",), infinite_norm_gives_nan=True, returns_norm=True
+    ),
+    "adaptive.clip_by_tensor_norm": Call(
+        "steps", "paddle", ("rule", "steps"), ("clip_norm",), by_total_norm=False, returns_norm=True
+    ),
+    "adaptive.clip_by_unit_norm": Call("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
 """The public functions and classes, by the name that a suite's `call` has. A case of `append_gradient_clip_ops` first
-calls `set_gradient_clip` with a GradientClipByGlobalNorm."""
+calls `set_gradient_clip` with a GradientClipByGlobalNorm.
+
+A case of the style `steps` clips in several steps, each with the state of the one before. Its gradients are those of
+all steps, one step after the other. In the style `units`, the second half of the tensors are the parameters."""

@@ -187,7 +187,7 @@ class CasesFile(Table):
     cases: list[CasesTable] = []
 
 
-CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
+CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "adaptive"]
 
 
 class Framework(Table):

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ... import adaptive
 from ...tensors import types
 from ...tensors.arithmetic import nearest_float
 from ...tensors.types import Gradient, Sparse, densify, encode
 from ..adapters.base import Adapter, Invocation
 from ..outcome import CallOutcome
+from ..suite import adaptive_calls
 from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 
@@ -173,6 +175,11 @@ def call_public_name(invocation: Invocation, function: Callable[..., Any], setti
         case "hook":
             clip = function(**arguments)
             return CallResult(None, [None if tensor is None else clip(tensor) for tensor in tensors])
+        case "steps":
+            return _call_in_steps(invocation, function)
+        case "units":
+            half, limits = len(tensors) // 2, _limits(invocation)
+            return CallResult(None, function(list(tensors[:half]), list(tensors[half:]), invocation.rule, **limits))
 
 
 def _call_with_settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
@@ -194,6 +201,47 @@ def _call_with_settings(invocation: Invocation, function: Callable[..., Any], se
         settings.set_gradient_clip(None)
 
 
+# -- adaptive rules
+
+
+def function_of(namespace: Any, call_name: str) -> Callable[..., Any]:
+    """Return the public function or class with a name in `CALLS`. namespace: such as `unified_clip.torch`."""
+    module, _, name = call_name.removesuffix(".clip_").rpartition(".")
+    function: Callable[..., Any] = getattr(adaptive if module else namespace, name)
+    return function
+
+
+def _limits(invocation: Invocation) -> dict[str, Any]:
+    return {key: value for key, value in invocation.arguments.items() if key == "clip_norm"}
+
+
+def _first_state(invocation: Invocation) -> Any:
+    """Return the state before the first step, as a tensor of the framework."""
+    (first, *_) = adaptive_calls.split(invocation.gradients, invocation.arguments["steps"])
+    return invocation.once("state", lambda: adaptive.initial_state(invocation.rule, list(first)))
+
+
+def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
+    """Clip the gradients of one step after the other. The result's norm is a list: the norm of each step, the state."""
+    state, norms, gradients = _first_state(invocation), [], []
+    for step in adaptive_calls.split(invocation.gradients, invocation.arguments["steps"]):
+        clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))
+        norms.append(norm)
+        gradients += clipped
+    return CallResult([*norms, state], gradients)
+
+
+def read_steps(invocation: Invocation, result: CallResult) -> None:
+    """Replace the list of norms and the state in a result by one vector of float64, as `oracle.after_steps` has it."""
+    if invocation.call.style != "steps" or result.norm is None:
+        return
+    *norms, state = result.norm
+    numbers = [float(value.values().reshape(())) for norm in norms if (value := densify(invocation.adapter.read(norm)))]
+    for value in adaptive.read_state(invocation.rule, state).values():
+        numbers += value if isinstance(value, list) else [value]
+    result.norm = encode(np.array(numbers, np.float64), "float64")
+
+
 # -- many calls in one graph, which is compiled once
 
 
@@ -205,7 +253,8 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
     """
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
-    ends = list(accumulate((len(invocation.gradients) for invocation, _ in calls), initial=0))
+    inputs = [[*invocation.gradients, *_states(invocation)] for invocation, _ in calls]
+    ends = list(accumulate(map(len, inputs), initial=0))
 
     def traced(tensors: Sequence[Any]) -> list[Any]:
         results = []
@@ -216,14 +265,16 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
                 invocation.call,
                 invocation.call_form,
                 invocation.arguments,
-                tensors[start:end],
+                tensors[start : start + len(invocation.gradients)],
                 cache=cache,
             )
+            if invocation.call.style == "steps":
+                cache["state"] = tensors[end - 1]
             result = call_public_name(symbolic, function, settings)
             results.append([result.norm, result.gradients])
         return results
 
-    tensors = [gradient for invocation, _ in calls for gradient in invocation.gradients]
+    tensors = [tensor for each in inputs for tensor in each]
     returned = calls[0][0].adapter.run_in_graph(mode, traced, tensors)
     return [
         CallResult(
@@ -231,6 +282,11 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
         )
         for (invocation, _), (norm, gradients) in zip(calls, returned, strict=True)
     ]
+
+
+def _states(invocation: Invocation) -> list[Any]:
+    """Return a list with the state before the first step, or [] if the call has no state."""
+    return [_first_state(invocation)] if invocation.call.style == "steps" else []
 
 
 def _writes_outside(invocation: Invocation) -> bool:

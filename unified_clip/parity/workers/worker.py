@@ -30,7 +30,7 @@ from ..._core.backend import Backend
 from ..._core.distributed import INFERRED
 from ..._core.types import Leaf
 from ...tensors.files import memmap
-from ...tensors.types import STORAGE, Gradient, Sparse, encode
+from ...tensors.types import STORAGE, Dense, Gradient, Sparse, encode
 from ..adapters.base import Adapter
 from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, KERNELS_IN_GRAPHS, NATIVE, PROCESSES, TITLES
 from . import invoke, ranks
@@ -207,7 +207,7 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     RuntimeError: the mode is unknown.
     """
     calls = [
-        (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
+        (invoke.make(adapter, case, gradients), invoke.function_of(namespace, case["call"]))
         for case, gradients in cases
     ]
     if mode in IN_GRAPHS and cases[0][0]["raises"]:
@@ -221,6 +221,7 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     else:
         raise RuntimeError(unknown_mode("_run_cases", mode))
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
+        invoke.read_steps(invocation, result)
         ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "the end of a call")
         if mode != NATIVE:
             invoke.record_effects(invocation, result, gradients)
@@ -275,7 +276,7 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
     norm = None if result.norm is None else [result.norm]
     lists = {"norm": norm, "gradients": result.gradients, "update": result.update}
     tensors = {
-        name: [None if value is None else adapter.read(value) for value in values]
+        name: [value if value is None or isinstance(value, Dense) else adapter.read(value) for value in values]
         for name, values in lists.items()
         if values is not None
     }

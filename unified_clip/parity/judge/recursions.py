@@ -1,0 +1,182 @@
+"""The adaptive rules as recursions over the norms of all steps, for the oracle. Nothing here uses unified_clip.
+
+Each operation on floats is rounded once, as the contract of the rules demands. With fractions as settings, the
+recursions of the total norm are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+MOST = 1e150
+"""A norm above it does not enter a state, as if it were infinite."""
+
+Step = tuple[float, dict[str, Any]]
+"""The threshold of a step, and the state after it."""
+
+
+def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warmup_steps: int = 25) -> Iterator[Step]:
+    """Yield the steps of the rule `ema_ratio`. values: the total norm of each step."""
+    mean: Any = 0 * ratio
+    seen = 0
+    for value in values:
+        if not value <= MOST:
+            yield 0.0, {"steps": seen, "mean": mean}
+            continue
+        norm, limit = type(ratio)(value), math.inf
+        if seen < warmup_steps:
+            mean += (norm - mean) / (seen + 1)
+        else:
+            if mean > 0:
+                limit = mean * ratio
+            mean = mean * alpha + min(norm, limit) * (1 - alpha)
+        seen += 1
+        yield limit, {"steps": seen, "mean": mean}
+
+
+def zclip(
+    values: Sequence[float],
+    alpha: Any = 0.97,
+    z_thresh: Any = 2.5,
+    warmup_steps: int = 25,
+    mode: str = "zscore",
+    clip_option: str = "adaptive_scaling",
+    clip_factor: Any = 1.0,
+    skip_update_on_spike: bool = False,
+    eps: Any = 1e-6,
+    root: Callable[[Any], Any] = math.sqrt,
+) -> Iterator[Step]:
+    """Yield the steps of the rule `zclip`. values: the total norm of each step."""
+    mean: Any = 0 * alpha
+    var: Any = 0 * alpha
+    seen = 0
+    for value in values:
+        if not value <= MOST:
+            yield 0.0, {"steps": seen, "mean": mean, "var": var}
+            continue
+        norm, limit = type(alpha)(value), math.inf
+        seen += 1
+        if seen <= warmup_steps:
+            before = norm - mean
+            mean += before / seen
+            var += (before * (norm - mean) - var) / seen
+            yield limit, {"steps": seen, "mean": mean, "var": var}
+            continue
+        std = root(var)
+        if mean > 0 and mode == "percentile" and norm > mean + std * z_thresh:
+            limit = mean + std * z_thresh
+        z = (norm - mean) / (std + eps)
+        if mean > 0 and mode == "zscore" and z > z_thresh:
+            limit = mean
+            if clip_option == "adaptive_scaling":
+                limit = (mean + std * z_thresh / (z / z_thresh)) * clip_factor
+        if limit == math.inf or not skip_update_on_spike:
+            kept = norm if limit == math.inf else limit
+            mean = mean * alpha + kept * (1 - alpha)
+            var = var * alpha + (kept - mean) * (kept - mean) * (1 - alpha)
+        yield limit, {"steps": seen, "mean": mean, "var": var}
+
+
+def percentile(
+    values: Sequence[float], percent: float = 10.0, window: int | None = None, include_current: bool = True
+) -> Iterator[Step]:
+    """Yield the steps of the rule `percentile`. values: the total norm of each step."""
+    history: list[float] = []
+    for value in values:
+        limit = 0.0
+        if value <= MOST:
+            before = list(history)
+            history.append(value)
+            kept = (history if include_current else before)[-(window or 10**9) :]
+            limit = float(np.percentile(kept, percent)) if kept else math.inf
+        if window is None:
+            stored = sorted(history)
+        else:
+            stored = [0.0] * window
+            for index, norm in enumerate(history):
+                stored[index % window] = norm
+        yield limit, {"steps": len(history), "norms": stored}
+
+
+RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
+"""The rules of the total norm, by their names in configurations."""
+
+TensorStep = tuple[list[float | None], dict[str, Any]]
+"""The coefficient of each tensor in a step, or None for a tensor without a gradient, and the state after the step."""
+
+
+def adagc(
+    norms_of_steps: Sequence[Sequence[float | None]],
+    totals: Sequence[float],
+    coefficient: Callable[[float, float], float],
+    ratio: float = 1.04,
+    alpha: float = 0.99,
+    warmup_steps: int = 100,
+    warmup_threshold: float = 1.0,
+    warmup_norms: str = "clipped",
+    limit: float = math.inf,
+) -> Iterator[TensorStep]:
+    """Yield the steps of the rule `adagc`.
+
+    norms_of_steps: The norm of each tensor in each step, or None for a tensor without a gradient.
+    totals: The total norm of each step.
+    coefficient: A function that takes a norm and a threshold, and returns the clip coefficient.
+    limit: The largest threshold.
+    """
+    means, seen = [0.0] * len(norms_of_steps[0]), 0
+    for norms, total in zip(norms_of_steps, totals, strict=True):
+        scale = coefficient(total, warmup_threshold)
+        coefs: list[float | None] = []
+        for index, norm in enumerate(norms):
+            if norm is None:
+                coefs.append(None)
+                continue
+            threshold = means[index] * ratio or math.inf if norm <= MOST else 0.0
+            coef = scale if seen < warmup_steps else coefficient(norm, threshold)
+            coefs.append(min(coef, coefficient(norm, limit)) if coef == coef else coef)
+            if not total <= MOST:
+                continue
+            entry = norm
+            if seen < warmup_steps:
+                entry = norm * scale if warmup_norms == "clipped" else norm
+                means[index] = min(means[index] or entry, entry) or means[index]
+            elif means[index]:
+                means[index] = means[index] * alpha + min(norm, threshold) * (1 - alpha)
+            else:
+                means[index] = norm
+        seen += total <= MOST
+        yield coefs, {"steps": seen, "norms": list(means)}
+
+
+def units(shape: Sequence[int], convention: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the index of each unit of a tensor, for the rule `agc`. convention: "timm", "optax" or "composer"."""
+    if convention == "optax":
+        whole = sum(length > 1 for length in shape) <= 1
+        kept = [] if whole else [1, 2][: len(shape) - 1] if len(shape) < 4 else [len(shape) - 1]
+    else:
+        kept = [0] if len(shape) > 1 else []
+    for position in np.ndindex(*(shape[axis] for axis in kept)):
+        index: list[Any] = [slice(None)] * len(shape)
+        for axis, place in zip(kept, position, strict=True):
+            index[axis] = place
+        yield tuple(index)
+
+
+def unit_threshold(
+    weight: float,
+    convention: str = "timm",
+    clip_factor: float = 0.01,
+    eps: float | None = None,
+    smallest_norm: float | None = None,
+) -> tuple[float, float]:
+    """Return (the threshold of a unit, the smallest norm that divides), for the rule `agc`.
+
+    weight: The norm of the parameter's unit.
+    """
+    eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
+    smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm
+    return clip_factor * (weight if math.isnan(weight) else max(weight, eps)), smallest_norm

@@ -1,0 +1,82 @@
+"""The arguments of calls with an adaptive rule: the name of the rule, its settings, and the number of steps.
+
+For example, `{ call = "adaptive.clip_by_global_norm", rule = "zclip", warmup_steps = 4, steps = 12 }`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from ...adaptive.protocol import AGC, RULES, AdaGC, Rule
+from ...config.validation import no_such
+from ...tensors.types import Gradient
+
+FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_unit_norm"}
+"""The function of each rule. Other rules have `adaptive.clip_by_global_norm`."""
+
+OF_CALLS = ("rule", "steps", "clip_norm")
+"""The arguments of a call that are no settings of its rule."""
+
+
+def settings_of(rule: object) -> list[str]:
+    """Return the names of the settings of a rule. Return [] if there is no rule with this name."""
+    return [field.name for field in fields(RULES[rule])] if isinstance(rule, str) and rule in RULES else []
+
+
+def settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a call's rule. The rule has defaults for the others."""
+    return {key: value for key, value in arguments.items() if key not in OF_CALLS}
+
+
+def make_rule(arguments: Mapping[str, Any]) -> Rule | AdaGC | AGC:
+    """Return the rule of a call. TypeError or ValueError: a setting is invalid."""
+    return RULES[arguments["rule"]](**settings(arguments))
+
+
+def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
+    """Return an error about the rule, its settings, `steps` or `clip_norm` of a call. Return '' if all are valid.
+
+    call_name: The name of the function.
+    """
+    rule, steps, limit = arguments["rule"], arguments.get("steps", 1), arguments.get("clip_norm", 1.0)
+    if not isinstance(rule, str) or rule not in RULES:
+        return no_such("rule", str(rule), list(RULES))
+    if (function := FUNCTIONS.get(rule, "adaptive.clip_by_global_norm")) != call_name:
+        return f"the rule {rule} is for {function}. Correct call or rule"
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        return f"steps is {steps!r:.60}. Give a whole number of 1 or more"
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+        return f"clip_norm is {limit!r:.60}. Give a number of 0 or more"
+    try:
+        make_rule(arguments)
+    except (TypeError, ValueError) as error:
+        return str(error).removesuffix(".")
+    return ""
+
+
+def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
+    """Yield (whether the gradients break it, the error) for each condition of a call with an adaptive rule."""
+    count = len(gradients)
+    if style == "units":
+        halves = [[each and each.shape for each in part] for part in (gradients[: count // 2], gradients[count // 2 :])]
+        yield (
+            halves[0] != halves[1],
+            "this function needs the gradients, and then a parameter of the same shape for each of them. Add the "
+            "parameters to the list",
+        )
+        return
+    steps = arguments["steps"]
+    yield bool(count % steps) or not count, f"{count} gradients cannot be split into {steps} equal steps. Correct steps"
+    lists = split(gradients, steps)
+    yield (
+        any(all(each is None for each in step) for step in lists),
+        "a step has no gradient. Give each step at least one",
+    )
+
+
+def split(tensors: Sequence[Any], steps: int) -> list[Sequence[Any]]:
+    """Return the tensors of each step. They are in the order of the steps, and each step has equally many."""
+    size = len(tensors) // steps
+    return [tensors[start : start + size] for start in range(0, steps * size, max(size, 1))]
