@@ -24,6 +24,7 @@ from support.trainers.adaptive_cases import (
     check_graph,
     check_tensor_graph,
     check_tensors_in_an_optimizer,
+    check_tensors_resume,
     check_units_in_an_optimizer,
     gradient,
     state_of_another_framework,
@@ -85,6 +86,37 @@ def test_the_state_is_optaxs_and_moves_from_and_to_other_frameworks(graph: bool)
         np.testing.assert_array_equal(one["w"], other["w"])
     for each in (state, begun):
         assert optax_transforms.state_dict(CONFIG, each) == state_of_another_framework(200)
+
+
+class OptaxRun:
+    """A run whose state is optax's."""
+
+    def __init__(self) -> None:
+        self.optimizer = optax.chain(TENSORS.as_optax(), optax.sgd(1.0))
+        self.state = self.optimizer.init([jnp.zeros(3)] * 2)
+        self.update = jax.jit(self.optimizer.update)
+
+    def step(self, gradients: Any) -> Any:
+        updates, self.state = self.update(list(map(jnp.asarray, gradients)), self.state)
+        return updates
+
+    def state_dict(self) -> Any:
+        return optax_transforms.state_dict(TENSORS, self.state)
+
+    def load_state_dict(self, data: Any) -> None:
+        self.state = optax_transforms.load_state_dict(TENSORS, self.state, data)
+
+
+def test_adagc_goes_on_from_optaxs_state_and_from_that_of_another_framework() -> None:
+    def begin() -> Any:
+        run = OptaxRun()
+        return run.step, run
+
+    def restore(stopped: OptaxRun, run: OptaxRun) -> None:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(stopped.state)]  # as checkpoints restore it
+        run.state = jax.tree.unflatten(jax.tree.structure(run.state), list(map(jnp.asarray, leaves)))
+
+    check_tensors_resume(begin, restore)
 
 
 def test_adagc_and_agc_clip_in_optax() -> None:

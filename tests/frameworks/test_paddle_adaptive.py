@@ -23,6 +23,7 @@ from support.trainers.adaptive_cases import (
     check_graph,
     check_tensor_graph,
     check_tensors_in_an_optimizer,
+    check_tensors_resume,
     check_units_in_an_optimizer,
     gradient,
     rule_of,
@@ -165,6 +166,23 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
         return weight.numpy()
 
     check_units_in_an_optimizer(unit_step)
+
+
+def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
+    def begin() -> Any:
+        weights, clip = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32)), TENSORS.as_paddle()
+        optimizer = paddle.optimizer.SGD(1.0, weights, grad_clip=clip)
+
+        def step(gradients: Any) -> Any:
+            for weight, grad in zip(weights, gradients, strict=True):
+                weight.set_value(np.zeros(3, np.float32))
+                weight.grad = paddle.to_tensor(grad)
+            optimizer.step()
+            return [weight.numpy() for weight in weights]
+
+        return step, clip
+
+    check_tensors_resume(begin)
 
 
 def test_several_groups_of_parameters_are_rejected() -> None:

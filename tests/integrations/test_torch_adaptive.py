@@ -13,10 +13,12 @@ from support.tiers import nightly
 from support.trainers.adaptive_cases import (
     CONFIG,
     HALF,
+    TENSOR_NORMS,
     TENSORS,
     THRESHOLDS,
     UNITS,
     check_tensors_in_an_optimizer,
+    check_tensors_resume,
     check_units_in_an_optimizer,
     gradient,
     state_of_another_framework,
@@ -86,6 +88,65 @@ def test_adagc_and_agc_clip_in_an_optimizer_and_its_checkpoint_has_the_state() -
     check_units_in_an_optimizer(unit_step)
 
 
+def weights_and_step() -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer, Any]:
+    weights = [torch.nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    optimizer = torch.optim.SGD(weights, lr=1.0)
+
+    def make_step(gradients: Any, clip: Any = lambda: None) -> Any:
+        for weight, grad in zip(weights, gradients, strict=True):
+            weight.data.zero_()
+            weight.grad = torch.from_numpy(grad.copy())
+        clip()
+        optimizer.step()
+        return [weight.detach().numpy() for weight in weights]
+
+    return weights, optimizer, make_step
+
+
+def test_adagc_goes_on_from_the_optimizers_checkpoint(tmp_path: Path) -> None:
+    optimizers = {}
+
+    def begin() -> Any:
+        _, optimizer, step = weights_and_step()
+        handle = TENSORS.attach_to(optimizer)
+        optimizers[handle] = optimizer
+        return step, handle
+
+    def restore(stopped: Any, handle: Any) -> None:
+        torch.save(optimizers[stopped].state_dict(), tmp_path / "optimizer.pt")
+        optimizers[handle].load_state_dict(torch.load(tmp_path / "optimizer.pt"))
+
+    check_tensors_resume(begin, restore)
+
+
+@pytest.mark.parametrize("config", [CONFIG, TENSORS], ids=["zclip", "adagc"])
+def test_accelerates_checkpoints_have_the_state(tmp_path: Path, config: ClipConfig) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from unified_clip.integrations.accelerate_clip import clip_
+
+    def begin() -> Any:
+        accelerator, (weights, _, make_step), clip = (
+            accelerate.Accelerator(cpu=True),
+            weights_and_step(),
+            config.clipper(),
+        )
+        accelerator.register_for_checkpointing(clip)
+        return accelerator, clip, lambda grads: make_step(grads, lambda: clip_(accelerator, clip, weights))
+
+    _, whole, step = begin()
+    expected = [[each.copy() for each in step([gradient(each) for each in norms])] for norms in TENSOR_NORMS]
+    accelerator, _, step = begin()
+    for norms in TENSOR_NORMS[:8]:
+        step([gradient(each) for each in norms])
+    accelerator.save_state(str(tmp_path))
+    accelerator, resumed, step = begin()
+    accelerator.load_state(str(tmp_path))
+    for norms, right in zip(TENSOR_NORMS[8:], expected[8:], strict=True):
+        np.testing.assert_array_equal(step([gradient(each) for each in norms]), right)
+    assert resumed.state_dict() == whole.state_dict()
+    assert whole.state_dict()["step"] == len(TENSOR_NORMS)
+
+
 def test_a_checkpoint_without_the_state_gives_a_warning() -> None:
     _, optimizer, _ = training()
     plain = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=1.0)
@@ -108,14 +169,30 @@ NORMS = 3 * [norm for norm in adaptive.NORMS if norm < 1e20][:20]
 
 
 class Module(torch.nn.Module):
-    """A loss whose gradient in step i has the norm NORMS[i]."""
+    """A loss whose gradients in step i have the norms NORMS[i], and twice that for the second weight."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: int) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(3))
+        self.weights = torch.nn.ParameterList(torch.zeros(3) for _ in range(weights))
 
     def forward(self, inputs: torch.Tensor, **ignored: Any) -> dict[str, torch.Tensor]:
-        return {"loss": (self.weight * inputs).sum()}
+        return {"loss": sum(((1 + index) * weight * inputs).sum() for index, weight in enumerate(self.weights))}
+
+    @property
+    def numbers(self) -> torch.Tensor:
+        return torch.cat([weight.detach().clone() for weight in self.weights])
+
+
+CONFIGS = [pytest.param(CONFIG, 1, id="zclip"), pytest.param(TENSORS, 2, id="adagc")]
+
+
+def states(config: ClipConfig, weights: int) -> dict[str, Any]:
+    """The states after a run with NumPy."""
+    clip = config.clipper()
+    for norm in NORMS:
+        clip([(1 + index) * gradient(norm) for index in range(weights)])
+    found: dict[str, Any] = clip.state_dict()["adaptive"]
+    return found
 
 
 def rows() -> list[dict[str, torch.Tensor]]:
@@ -128,14 +205,15 @@ def rows() -> list[dict[str, torch.Tensor]]:
     "ignore:.*isinstance.treespec, LeafSpec.:FutureWarning",
     "ignore:.*isinstance.treespec, LeafSpec.:DeprecationWarning",
 )
-def test_lightning_checkpoints_have_the_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("config", "weights"), CONFIGS)
+def test_lightning_checkpoints_have_the_state(tmp_path: Path, config: ClipConfig, weights: int) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     from unified_clip.integrations.lightning_callback import ClipCallback
 
     class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.inner = Module()
+            self.inner = Module(weights)
 
         def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
             return self.inner(batch["inputs"][0])["loss"]
@@ -144,13 +222,13 @@ def test_lightning_checkpoints_have_the_state(tmp_path: Path) -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def fitted(epochs: int, **options: Any) -> tuple[Any, Any, torch.Tensor]:
-        clip, module = ClipCallback(CONFIG, log_every=0), Lit()
+        clip, module = ClipCallback(config, log_every=0), Lit()
         trainer = lightning.Trainer(
             default_root_dir=tmp_path, max_epochs=epochs, callbacks=[clip], logger=False, accelerator="cpu",
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         trainer.fit(module, torch.utils.data.DataLoader(rows()[:20], shuffle=False), **options)
-        return trainer, clip, module.inner.weight.detach().clone()
+        return trainer, clip, module.inner.numbers
 
     _, whole, weight = fitted(3)
     trainer, _, _ = fitted(2)
@@ -158,11 +236,14 @@ def test_lightning_checkpoints_have_the_state(tmp_path: Path) -> None:
     _, resumed, same = fitted(3, ckpt_path=tmp_path / "first.ckpt")
     assert resumed.state_dict() == whole.state_dict()
     assert torch.equal(weight, same)
-    assert whole.state_dict()["clips"][0]["adaptive"][""]["state"] == adaptive.steps({"rule": "zclip"}, NORMS)[-1][1]
+    assert whole.state_dict()["clips"][0]["adaptive"] == states(config, weights)
 
 
 @pytest.mark.parametrize("restore", [False, *nightly(True)])
-def test_transformers_checkpoints_have_the_state(tmp_path: Path, restore: bool) -> None:
+@pytest.mark.parametrize(("config", "weights"), CONFIGS)
+def test_transformers_checkpoints_have_the_state(
+    tmp_path: Path, config: ClipConfig, weights: int, restore: bool
+) -> None:
     transformers = pytest.importorskip("transformers")
     from unified_clip.integrations.transformers_callback import ClipCallback
 
@@ -173,19 +254,19 @@ def test_transformers_checkpoints_have_the_state(tmp_path: Path, restore: bool) 
             report_to="none", disable_tqdm=True, use_cpu=True, logging_strategy="no", remove_unused_columns=False,
             restore_callback_states_from_checkpoint=restore,
         )  # fmt: skip
-        model = Module()
+        model = Module(weights)
         trainer = transformers.Trainer(
-            model, arguments, train_dataset=rows(), callbacks=[ClipCallback(CONFIG)],
+            model, arguments, train_dataset=rows(), callbacks=[ClipCallback(config)],
             optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None),
             data_collator=lambda batch: batch[0],
         )  # fmt: skip
         trainer.train(**options)
         (clip,) = [each for each in trainer.callback_handler.callbacks if isinstance(each, ClipCallback)]
-        return clip, model.weight.detach().clone()
+        return clip, model.numbers
 
     whole, weight = trained(60, "whole")
     trained(40, "first")
     resumed, same = trained(60, "second", resume_from_checkpoint=str(tmp_path / "first" / "checkpoint-40"))
     assert resumed.state_dict() == whole.state_dict()
-    assert whole.state_dict()["adaptive"][""]["state"] == adaptive.steps({"rule": "zclip"}, NORMS)[-1][1]
+    assert whole.state_dict()["adaptive"] == states(config, weights)
     assert torch.equal(weight, same)

@@ -122,6 +122,36 @@ def check_tensors_in_an_optimizer(step: Any, state_dict: Any) -> None:
     assert state_dict()["adaptive"] == clip.state_dict()["adaptive"]
 
 
+TENSOR_NORMS = [[norms[0], norms[1] or 0.0] for norms in oracle.NORMS[:16]]
+"""The norms of two gradients in 16 steps, with spikes, zeros, NaN and infinities."""
+
+
+def check_tensors_resume(begin: Any, restore: Any = None) -> None:
+    """Stop a run with AdaGC within its warm-up and after it, and continue it. It equals the whole run with NumPy.
+
+    begin: Starts a run. It returns (a function that makes a step with two gradients of three numbers, and returns the
+    effects on the weights, and the handle with the state). restore: Continues a stopped run: takes (the handle of the
+    stopped run, the handle of the new one). Default: by `state_dict` and a JSON text.
+    """
+    whole, expected = TENSORS.clipper(), []
+    for norms in TENSOR_NORMS:
+        expected.append((whole(list(map(gradient, norms))), whole.state_dict()))
+    (step, handle), stopped = begin(), None
+    for index, (norms, (effects, state)) in enumerate(zip(TENSOR_NORMS, expected, strict=True)):
+        if index in (2, 9):
+            stopped, (step, handle) = handle, begin()
+            if restore is None:
+                handle.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+            else:
+                restore(stopped, handle)
+        if index == 13:  # the state of another framework
+            step, handle = begin()
+            handle.load_state_dict(json.loads(json.dumps(expected[12][1])))
+        for effect, right in zip(step(list(map(gradient, norms))), effects, strict=True):
+            np.testing.assert_array_equal(effect, -right)
+        assert handle.state_dict()["adaptive"] == state["adaptive"]
+
+
 def check_units_in_an_optimizer(step: Any) -> None:
     """step: Makes a step with the gradient of a weight with these values, and returns the effect on the weight."""
     chance = np.random.default_rng(0)

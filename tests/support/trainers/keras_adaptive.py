@@ -14,6 +14,7 @@ from support.trainers.adaptive_cases import (
     TENSORS,
     UNITS,
     check_tensors_in_an_optimizer,
+    check_tensors_resume,
     check_units_in_an_optimizer,
     gradient,
     state_of_another_framework,
@@ -73,6 +74,23 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
         return keras.ops.convert_to_numpy(weight)
 
     check_units_in_an_optimizer(unit_step)
+
+
+def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
+    def begin() -> Any:
+        weights, optimizer = [keras.Variable(np.zeros(3, np.float32)) for _ in range(2)], keras.optimizers.SGD(1.0)
+        optimizer.build(weights)
+        handle = TENSORS.attach_to(optimizer)
+
+        def step(gradients: Any) -> Any:
+            for weight in weights:
+                weight.assign(np.zeros(3, np.float32))
+            optimizer.apply(list(map(keras.ops.convert_to_tensor, gradients)), weights)
+            return [keras.ops.convert_to_numpy(weight) for weight in weights]
+
+        return step, handle
+
+    check_tensors_resume(begin)
 
 
 @pytest.mark.nightly
