@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from pathlib import Path
+
+from support import syntax
 
 import unified_clip
 from unified_clip._dispatch import ADAPTERS
@@ -47,11 +50,12 @@ LARGE_FOLDERS: list[str] = []
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 
 
+@functools.cache
 def imported(path: Path) -> list[str]:
     """Return what a file imports, at once, lazily or for type checkers: modules, and names in them."""
     package = ["unified_clip", *path.relative_to(PACKAGE).parts[:-1]]
     names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in syntax.nodes(path):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -139,7 +143,7 @@ def test_a_backend_imports_its_own_framework_and_numpy_only() -> None:
 
 def test_namespaces_hold_no_arithmetic() -> None:
     for name in (*NAMESPACES, "_any_framework"):
-        nodes = list(ast.walk(ast.parse((PACKAGE / f"{name}.py").read_text())))
+        nodes = syntax.nodes(PACKAGE / f"{name}.py")
         operators = [node.op for node in nodes if isinstance(node, ast.BinOp)]
         assert not [op for op in operators if not isinstance(op, ast.BitOr)], "| makes types"
         assert not [node for node in nodes if isinstance(node, ast.Compare | ast.If)]
@@ -154,7 +158,7 @@ def test_relative_imports_name_modules_that_exist() -> None:
     """Lazy imports, too: no other check reads one that no test runs."""
     missing = []
     for path in FILES.values():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in syntax.nodes(path):
             if isinstance(node, ast.ImportFrom) and node.level:
                 base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
                 if base.is_dir():

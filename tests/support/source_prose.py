@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from support import syntax
+
 VALUE = "VALUE"
 """What stands for a value in a message."""
 
@@ -34,7 +36,7 @@ def texts(root: Path, folder: Path) -> Iterator[Text]:
     """Yield the docstrings and messages in the Python files of a folder."""
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        for line, text, kind in strings(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, text, kind in strings(syntax.parse(path)):
             if kind == "docstring":
                 yield Text(f"{name}:{line}", prose_of(text), kind)
             elif SENTENCE.search(text) and not CODE.search(text):

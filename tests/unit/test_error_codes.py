@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import syntax
 from support.parity.cases import ONE_CASE, suite
 from support.terminal import on_a_terminal
 from support.tiers import sampled
@@ -176,9 +177,7 @@ def test_the_example_of_a_code_is_what_a_command_prints(
 # -- no error without a code
 
 
-TREES = {
-    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")
-}
+FILES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
 
 
 def test_the_list_of_codes_is_complete_and_in_order() -> None:
@@ -194,8 +193,8 @@ def test_the_list_of_codes_is_complete_and_in_order() -> None:
 def test_the_source_uses_every_code_and_no_other() -> None:
     used = {
         node.value
-        for tree in TREES.values()
-        for node in ast.walk(tree)
+        for path in FILES.values()
+        for node in syntax.nodes(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"UC\d+", node.value)
     }
     assert used == set(CODES)
@@ -226,9 +225,9 @@ PUBLIC = {
 def test_every_exception_has_a_code_or_is_listed_as_internal() -> None:
     """An exception with neither ends a command as a bug, UC901."""
     bases = {
-        f"{path}: {node.name}": [ast.unparse(base) for base in node.bases]
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        f"{name}: {node.name}": [ast.unparse(base) for base in node.bases]
+        for name, path in FILES.items()
+        for node in syntax.nodes(path)
         if isinstance(node, ast.ClassDef)
     }
     exceptions = {name for name, parents in bases.items() if re.search("(Error|Exception|Warning)$", " ".join(parents))}
@@ -262,7 +261,7 @@ def test_only_print_error_prints_errors() -> None:
             return ast.unparse(node) == "sys.stderr"
         return isinstance(node, ast.Call) and ast.unparse(node.func) in ("complain", "traceback.print_exc")
 
-    found = {name for name, tree in TREES.items() if any(map(writes, ast.walk(tree)))}
+    found = {name for name, path in FILES.items() if any(map(writes, syntax.nodes(path)))}
     workers = {name for name in found if "worker" in name or name.startswith("recording/startup")}
     assert found - workers == set(NOTES)
 

@@ -87,8 +87,7 @@ def test_a_patch_is_stored_for_each_file_with_a_rewritten_clip(target: Target) -
 def test_stored_patches_apply_to_their_sources(way: Way, tmp_path: Path) -> None:
     shutil.copytree(HOME / "sources", tmp_path, dirs_exist_ok=True)
     patches = sorted((HOME / way.name).iterdir())
-    for path in patches:
-        subprocess.run(["git", "apply", "--whitespace=nowarn", path], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(["git", "apply", "--whitespace=nowarn", *patches], cwd=tmp_path, check=True, capture_output=True)
     for name in READ:
         assert (tmp_path / name).read_bytes() == ported(name, way).after
 

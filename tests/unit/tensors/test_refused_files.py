@@ -407,6 +407,7 @@ def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_compressed_hdf5_is_read_chunk_by_chunk_or_rejected(tensorflow_files: Path) -> None:
     numbers = np.arange(600, dtype="f4").reshape(30, 20)
     found = {name: densify(gradient) for name, gradient in converted(tensorflow_files, "packed.h5").items()}
@@ -420,6 +421,7 @@ def test_compressed_hdf5_is_read_chunk_by_chunk_or_rejected(tensorflow_files: Pa
     assert "'w' is compressed by lzf. Save it with compression='gzip', or" in refused(tensorflow_files, "lzf.h5")
 
 
+@pytest.mark.nightly
 def test_what_is_linked_inside_a_file_is_read_once(tensorflow_files: Path) -> None:
     assert list(converted(tensorflow_files, "loop.h5")) == ["g/w"]
 
