@@ -38,7 +38,8 @@ def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.Capt
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
     (table,) = re.findall(r"# the end of clip.toml\n(.*?)```", PAGE, re.DOTALL)
     clip = folder / "clip.toml"
-    clip.write_text(clip.read_text() + table)
+    (required,) = re.findall(r"# beginning of the table check\n(.*?)```", PAGE, re.DOTALL)
+    clip.write_text(clip.read_text() + required + table)
     rules = ClipConfig.load(clip).check
     assert rules is not None
     assert len(rules.ignore) == 2

@@ -57,6 +57,9 @@ class Found:
     bases: set[Path] = field(default_factory=set)
     """Files that trainers' configurations inherit from."""
 
+    files: set[str] = field(default_factory=set)
+    """Trainers' configurations with a known clip. A base file is one of them, even if its clip is not in `uses`."""
+
     notes: list[str] = field(default_factory=list)
     """Notes on files without a clip of their own, and on large files that name no clip."""
 

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from .._coded_error import CodedError
 from ..config.check_rules import CheckRules, Ignore
 from ..config.clip_config import ClipConfig
-from ..config.documents import KINDS, Key
+from ..config.documents import Key
 from ..config.explain import describe
-from ..errors import ConfigError
-from ..port.source_files import files_below
-from . import source_files, trainer_files
+from . import patterns, required, source_files, trainer_files
 from .clip_use import ClipUse, Found
 from .judge import Judge, headline, shown
 from .model import CheckReport, Counts, Finding
-from .trainer_files import PYTHON, SHELL
+from .trainer_files import PYTHON
 
-SUFFIXES = (*KINDS, PYTHON, SHELL)
 MAX_BYTES = 1 << 20
 """Larger files count as data: they are only searched for names of clips."""
-
-
-class NothingFoundError(CodedError, code="UC108"):
-    """The error of `check` if none of the files has a clip."""
 
 
 def check(
@@ -47,17 +38,15 @@ def check(
 
     Raises:
         ConfigError: The clip configuration cannot be read, or its table `check.formats` has an unknown format.
-        NothingFoundError: No file has a clip.
+        NothingFoundError: No file has a clip below one of `paths`, or among the files that match a pattern of
+            `check.require`.
     """
     wanted = ClipConfig.load(clip)
     rules = wanted.check or CheckRules()
     trainer_files.check_formats(clip, rules)
     root = clip.resolve().parent
     found = _read(files, rules, root, advance)
-    if not found.uses:
-        places = ", ".join(map(str, paths))
-        unread = f" Files that could not be read: {found.unread}." if found.unread else ""
-        raise NothingFoundError(f"{places}: none of {len(files)} files has a clip.{unread} Pass other paths.")
+    notes = required.check(clip, rules.require, paths, files, found)
     judge = Judge(wanted, clip, nearest=nearest)
     findings: list[Finding] = []
     ignored: list[Finding] = []
@@ -78,7 +67,7 @@ def check(
         headline=headline(findings, len(ignored), len(found.uses), clip.name),
         findings=sorted(findings, key=lambda each: (each.path, each.line, each.column)),
         ignored=ignored,
-        notes=[*found.notes, *judge.notes],
+        notes=[*notes, *found.notes, *judge.notes],
         counts=Counts(
             files=len(files),
             trainers=found.trainers,
@@ -100,18 +89,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
     ConfigError: a path does not exist, or a directory has no such file.
     """
-    found: dict[Path, Path] = {}
-    for path in paths:
-        if path.is_file():
-            below = [path]
-        elif path.is_dir():
-            below = files_below(path, SUFFIXES)
-        else:
-            raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
-        if not below:
-            suffixes = ", ".join(SUFFIXES)
-            raise ConfigError(f"{path}: the directory has no file that ends in {suffixes}. Pass another path.", "UC108")
-        found |= {Path(os.path.realpath(file)): file for file in below}
+    found = {Path(os.path.realpath(file)): file for path in paths for file in required.below(path)}
     found.pop(clip.resolve(), None)
     return [found[file] for file in sorted(found)]
 
@@ -157,6 +135,8 @@ def _leave_out_bases(found: Found) -> None:
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
     keep the first entry.
     """
+    known = [use for use in found.uses if use.config is not None]
+    found.files = {os.path.realpath(file) for use in known for file in (use.path, use.read) if file is not None}
     found.bases = {base.resolve() for use in found.uses for base in use.bases}
     kept: dict[tuple[str, int, str], ClipUse] = {}
     for use in found.uses:
@@ -179,28 +159,16 @@ def _unreadable(path: Path) -> str:
 
 def _glob(rules: CheckRules, path: Path, root: Path) -> str:
     """Return the first pattern in `check.formats` that matches a file, or '' if none does. `root`: as for `_read`."""
-    return next((glob for glob in rules.formats if _matches(glob, path, root)), "")
+    return next((glob for glob in rules.formats if patterns.matches(glob, path, root)), "")
 
 
 # -- ignore rules
 
 
 def _ignores(rule: Ignore, use: ClipUse, root: Path) -> bool:
-    is_clip = rule.clip is None or _pattern(rule.clip, ".*").search(use.clip) is not None
+    is_clip = rule.clip is None or patterns.pattern(rule.clip, ".*").search(use.clip) is not None
     files = [file for file in (use.path, use.read) if file is not None]
-    return is_clip and any(_matches(rule.path, file, root) for file in files)
-
-
-def _matches(glob: str, path: Path, root: Path) -> bool:
-    relative = Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
-    return _pattern(glob, "[^/]*").fullmatch(relative) is not None
-
-
-def _pattern(glob: str, star: str) -> re.Pattern[str]:
-    """Return a regular expression for a file pattern with *, ** and ?. `star`: the regular expression for *."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
-    texts = {"**/": "(?:.*/)?", "**": ".*", "*": star, "?": "[^/]"}
-    return re.compile("".join(texts.get(part, re.escape(part)) for part in parts))
+    return is_clip and any(patterns.matches(rule.path, file, root) for file in files)
 
 
 def _unused(
@@ -215,15 +183,15 @@ def _unused(
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):
-        if index not in used and (is_whole or any(_matches(rule.path, file, root) for file in files)):
+        if index not in used and (is_whole or any(patterns.matches(rule.path, file, root) for file in files)):
             clips = f" about a clip with {rule.clip!r} in its name" if rule.clip else ""
             why = f"The files that match {rule.path!r} have no finding{clips}."
-            yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, _advice(rule.path, root))
+            yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, patterns.advice(rule.path, root))
     globs = {_glob(rules, file, root) for file in files}
     for glob in rules.formats.keys() - globs if is_whole else ():
-        is_late = any(_matches(glob, file, root) for file in files)
+        is_late = any(patterns.matches(glob, file, root) for file in files)
         why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
-        edit = "Move the pattern before that one, or remove it." if is_late else _advice(glob, root)
+        edit = "Move the pattern before that one, or remove it." if is_late else patterns.advice(glob, root)
         yield _unused_rule(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
 
 
@@ -232,10 +200,3 @@ def _unused_rule(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str
         kind="unused", path=shown(clip), line=trainer_files.line(clip, ("check", *keys)), column=1,
         clip=f"check.{name}", does=why, wanted="", differences=[], effect="", edit=edit,
     )  # fmt: skip
-
-
-def _advice(glob: str, root: Path) -> str:
-    """Return the edit for a pattern without effect. If it names a directory, the edit adds `/**`."""
-    if (root / glob).is_dir():
-        return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the rule.'
-    return "Remove the rule, or correct its path."

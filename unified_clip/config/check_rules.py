@@ -1,5 +1,5 @@
-"""The table `check` of a clip configuration: findings that `unified-clip config check` ignores, and formats that it
-cannot infer.
+"""The table `check` of a clip configuration: files in which `unified-clip config check` requires a clip, findings that
+it ignores, and formats that it cannot infer.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ class Ignore(ConfigModel):
 class CheckRules(ConfigModel):
     """Settings of `unified-clip config check`. They do not change what the configuration clips."""
 
+    require: list[Name] = Field(
+        default=[],
+        description=f'files of which at least one must have a clip, such as ["nlp/**", "vision/**"]: {GLOB}',
+    )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(
         default={},

@@ -177,7 +177,8 @@ class Settings(Clipping):
     groups: list[Group] = Field(default=[], description="parameters with a rule of their own")
     provenance: Provenance | None = None
     check: CheckRules | None = Field(
-        default=None, description="for unified-clip config check: findings to ignore, and formats of files"
+        default=None,
+        description="for unified-clip config check: files that must clip, findings to ignore, formats of files",
     )
 
     @model_validator(mode="before")

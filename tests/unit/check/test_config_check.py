@@ -15,6 +15,7 @@ from support.tiers import sampled
 from unified_clip import ClipConfig, cli
 from unified_clip.check import engine, model, source_files
 from unified_clip.check.model import CheckReport
+from unified_clip.check.required import NothingFoundError
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
 from unified_clip.errors import ConfigError
@@ -259,7 +260,7 @@ def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str
     report = check({name: text, "train.py": TORCH % "1.0"})
     assert report.findings == []
     assert [note.partition(":")[0] for note in report.notes] == [f"{name} sets no clip"]
-    with pytest.raises(engine.NothingFoundError, match="has a clip"):
+    with pytest.raises(NothingFoundError, match="has a clip"):
         check({name: text}, WANTED, name)
 
 
@@ -285,9 +286,9 @@ def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
 def test_names_of_clips_are_found_in_files_that_are_not_read(check: Check, name: str) -> None:
     finding = one(check({"notes.txt": f"{name} 1.0"}, WANTED, "notes.txt"))
     assert (finding.kind, finding.path) == ("unknown", "notes.txt")
-    with pytest.raises(engine.NothingFoundError):
+    with pytest.raises(NothingFoundError):
         check({"empty.txt": ""}, WANTED, "empty.txt")
-    with pytest.raises(engine.NothingFoundError):
+    with pytest.raises(NothingFoundError):
         check({"notes.txt": "a video clip"}, WANTED, "notes.txt")
 
 

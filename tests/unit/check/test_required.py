@@ -1,0 +1,62 @@
+"""Paths of `unified-clip config check` and patterns of `check.require` without a clip."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.config.check_files import DEEPSPEED, TORCH, WANTED, Check
+
+from unified_clip.check.required import NothingFoundError
+
+REQUIRE = '\n[check]\nrequire = [\n  "nlp/**",\n  "{}",\n]\n'
+FILES = {"nlp/ds.json": DEEPSPEED % "1.0", "recsys/train.py": TORCH % "1.0"}
+BY_HAND = "norm = total(grads)\ngrads = [g * min(1, 0.3 / norm) for g in grads]\n"
+
+
+def test_a_path_without_a_clip_is_an_error_even_if_others_have_clips(check: Check) -> None:
+    assert check(FILES, WANTED, "nlp", "recsys").findings == []
+    with pytest.raises(NothingFoundError, match=r"^recsys: none of 1 files has a clip. Restore the clip, or pass"):
+        check({**FILES, "recsys/train.py": BY_HAND}, WANTED, "nlp", "recsys")
+    with pytest.raises(NothingFoundError, match=r"^nlp/a.py: none of 1 files .* recsys: none of 1 files"):
+        check({"nlp/a.py": BY_HAND}, WANTED, "nlp/ds.json", "nlp/a.py", "recsys")
+    assert check({}, WANTED, ".").counts.clips == 1, "one path covers both"
+
+
+def test_a_link_to_a_clip_counts_for_its_path(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "vision").mkdir()
+    (tmp_path / "vision" / "ds.json").symlink_to(tmp_path / "nlp" / "ds.json")
+    assert check(FILES, WANTED, "nlp", "vision").counts.clips == 1
+
+
+def test_a_base_file_with_the_trainers_default_has_a_clip(check: Check) -> None:
+    base = "SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true, CLIP_TYPE: full_model, CLIP_VALUE: 1.0}\n"
+    files = {"base.yaml": "SOLVER: {IMS_PER_BATCH: 2}\n", "a.yaml": f"_BASE_: base.yaml\n{base}"}
+    assert check(files, WANTED, "base.yaml", "a.yaml").findings == []
+
+
+def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Check) -> None:
+    clip = WANTED + REQUIRE.format("recsys/**")
+    assert check(FILES, clip).findings == []
+    place = "clip.toml, line 8, check.require 2: "
+    without = re.escape(f"{place}none of 1 files that match 'recsys/**' has a clip. Restore the clip, or remove")
+    with pytest.raises(NothingFoundError, match=f"^{without}"):
+        check({"recsys/train.py": BY_HAND}, clip)
+    Path("recsys/train.py").unlink()
+    with pytest.raises(NothingFoundError, match=re.escape(f"{place}no checked file matches 'recsys/**'. Remove")):
+        check({}, clip)
+
+
+@pytest.mark.parametrize("glob", ["recsys", "recsys/"])
+def test_a_required_directory_advises_its_files(check: Check, glob: str) -> None:
+    with pytest.raises(NothingFoundError, match=re.escape('Write "recsys/**" for all files below')):
+        check(FILES, WANTED + REQUIRE.format(glob))
+
+
+def test_a_pattern_for_files_outside_the_paths_is_a_note(check: Check) -> None:
+    clip = WANTED + REQUIRE.format("recsys/*.py")
+    (note,) = check(FILES, clip, "nlp").notes
+    assert note == "check.require: 'recsys/*.py' is not checked, since no path contains it."
+    with pytest.raises(NothingFoundError, match=r"no checked file matches 'recsys/gone\.py'"):
+        check({"recsys/ds.json": DEEPSPEED % "1.0"}, WANTED + REQUIRE.format("recsys/gone.py"), "nlp", "recsys")
