@@ -16,6 +16,7 @@ from ..config.documents import KINDS, Document, Key, dotted, format_value
 from ..config.formats import Format, convert, placement
 from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
+from ..config.formats.naming import named_by
 from ..config.formats.python_source import PythonFormat
 from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..config.formats.trainers.torch.megatron import option_value, script_options
@@ -68,12 +69,13 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
     format_: The format as "name" or "name@version", or '' to infer it.
     """
-    try:
-        name, version = convert.parse_name(format_) if format_ else ("", None)
-        candidates = [convert.named(path, name)] if name else _candidates(path)
-    except ConfigError as error:
-        return [_unknown(path, "configuration", str(error))] if format_ or _has_clip_word(path) else []
-    uses = [_use(path, candidate, version) for candidate in candidates]
+    with named_by(f'add "**/{path.name}" = "{{}}" to check.formats'):
+        try:
+            name, version = convert.parse_name(format_) if format_ else ("", None)
+            candidates = [convert.named(path, name)] if name else _candidates(path)
+        except ConfigError as error:
+            return [_unknown(path, "configuration", str(error))] if format_ or _has_clip_word(path) else []
+        uses = [_use(path, candidate, version) for candidate in candidates]
     if path.suffix.lower() == SHELL:
         return _of_commands(path, candidates, uses)
     return _chosen(path, uses) if uses else _unrecognised(path)

@@ -40,6 +40,9 @@ def add_parsers(commands: Any) -> Any:
     export = actions.add_parser("export", help="print a clip configuration as a trainer's configuration")
     export.add_argument("clip", type=Path, metavar="CLIP", help="the clip configuration, or a trainer's configuration")
     export.add_argument(
+        "--from", dest="format", metavar="NAME[@VERSION]", help="the format of CLIP (default: inferred from the file)"
+    )
+    export.add_argument(
         "--to",
         required=True,
         metavar="NAME[@VERSION]",
@@ -56,8 +59,10 @@ def add_parsers(commands: Any) -> Any:
 
 def _import(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
+    from .formats.naming import named_by
 
-    config = ClipConfig.import_from(options.file, options.format)
+    with named_by("pass --from {}"):
+        config = ClipConfig.import_from(options.file, options.format)
     _print_notes(config.notes)
     if not options.out:
         print(config.dumps(), end="")
@@ -74,9 +79,11 @@ def _import(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
     from .formats import convert
+    from .formats.naming import named_by
     from .schema import DEFAULT_FAMILY, FAMILIES
 
-    config = ClipConfig.import_from(options.clip)
+    with named_by("pass --from {}"):
+        config = ClipConfig.import_from(options.clip, options.format)
     text, notes = convert.write(config, options.to, nearest=options.nearest)
     to_trainer = options.to.partition("@")[0] != convert.UNIFIED_CLIP
     if not notes and config.uses_default_family and to_trainer and not _fits_every_family(config):

@@ -109,7 +109,9 @@ def test_an_unknown_format_is_refused_with_those_that_are_known() -> None:
     ("name", "text"), [("a.json", '{"lr": 0.1}'), ("a.toml", ""), ("a.yaml", "- 1"), ("a.sh", "ls")]
 )
 def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{name}: cannot infer the format\. Pass --from .*mmengine"):
+    with pytest.raises(
+        ConfigError, match=rf"^{name}: cannot infer the format\. To name it, pass from_='NAME.*mmengine"
+    ):
         ClipConfig.import_from(write(name, text))
 
 
@@ -117,7 +119,7 @@ def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(w
     with pytest.raises(
         ConfigError,
         match=r"^a\.json: .* has a clip key of Hugging Face's TrainingArguments or LLaMA-Factory or PaddleNLP.*\. "
-        r".* pass --from NAME, where NAME is one of hf, llama_factory, paddlenlp.*\. "
+        r".* pass from_='NAME', where NAME is one of hf, llama_factory, paddlenlp.*\. "
         r".* max_grad_norm \(line 1\) looks like its clip setting\.$",
     ):
         ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
@@ -130,9 +132,31 @@ def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
 
 def test_a_file_that_may_be_of_two_formats_is_refused_with_both(write: Write) -> None:
     path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
-    with pytest.raises(ConfigError, match=r"^train\.yaml may be a file of hf or lightning\. Choose a format, such as "):
+    with pytest.raises(
+        ConfigError, match=r"^train\.yaml may be a file of hf or lightning\. If it is of hf, pass from_='hf'\."
+    ):
         ClipConfig.import_from(path)
     assert ClipConfig.import_from(path, "hf").threshold == 1.0
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("config import train.json", "pass --from deepspeed@"),
+        ("config export train.json --to hf", "pass --from deepspeed@"),
+        ("explain train.json", "pass --from deepspeed@"),
+        ("explain clip.toml train.json", "pass --from-b deepspeed@"),
+    ],
+)
+def test_advice_to_name_a_format_has_the_option_of_the_command(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, advice: str
+) -> None:
+    write("train.json", '{"zero_optimization": {"stage": 2}}')
+    monkeypatch.chdir(write("clip.toml", 'rule = "none"').parent)
+    assert main(command.split()) == 2
+    assert advice in capsys.readouterr().err
+    option, name = advice.removeprefix("pass ").split()
+    assert main([*command.split(), option, f"{name}0.19.3"]) == 0, "the advice works"
 
 
 @pytest.mark.parametrize("name", ["hf", "torchtitan", "mmengine"])

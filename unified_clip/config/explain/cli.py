@@ -61,6 +61,7 @@ def _result(options: argparse.Namespace) -> Explanation | Comparison:
     """
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
+    from ..formats.naming import named_by
     from . import compare
 
     second = "a second configuration B"
@@ -68,8 +69,11 @@ def _result(options: argparse.Namespace) -> Explanation | Comparison:
     if options.step is not None and options.step < 0:
         raise UsageError(f"--step is {options.step}. Pass 0 or more.", "UC203")
     paths = [path for path in (options.a, options.b) if path is not None]
-    formats = (options.from_a, options.from_b)
-    configs = [ClipConfig.import_from(path, format_) for path, format_ in zip(paths, formats, strict=False)]
+    formats = [(options.from_a, "pass --from {}"), (options.from_b, "pass --from-b {}")]
+    configs = []
+    for path, (format_, way) in zip(paths, formats, strict=False):
+        with named_by(way):
+            configs.append(ClipConfig.import_from(path, format_))
     if options.step is not None and not any(config.has_schedule for config in configs):
         raise UsageError("--step applies to a schedule, and no threshold has one. Remove --step.")
     gradients = None if options.gradients is None else _read_gradients(options.gradients)

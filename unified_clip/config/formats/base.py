@@ -18,6 +18,7 @@ from ..documents import Document, Key
 from ..documents.inheritance.alone import OneFile
 from ..documents.inheritance.base import Inheritance
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
+from .naming import name_format
 
 Zero = Literal["off", "zeros", "error"]
 """What a threshold of 0 does in a trainer: clipping is off, all gradients become 0 ("zeros"), or training fails
@@ -170,10 +171,8 @@ class Format(ABC):
         Call this if the meaning of the file's clip keys depends on the version.
         """
         if version is None:
-            raise ConfigError(
-                f"{document.name}: {self.needs_version}. Pass your version, such as --from {self.name}@{self.newest}",
-                "UC103",
-            )
+            advice = f"If your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
+            raise ConfigError(f"{document.name}: {self.needs_version}. {advice}", "UC103")
         return version
 
     def settings(

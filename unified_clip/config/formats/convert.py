@@ -22,6 +22,7 @@ from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data
 from . import FORMATS, Format, placement
 from .base import OtherFamilyError, OwnFormat, parse_version
+from .naming import name_format
 from .trainers.huggingface.training_arguments import NO_TRAINER
 
 UNIFIED_CLIP = "unified_clip"
@@ -156,7 +157,8 @@ def named(path: Path, name: str) -> Candidate:
     trainer = FORMATS[name]
     if not _may_read(trainer, path):
         problem = f"{path.name}: {trainer.title} reads {_kinds_in_words(trainer)}"
-        raise ConfigError(f"{problem}. Pass a file of that kind, or pass another format to --from.", "UC103")
+        advice = f"Pass a file of that kind. For another format, {name_format('NAME')}."
+        raise ConfigError(f"{problem}. {advice}", "UC103")
     return trainer, _compose(trainer, _parse(trainer, path, path.name))
 
 
@@ -170,7 +172,7 @@ def _unlike(trainer: Format, document: Document) -> list[str]:
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
     if not names or {trainer.name, trainer.extends} & {*names}:
         return []
-    return [f"The file looks like {' or '.join(names)}, not like {trainer.name}. If it is, pass --from {names[0]}."]
+    return [f"The file looks like {' or '.join(names)}, not like {trainer.name}. If it is, {name_format(names[0])}."]
 
 
 def _kinds_in_words(trainer: Format) -> str:
@@ -215,9 +217,8 @@ def _detect(path: Path) -> Candidate:
     if len(candidates) == 1:
         return candidates[0]
     if names := _names(candidates):
-        raise ConfigError(
-            f"{path.name} may be a file of {' or '.join(names)}. Choose a format, such as --from {names[0]}.", "UC103"
-        )
+        problem = f"{path.name} may be a file of {' or '.join(names)}"
+        raise ConfigError(f"{problem}. If it is of {names[0]}, {name_format(names[0])}.", "UC103")
     raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
 
 
@@ -325,10 +326,11 @@ def _advice(path: Path) -> str:
     elif with_key:
         titles = " or ".join(trainer.title for trainer in with_key)
         first, *others = [trainer.name for trainer in with_key]
-        name = f"NAME, where NAME is one of {', '.join([first, *others])}" if others else first
-        advice = f"The file has a clip key of {titles}. If it is a file of that trainer, pass --from {name}."
+        any_of = f"{name_format('NAME')}, where NAME is one of {', '.join([first, *others])}"
+        option = any_of if others else name_format(first)
+        advice = f"The file has a clip key of {titles}. If it is a file of that trainer, {option}."
     else:
-        advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
+        advice = f"To name it, {name_format('NAME[@VERSION]')}, where NAME is one of {', '.join(FORMATS)}."
     if document and keys:
         setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
         advice += f" If no format is your trainer's, write a clip configuration. {setting} looks like its clip setting."

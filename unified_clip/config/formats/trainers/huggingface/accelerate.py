@@ -33,7 +33,7 @@ class Accelerate(Format):
     newest = "1.15.0"
     instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config")
-    inheritance = NamedFile(FILE, "Add the file, or import DeepSpeed's file with --from deepspeed.")
+    inheritance = NamedFile(FILE, "Add the file, or import DeepSpeed's file instead.")
     clip_keys = (DEEPSPEED, MEGATRON, (*FILE, DEEPSPEED[-1]))
     off = math.inf
     keys = (

@@ -11,6 +11,7 @@ from .....errors import ConfigError
 from ....documents import Document, Key
 from ....schema import FamilyName, Rule, Settings
 from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+from ...naming import name_format
 
 KEY, MODE = "grad_clip", "grad_clip_by"
 RULES: dict[str, Rule] = {"global_norm": "global_norm", "norm": "norm", "value": "value"}
@@ -79,7 +80,7 @@ class RLlib(Format):
         if not experiments:
             raise ConfigError(
                 f"{document.name}: the file has no experiment. Add one, such as my_run: {{run: PPO, config: "
-                f"{{{KEY}: 40.0}}}}. If this is not a file of RLlib, pass another format to --from."
+                f"{{{KEY}: 40.0}}}}. For a file of another trainer, {name_format('NAME')}."
             )
         imports = [self._experiment(document, name, version) for name in experiments]
         for name, imported in zip(experiments, imports, strict=True):

@@ -12,6 +12,7 @@ from .....errors import ConfigError
 from ....documents import Document, Key
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key
+from ...naming import name_format
 
 KEY = "max_grad_norm"
 DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "dqn": 10.0, "qrdqn": None}
@@ -54,8 +55,8 @@ class StableBaselines3(Format):
         environments = self._environments(document)
         if not environments:
             raise ConfigError(
-                f"{document.name}: the file has no environment. Add one, such as default: {{max_grad_norm: 0.5}}. If "
-                "this is not a file of Stable-Baselines3, pass another format to --from."
+                f"{document.name}: the file has no environment. Add one, such as default: {{max_grad_norm: 0.5}}. "
+                f"For a file of another trainer, {name_format('NAME')}."
             )
         algorithm = document.name.rpartition(".")[0].lower()
         set_by = [name for name in environments if document.has(name, KEY)]

@@ -11,6 +11,7 @@ from .....errors import ConfigError
 from ....documents import Document
 from ....schema import Settings
 from ...base import ATTACH, Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...naming import name_format
 
 KEYS = ("training", "max_norm")
 NO_FILES = Version("0.3.0")
@@ -40,7 +41,8 @@ class TorchTitan(Format):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if version is not None and version >= NO_FILES:
-            raise ConfigError(f"{document.name}: {NO_TOML}. For an older file, pass --from torchtitan@{self.newest}.")
+            advice = f"For an older file, {name_format(f'{self.name}@{self.newest}')}."
+            raise ConfigError(f"{document.name}: {NO_TOML}. {advice}")
         threshold = self.read_threshold(document, KEYS, 1.0)
         notes = default_note(document, KEYS, "torchtitan clips at 1.0")
         if threshold == 0:

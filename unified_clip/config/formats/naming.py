@@ -1,0 +1,27 @@
+"""Advice to name the format of a file, as the user can: by an option, by an argument in Python, or in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_way: ContextVar[str] = ContextVar("_way", default="pass from_='{}'")
+
+
+@contextmanager
+def named_by(way: str) -> Iterator[None]:
+    """Set the advice that `name_format` returns in this block.
+
+    way: The advice with {} for the name, such as "pass --from-b {}". Outside of all blocks, it is for Python.
+    """
+    token = _way.set(way)
+    try:
+        yield
+    finally:
+        _way.reset(token)
+
+
+def name_format(name: str) -> str:
+    """Return advice to name a format, such as "pass --from hf@5.0". It begins with a verb in lower case."""
+    return _way.get().replace("{}", name)
