@@ -12,8 +12,8 @@ from ..config.documents import Key
 from ..config.explain import describe
 from . import patterns, required, source_files, trainer_files
 from .clip_use import ClipUse, Found
-from .judge import Judge, headline, shown
-from .model import CheckReport, Counts, Finding
+from .judge import Judge, clip_result, headline, shown
+from .model import CheckReport, Clip, Counts, Finding
 from .trainer_files import PYTHON
 
 MAX_BYTES = 1 << 20
@@ -50,22 +50,25 @@ def check(
     judge = Judge(wanted, clip, nearest=nearest)
     findings: list[Finding] = []
     ignored: list[Finding] = []
+    clips: list[Clip] = []
     used: set[int] = set()
     for use in found.uses:
-        finding = judge.finding(use)
+        result, finding = judge.judge(use)
         rule = next((i for i, rule in enumerate(rules.ignore) if _ignores(rule, use, root)), None)
         if finding is not None and rule is not None:
             used.add(rule)
             ignored.append(finding.model_copy(update={"ignored": rules.ignore[rule].reason}))
         elif finding is not None:
             findings.append(finding)
+        clips.append(clip_result(use, "ignored" if finding is not None and rule is not None else result))
     findings += _unused(clip, rules, used, files, root, paths)
     return CheckReport(
         version=1,
         config=shown(clip),
         wanted=describe.sentences(wanted),
         headline=headline(findings, len(ignored), len(found.uses), clip.name),
-        findings=sorted(findings, key=lambda each: (each.path, each.line, each.column)),
+        clips=sorted(clips, key=_place),
+        findings=sorted(findings, key=_place),
         ignored=ignored,
         notes=[*notes, *found.notes, *judge.notes],
         counts=Counts(
@@ -77,6 +80,10 @@ def check(
             unread=found.unread,
         ),
     )
+
+
+def _place(entry: Clip | Finding) -> tuple[str, int, int]:
+    return entry.path, entry.line, entry.column
 
 
 # -- files

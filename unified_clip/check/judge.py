@@ -10,9 +10,10 @@ from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference
 from ..config.formats import FORMATS, convert
+from ..config.schema import DEFAULT_FAMILY
 from ..errors import NotRepresentableError
 from .clip_use import ClipUse
-from .model import Difference, Finding, Kind
+from .model import Clip, Difference, Finding, Kind, Result
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
 GRADIENTS = "clip(gradients)"
@@ -49,19 +50,20 @@ class Judge:
         self._text = " ".join(describe.sentences(wanted))
         self._comparisons: dict[str, compare.Comparison] = {}
 
-    def finding(self, use: ClipUse) -> Finding | None:
-        """Return the finding about a clip, or None if the clip has the same effect as the configuration.
+    def judge(self, use: ClipUse) -> tuple[Result, Finding | None]:
+        """Return (result, finding) for a clip. The finding is None if the result is "same" or "near".
 
-        A clip with an unknown effect always has a finding. With `nearest`, also return None for a clip that differs in
-        family or eps only, and add a sentence to `notes`.
+        A clip with an unknown effect always has a finding. A clip that differs in family or eps only is near if
+        `nearest` is set: this adds a sentence to `notes`.
         """
         if use.config is None:
-            return self._finding(use, "unknown", use.why_unknown, self._remedy(use))
+            return "unknown", self._finding(use, "unknown", use.why_unknown, self._remedy(use))
         family = family_difference(use.config, self.wanted)
-        if family is not None and (family.same or self._nearest):
-            if not family.same:
-                self.notes.append(f"{shown(use.path)}:{use.line} {use.clip} is accepted as near: {family.sentence}")
-            return None
+        if family is not None and family.same:
+            return "same", None
+        if family is not None and self._nearest:
+            self.notes.append(f"{shown(use.path)}:{use.line} {use.clip} is accepted as near: {family.sentence}")
+            return "near", None
         does = " ".join(describe.sentences(use.config))
         compared = self._comparison(use.config)
         differences = [Difference(about=each.about, found=each.a, wanted=each.b) for each in compared.differences]
@@ -69,7 +71,7 @@ class Judge:
         edit = self._edit(use, differences)
         if family is not None:
             effect, edit = family.sentence, f"{edit}\nOr pass --nearest to accept differences of this size."
-        return self._finding(use, "drift", does, edit, differences, effect)
+        return "drift", self._finding(use, "drift", does, edit, differences, effect)
 
     def _finding(
         self, use: ClipUse, kind: Kind, does: str, edit: str, differences: Sequence[Difference] = (), effect: str = ""
@@ -109,6 +111,16 @@ class Judge:
             return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
         load = f'clip = ClipConfig.load("{self._file.name}")'
         return f"To clip by {self._file.name}: {load}, then {ATTACH[use.package]}."
+
+
+def clip_result(use: ClipUse, result: Result) -> Clip:
+    """Return a clip for the report."""
+    has_family = use.config is not None and use.config.rule in ("norm", "global_norm")
+    family = (use.config.family or DEFAULT_FAMILY) if use.config is not None and has_family else ""
+    return Clip(
+        path=shown(use.path), line=use.line, column=use.column, clip=use.clip, format=use.format, family=family,
+        result=result,
+    )  # fmt: skip
 
 
 def shown(path: Path) -> str:

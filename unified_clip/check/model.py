@@ -10,6 +10,7 @@ from typing import Literal
 from .._report_model import ReportModel, json_schema
 
 Kind = Literal["drift", "unknown", "unused"]
+Result = Literal["same", "near", "drift", "unknown", "ignored"]
 
 TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
@@ -68,6 +69,30 @@ class Finding(ReportModel):
         return f"{self.path}:{self.line}:{self.column}"
 
 
+class Clip(ReportModel):
+    """A clip that was compared with the configuration, or whose effect is unknown."""
+
+    path: str
+    """The file, relative to the working directory if it is below it."""
+
+    line: int
+    column: int
+    """The column, from 1."""
+
+    clip: str
+    """The code or key that clips: a function, an argument, or a trainer with its key."""
+
+    format: str
+    """The format in which the file was read, such as "hf". Empty for a clip in Python source, which names itself."""
+
+    family: str
+    """The family of the clip's rule. Empty if the rule has none, or if the effect of the clip is unknown."""
+
+    result: Result
+    """"same": the clip has the effect of the configuration. "near": `--nearest` accepts the difference. "ignored": an
+    ignore rule covers the finding. "drift" and "unknown": as for findings."""
+
+
 class Counts(ReportModel):
     """The numbers of files and clips in a check."""
 
@@ -104,6 +129,9 @@ class CheckReport(ReportModel):
 
     headline: str
     """The result in a sentence."""
+
+    clips: list[Clip]
+    """All clips, in the order of their places."""
 
     findings: list[Finding]
     ignored: list[Finding]

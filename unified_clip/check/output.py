@@ -13,9 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from .._display import safe
-from .model import TITLES, CheckReport, Finding
+from .model import TITLES, CheckReport, Clip, Finding
 
 STYLES = {"drift": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
+MAX_LINES = 20
+"""Up to this number of clips, a check without findings prints a line for each."""
+
 CODE = ("edit",)
 """The fields of the report with code, which keeps its line breaks."""
 
@@ -43,10 +46,31 @@ def as_text(report: CheckReport) -> str:
         for name, text in _fields(finding):
             lines = f"{name}:\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{name}: {text}"
             console.print(Text(textwrap.indent(lines, "  ")), soft_wrap=True)
+    for line in _clip_lines(report):
+        console.print(Text(line), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     console.print(Text(report.headline, "bold"), soft_wrap=True)
     return file.getvalue()
+
+
+def _clip_lines(report: CheckReport) -> list[str]:
+    """Return a line for each clip of a check without findings, with what it was read as and its family.
+
+    If there are more than MAX_LINES, return a line for each kind of clip instead, with the numbers of clips and files.
+    """
+    if report.findings:
+        return []
+    if len(report.clips) <= MAX_LINES:
+        return [f"{clip.path}:{clip.line} {_kind(clip)}" for clip in report.clips]
+    kinds: dict[str, list[str]] = {}
+    for clip in report.clips:
+        kinds.setdefault(_kind(clip), []).append(clip.path)
+    return [f"{len(paths)} x {kind}, files: {len({*paths})}" for kind, paths in kinds.items()]
+
+
+def _kind(clip: Clip) -> str:
+    return f"{clip.result} {clip.clip}{f' ({clip.family})' if clip.family else ''}"
 
 
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
@@ -121,12 +145,13 @@ def _version() -> str:
 def as_github(report: CheckReport) -> str:
     """Return a report as annotations of a GitHub workflow, which shows each of them in the diff.
 
-    Findings are errors or warnings, and notes are notices. Leave out ignored findings. The headline comes last.
+    Findings are errors or warnings, and notes are notices. Leave out ignored findings. Plain lines follow: the clips of
+    a check without findings, and the headline.
     """
     report = _escaped(report)
     lines = [_annotation(finding) for finding in report.findings]
     lines += [f"::notice::{_data(note)}" for note in report.notes]
-    return "\n".join([*lines, report.headline]) + "\n"
+    return "\n".join([*lines, *_clip_lines(report), report.headline]) + "\n"
 
 
 def _annotation(finding: Finding) -> str:

@@ -217,7 +217,9 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
     assert "Or pass --nearest" in out
     status, out, _ = run("clip.toml", ".", "--nearest", a_py=source)
     assert status == 0
-    assert out.startswith("note: a.py:3 paddle.nn.ClipGradByGlobalNorm is accepted as near: ")
+    assert out.startswith(
+        "a.py:3 near paddle.nn.ClipGradByGlobalNorm (paddle)\nnote: a.py:3 paddle.nn.ClipGradByGlobal"
+    )
     assert run("clip.toml", ".", "--nearest", a_py=source.replace("1.0", "1.1"))[0] == 1
 
 
@@ -481,10 +483,41 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_the_status_is_0_if_all_clips_are_the_same_and_1_if_not(run: Any) -> None:
     status, out, _ = run("clip.toml", ".", ds_json=DEEPSPEED % "1.0")
-    assert (status, out) == (0, "1 clip: 1 as in clip.toml.\n")
+    line = "ds.json:1 same DeepSpeed: gradient_clipping (pytorch)\n"
+    assert (status, out) == (0, f"{line}1 clip: 1 as in clip.toml.\n")
     status, out, _ = run("clip.toml", ".", ds_json=DEEPSPEED % "0.5")
     assert status == 1
     assert out.splitlines()[:2] == ["ds.json:1:1 drift DeepSpeed: gradient_clipping", "  threshold: 0.5; wanted: 1"]
+
+
+def test_a_success_has_a_line_for_each_clip_or_for_each_kind_if_there_are_many(run: Any) -> None:
+    value = "import torch\n\ntorch.nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"
+    sources = {"a_py": (TORCH % "1.0") * 2, "c_py": value, "clip_toml": WANTED + IGNORE.format("c.py")}
+    lines = [f"a.py:{line} same torch.nn.utils.clip_grad_norm_ (pytorch)" for line in (3, 6)]
+    lines += ["c.py:3 ignored torch.nn.utils.clip_grad_value_", "3 clips: 2 as in clip.toml, 1 ignored."]
+    for format_ in ("text", "github"):
+        assert run("clip.toml", ".", "--format", format_, **sources)[1].splitlines() == lines
+    status, out, _ = run("clip.toml", ".", b_py=(TORCH % "1.0") * 18, **sources)
+    assert (status, out.splitlines()) == (
+        0,
+        [
+            "20 x same torch.nn.utils.clip_grad_norm_ (pytorch), files: 2",
+            "1 x ignored torch.nn.utils.clip_grad_value_, files: 1",
+            "21 clips: 20 as in clip.toml, 1 ignored.",
+        ],
+    )
+
+
+def test_the_json_has_every_clip_with_its_result(run: Any) -> None:
+    family = "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(1.0)\n"
+    sources = {"a_py": TORCH % "2.0", "b_py": TORCH % "args.norm", "c_py": family, "d_json": DEEPSPEED % "1.0"}
+    clips = json.loads(run("clip.toml", ".", "--nearest", "--format", "json", **sources)[1])["clips"]
+    assert [(each["path"], each["result"], each["format"], each["family"]) for each in clips] == [
+        ("a.py", "drift", "", "pytorch"),
+        ("b.py", "unknown", "", ""),
+        ("c.py", "near", "", "paddle"),
+        ("d.json", "same", "deepspeed", "pytorch"),
+    ]
 
 
 @pytest.mark.parametrize(
