@@ -1,11 +1,14 @@
-"""The time that an adaptive threshold adds to a clip with a fixed one, on NumPy: python benchmarks/adaptive_overhead.py
+"""The processor time that an adaptive threshold adds to a clip with a fixed one: python benchmarks/adaptive_overhead.py
 
-Both clip the same gradients in turn, so that a slow phase of the machine slows both. Nothing exceeds the thresholds.
+Rules for the total norm are compared with a fixed total norm, and AdaGC with a fixed norm for each tensor. All clip the
+same gradients of NumPy, or of PyTorch with `--torch`, in turn, so that a slow phase of the machine slows all. Nothing
+exceeds the thresholds. The spread has the middle half of the rounds.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,27 +21,70 @@ from unified_clip.bench import lists
 RULES: dict[str, dict[str, Any]] = {
     "zclip": {"rule": "zclip"},
     "ema_ratio": {"rule": "ema_ratio"},
+    "percentile of 100": {"rule": "percentile", "window": 100, "percent": 100},
     "percentile of 1000": {"rule": "percentile", "window": 1000, "percent": 100},
+    "adagc": {"rule": "adagc", "warmup_steps": 5, "warmup_threshold": 1e9, "ratio": 2.0},
 }
+WARM_UP = 30
+"""Calls before the first round: every rule is after its warm-up."""
+
+LISTS: dict[str, tuple[Sequence[tuple[int, ...]], int, int]] = {
+    "10 of 10 x 10": ([(10, 10)] * 10, 60, 50),
+    "ResNet-50": (lists.resnet50(), 40, 2),
+    "500 of 10 x 10": ([(10, 10)] * 500, 40, 3),
+}
+"""The shapes, the number of rounds, and the number of calls in a round, by the name of the list."""
 
 
-def measure(shapes: Sequence[tuple[int, ...]], repeats: int) -> dict[str, tuple[float, float]]:
-    """Return (microseconds that a rule adds, ratio of the times) by rule: medians."""
-    gradients = [np.full(shape, 1e-3, np.float32) for shape in shapes]
-    clips = {"fixed": ClipConfig(rule="global_norm", threshold=1e9, family="paddle").clipper()}
+def gradients(shapes: Sequence[tuple[int, ...]], *, on_torch: bool) -> tuple[Any, Any]:
+    """Return (the gradients, the argument of `clip_`)."""
+    arrays = [np.full(shape, 1e-3, np.float32) for shape in shapes]
+    if not on_torch:
+        return arrays, arrays
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    for parameter, array in zip(parameters, arrays, strict=True):
+        parameter.grad = torch.from_numpy(array)
+    return arrays, parameters
+
+
+def measure(
+    shapes: Sequence[tuple[int, ...]], rounds: int, calls: int, *, on_torch: bool = False
+) -> dict[str, tuple[float, list[float]]]:
+    """Return (microseconds that a rule adds, the quartiles of the ratio) by rule."""
+    _, given = gradients(shapes, on_torch=on_torch)
+    fixed = {name: "per tensor" if name == "adagc" else "total" for name in RULES}
+    clips = {
+        "total": ClipConfig(rule="global_norm", threshold=1e9, family="paddle").clipper(),
+        "per tensor": ClipConfig(rule="norm", threshold=1e9, family="paddle").clipper(),
+    }
     for name, rule in RULES.items():
-        clips[name] = ClipConfig(rule="global_norm", family="paddle", adaptive=rule).clipper()
+        kind = "norm" if name == "adagc" else "global_norm"
+        clips[name] = ClipConfig(rule=kind, family="paddle", adaptive=rule).clipper()
     times: dict[str, list[float]] = {name: [] for name in clips}
-    for _ in range(repeats):
+    for _ in range(WARM_UP):
+        for clip in clips.values():
+            clip.clip_(given)
+    for _ in range(rounds):
         for name, clip in clips.items():
-            start = time.perf_counter()
-            clip.clip_(gradients)
-            times[name].append(1e6 * (time.perf_counter() - start))
-    fixed = statistics.median(times["fixed"])
-    return {name: (statistics.median(times[name]) - fixed, statistics.median(times[name]) / fixed) for name in RULES}
+            start = time.process_time()
+            for _ in range(calls):
+                clip.clip_(given)
+            times[name].append(1e6 * (time.process_time() - start) / calls)
+    added = {name: statistics.median(times[name]) - statistics.median(times[fixed[name]]) for name in RULES}
+    ratios = {name: [one / other for one, other in zip(times[name], times[fixed[name]], strict=True)] for name in RULES}
+    return {name: (added[name], statistics.quantiles(ratios[name])) for name in RULES}
+
+
+def main() -> None:
+    for title, (shapes, rounds, calls) in LISTS.items():
+        for name, (added, (low, ratio, high)) in measure(shapes, rounds, calls, on_torch="--torch" in sys.argv).items():
+            print(
+                f"{title}, {name}: {added:+.1f} microseconds, {100 * (ratio - 1):+.2f} % "
+                f"(spread {100 * (low - 1):+.2f} to {100 * (high - 1):+.2f})"
+            )
 
 
 if __name__ == "__main__":
-    for title, shapes, repeats in (("10 of 10 x 10", [(10, 10)] * 10, 2000), ("ResNet-50", lists.resnet50(), 200)):
-        for name, (added, ratio) in measure(shapes, repeats).items():
-            print(f"{title}, {name}: {added:+.1f} microseconds, {100 * (ratio - 1):+.2f} %")
+    main()

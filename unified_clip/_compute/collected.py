@@ -76,9 +76,9 @@ class PerTensorPath(TensorListPath):
     def norm(self, p: float) -> Array:
         """Return the 2-norm of each tensor."""
         norms = np.empty(len(self._tensors))
-        wide = [index for index, code in enumerate(self._list.codes) if code == kernels.CODES["float64"]]
-        narrow = np.setdiff1d(np.arange(len(norms)), wide)
-        sums = self._list.part(narrow.tolist()).square_sums(self._threads)
+        is_wide = np.array(list(self._list.codes)) == kernels.CODES["float64"]
+        wide, narrow = np.flatnonzero(is_wide).tolist(), np.flatnonzero(~is_wide)
+        sums = (self._list.part(narrow.tolist()) if wide else self._list).square_sums(self._threads)
         norms[narrow], doubt = kernels.certified_roots(*sums)
         for index in (*wide, *narrow[doubt].tolist()):
             norms[index] = self.part([index]).norm(2)

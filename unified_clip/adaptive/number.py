@@ -89,6 +89,8 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
         >>> adaptive.where(2.0 > 1.0, 3.0, 4.0)
         3.0
     """
+    if type(condition) is bool and type(yes) is float and type(no) is float:
+        return yes if condition else no
     number = next((value for value in (yes, no, condition) if isinstance(value, Number)), None)
     if number is not None:
         xp = number.xp

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .._compute.scalars import HOST
-from .._core import rule
+from .._core import observer, rule
 from .._core.gradients import GradientList
-from .._core.path import Scalars
+from .._core.path import Path, Scalars
 from .._core.rule import ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
 from . import rules
@@ -42,7 +42,12 @@ def thresholds(adagc: AdaGC, state: states.State, count: int, limit: Any) -> Own
 
     def measure(gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]) -> list[Norm]:
         current, plain = sized(state, count), clip_rule._replace(threshold=math.inf)
+        together = _path_together(gradients, group, current, inputs)
         total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
+        if together is not None:
+            with together.scope():
+                vector = Norm(group, together, together.norm(2))
+                return [_decided_together(adagc, current, clip_rule, limit, total, vector)]
         gradients.tensor_norms(2.0)  # a collective, for ranks without a gradient too
         if not total.path.on_host:
             if isinstance(current, dict):
@@ -50,11 +55,38 @@ def thresholds(adagc: AdaGC, state: states.State, count: int, limit: Any) -> Own
                     current = states.pack(adagc, total.path.xp, current)  # raises an error on devices without float64
             inputs = [*inputs, total.n]  # so that all paths are on the device
         norms = [rule.measure_one(gradients, range(index, index + 1), plain, inputs) for index in group]
-        slots = [gradients.leaves[index].position for index in group]
+        slots = _slots(gradients, group)
         with total.path.scope():
             return _decided(adagc, current, clip_rule, limit, total, norms, slots) if norms else []
 
     return OwnThresholds(measure, lambda: f"adaptive {adagc}")
+
+
+Slots = list[int] | None
+"""The places of gradients among the entries of the call. None: there is a gradient for each entry."""
+
+
+def _slots(gradients: GradientList, group: range) -> Slots:
+    return None if gradients.is_collected else [gradients.leaves[index].position for index in group]
+
+
+def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
+    """Return a path with one norm for each gradient, on the host. None if each gradient needs a `Norm` of its own."""
+    if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
+        return None
+    path = gradients.per_tensor_path(group)
+    return path if path is not None and path.on_host else None
+
+
+def _decided_together(
+    adagc: AdaGC, state: states.State, clip_rule: ClipRule, limit: Any, total: Norm, norms: Norm
+) -> Norm:
+    """Return the norms of all gradients with their coefficients, and the state after them.
+
+    It has no thresholds, which only recordings need.
+    """
+    coefs, new = _coefficients(adagc, state, clip_rule, limit, total, norms.n, None)
+    return norms._replace(coef=coefs, total=total.total, state=new)
 
 
 def _decided(
@@ -64,13 +96,25 @@ def _decided(
     limit: Any,
     total: Norm,
     norms: Sequence[Norm],
-    slots: list[int],
+    slots: Slots,
 ) -> list[Norm]:
     """Return norms with their coefficients, and the state after them."""
+    xp = total.path.xp
+    each = [xp.asarray(norm.n) for norm in norms]
+    coefs, new = _coefficients(adagc, state, clip_rule, limit, total, _stacked(xp, each), slots)
+    one, infinite = xp.asarray(1.0), xp.asarray(math.inf)
+    return [
+        norm._replace(threshold=xp.where(coef < one, n * coef, infinite), coef=coef, total=total.total, state=new)
+        for norm, n, coef in zip(norms, each, _parts(xp, coefs, len(each)), strict=True)
+    ]
+
+
+def _coefficients(
+    adagc: AdaGC, state: states.State, clip_rule: ClipRule, limit: Any, total: Norm, vector: Scalar, slots: Slots
+) -> tuple[Scalar, states.State]:
+    """Return (the vector of coefficients, the state after them). vector: The norms of the tensors."""
     xp, convention = total.path.xp, clip_rule.convention
     zero, most = xp.asarray(0.0), xp.asarray(states.MOST)
-    each = [xp.asarray(norm.n) for norm in norms]
-    vector = _stacked(xp, each)
     scale = rule.coefficient(xp, total.n, adagc.warmup_threshold, convention)
     step, zeros, limits, new = _advance(adagc, xp, state, (vector, scale, total.n <= most), slots)
     coefs = rule.coefficient(xp, vector, xp.where(vector <= most, limits, zero), convention)
@@ -79,15 +123,11 @@ def _decided(
         largest = rule.at_most(xp, xp.asarray(math.inf), limit)
         other = rule.coefficient(xp, vector, zeros + largest, convention)
         coefs = xp.where(other < coefs, other, coefs)
-    one, infinite = xp.asarray(1.0), xp.asarray(math.inf)
-    return [
-        norm._replace(threshold=xp.where(coef < one, n * coef, infinite), coef=coef, total=total.total, state=new)
-        for norm, n, coef in zip(norms, each, _parts(xp, coefs, len(each)), strict=True)
-    ]
+    return coefs, new
 
 
 def _advance(
-    adagc: AdaGC, xp: Scalars, state: states.State, step_norms: tuple[Scalar, Scalar, Any], slots: list[int]
+    adagc: AdaGC, xp: Scalars, state: states.State, step_norms: tuple[Scalar, Scalar, Any], slots: Slots
 ) -> tuple[Real, Scalar, Scalar, states.State]:
     """Return (the number of steps before this one, zeros, the thresholds of the tensors, the state after the step).
 
@@ -124,8 +164,10 @@ def _parts(xp: Scalars, vector: Scalar, length: int) -> list[Scalar]:
     return list(map(xp.pinned, xp.unpack(xp.pack([vector]), [None] * length)))
 
 
-def _at(xp: Scalars, vector: Real, slots: list[int]) -> Real:
+def _at(xp: Scalars, vector: Real, slots: Slots) -> Real:
     """Return the numbers of a vector in these places, as a vector."""
+    if slots is None:
+        return vector
     if xp is HOST:
         return vector[slots]
     count = vector.value.shape[0]
@@ -135,8 +177,10 @@ def _at(xp: Scalars, vector: Real, slots: list[int]) -> Real:
     return Number(xp, _stacked(xp, [parts[slot] for slot in slots]))
 
 
-def _put(xp: Scalars, vector: Real, slots: list[int], values: Real) -> Real:
+def _put(xp: Scalars, vector: Real, slots: Slots, values: Real) -> Real:
     """Return a copy of a vector with other numbers in these places."""
+    if slots is None:
+        return values
     if xp is HOST:
         changed = vector.copy()
         changed[slots] = values

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, Union, get_type_hints
 from pydantic import Field, create_model, model_validator
 
 from .._core.backend import Backend
+from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
 from ..adaptive import state, tensors, units
@@ -76,7 +77,22 @@ class AdaptiveStates:
         rules = {name: table.make() for name, table in tables.items()}
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
+        self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
+        """Whether a state has a number for each entry of a call, with those without a gradient."""
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
+
+    def fit(self, gradients: GradientList, entries: Any) -> bool:
+        """Return whether the states know the entry of each gradient. If not, collect the gradients one by one.
+
+        gradients: The gradients, which may have been collected in one pass. entries: The entries of the call.
+        """
+        count = len(gradients.values)
+        return not self.need_places or (
+            gradients.is_collected
+            and isinstance(entries, list | tuple)
+            and len(entries) == count
+            and gradients.path(range(count)).on_host
+        )
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
         """Return the threshold of the group `name` for its next norm.

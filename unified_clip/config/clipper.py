@@ -70,8 +70,7 @@ class Clipper:
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
         # a clip by value compares numbers, and complex ones have no order
         self._needs_order = all(part.rule == "value" for part in settings.parts)
-        titles = [*(group.name for group in settings.groups), ""]
-        self._titles = titles
+        self._titles = titles = [*(group.name for group in settings.groups), ""]
         self._adaptive = AdaptiveStates(
             {title: part.adaptive for title, part in zip(titles, settings.parts, strict=True) if part.adaptive}
         )
@@ -165,8 +164,9 @@ class Clipper:
         whole = backend.collect_tensors(items[0], differentiable=True, in_place=False) if items else None
         if items is not None and whole is not None:
             plain, writer = from_path(whole, Functional(*items, reuse_unchanged=True))
-            outcome = self._clip(backend, plain, [range(len(plain.values))], step, states)
-            return writer.result(), outcome
+            if self._adaptive.fit(plain, items[0]):
+                outcome = self._clip(backend, plain, [range(len(plain.values))], step, states)
+                return writer.result(), outcome
         tree = containers.flatten(backend, grads)
         for leaf in tree.leaves:
             if backend.is_parameter(leaf.tensor):
@@ -247,15 +247,13 @@ class Clipper:
         """Return whether a clip can collect its gradients as one list. This is faster than an object per gradient."""
         nonfinite, parts = self.settings.nonfinite, self.settings.parts
         needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
-        needs_leaves = needs_leaves or any(p.adaptive is not None and p.adaptive.is_per_tensor for p in parts)
-        return step.is_known and not self.details and not needs_leaves and nonfinite in ("family", "zero")
+        needs_leaves = needs_leaves or self.details or self.settings.needs_parameters
+        return step.is_known and not needs_leaves and nonfinite in ("family", "zero")
 
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients, writer of the results, range of each part in the list of gradients). Return None if the
-        gradients have to be collected one by one.
-        """
+        """Return (gradients, writer, range of each part in the list). None if they have to be collected one by one."""
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -263,8 +261,9 @@ class Clipper:
             return None
         if not self.settings.uses_names:
             gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, plain=True, **self._options)
-            return gradients, writer, [range(len(gradients.values))]
-        if parts is None or on_parameters is None or self.spec.is_given:
+            ranges = [range(len(gradients.values))]
+            return (gradients, writer, ranges) if self._adaptive.fit(gradients, parameters) else None
+        if self._adaptive.need_places or parts is None or on_parameters is None or self.spec.is_given:
             return None
         *included, excluded = parts
         if on_parameters.any_sharded(excluded):
@@ -313,10 +312,10 @@ class Clipper:
         """Clip gradients, and keep the outcome as `last`. Outside a graph, also count the step.
 
         ranges: The range of each part of the configuration in `gradients`. states: The states of the adaptive rules, if
-        the caller keeps them. count: The number of gradients in the call, with those that are None.
+        the caller keeps them. count: The number of gradients in the call, with those that are None. 0: none is.
         TypeError: inside a compiled graph, the clip would have to count steps or keep the state of an adaptive rule.
         """
-        settings = self.settings
+        settings, count = self.settings, count or len(gradients.values)
         current = self._adaptive.current if states is None else states
         thresholds = [threshold_at(part, step.value) for part in settings.parts]
         for index, (title, part) in enumerate(zip(self._titles, settings.parts, strict=True)):
