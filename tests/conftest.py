@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,6 +73,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("markexpr") == CHANGE_TIER and not named:
         suite = config.getoption("--framework") + os.environ.get("UNIFIED_CLIP_PATH", "")
         leave_variants_to_nightly(items, suite)
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage need not look at the frameworks' modules and at the tests each time: there are many."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import runpy
@@ -130,6 +131,10 @@ def _start(
 
 def serve(control: socket.socket) -> None:
     """Start a copy for each request, until the tests end. Copies return from here."""
+    import encodings.cp437  # noqa: F401
+
+    import numpy.ma  # noqa: F401
+
     import unified_clip._backends.numpy
     import unified_clip.numpy
     import unified_clip.parity.adapters.numpy
@@ -137,6 +142,7 @@ def serve(control: socket.socket) -> None:
     import unified_clip.tensors.files.convert_worker
     import unified_clip.verify.worker  # noqa: F401
 
+    gc.freeze()  # a collection in a copy would write to, and so copy, the memory of all objects
     search = os.environ["PYTHONPATH"].split(os.pathsep)
     base = [each for each in sys.path if each not in search]
     read, write = os.pipe()
