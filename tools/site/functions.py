@@ -90,8 +90,11 @@ def elsewhere(function: Mapping[str, Any]) -> list[str]:
 
 
 def replacement(function: Mapping[str, Any]) -> str:
-    """Return tabs with the executed example of the docstring, for each framework."""
+    """Return tabs with the executed example of the docstring, for each framework; for a configuration, its lines."""
     use = function["use"]
+    if "configure" in function:
+        code = f"```python\n{function['configure']}\n```"
+        return f"[Adaptive clipping](../adaptive.md) does the same on every framework.\n\n{code}"
     alias = alias_of(function["framework"], use)
     link = f"`{use}` exists on every framework, with the same result ([reference](../api/{function['framework']}.md))."
     if alias:
