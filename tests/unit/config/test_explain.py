@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unified_clip import ClipConfig, cli
+from unified_clip import ClipConfig, cli, record
 from unified_clip.config.explain import cli as explain_command
 from unified_clip.config.explain import compare, describe, examples
+from unified_clip.numpy import clip_by_global_norm
 
 PLAIN = {"rule": "global_norm", "threshold": 1.0}
 
@@ -481,3 +482,51 @@ def test_the_command_tells_what_is_wrong(
     errors = capsys.readouterr().err
     assert errors.startswith("unified-clip: error UC")
     assert message in errors
+
+
+# -- a recorded run
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A recording with 40 norms, of which two are above 1.4."""
+    path = tmp_path / "run.jsonl"
+    with record(path):
+        for step in range(40):
+            clip_by_global_norm([np.float32([9.0 if step in (30, 31) else 1 + 0.1 * (step % 5)])], math.inf)
+    return path
+
+
+def test_explain_adds_what_a_configuration_would_have_done_to_a_recorded_run(
+    tmp_path: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed, adaptive = tmp_path / "fixed.toml", tmp_path / "adaptive.toml"
+    fixed.write_text('rule = "global_norm"\nthreshold = 1.25\n')
+    adaptive.write_text('rule = "global_norm"\nthreshold = 2.0\n[adaptive]\nrule = "ema_ratio"\n')
+    command = ["explain", str(fixed), str(adaptive), "--recorded", str(recorded), "--format", "json"]
+    assert cli.main(command) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["a"]["sentences"][-1] == (
+        "On the run run.jsonl, it clips 45 % of 40 norms, at thresholds from 1.25 to 1.25."
+    )
+    assert data["b"]["sentences"][-1] == "On the run run.jsonl, it clips 5 % of 40 norms, at thresholds from 2 to 2."
+    assert cli.main(["explain", str(adaptive), "--recorded", str(recorded)]) == 0
+    assert "it clips 5 % of 40 norms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ['rule = "norm"\nthreshold = 1.0', 'rule = "global_norm"\nthreshold = 1.0\nexclude = ["*.bias"]']
+)
+def test_a_recorded_run_needs_one_threshold_for_the_total_norm(
+    tmp_path: Path, recorded: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (tmp_path / "clip.toml").write_text(text)
+    assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(recorded)]) == 2
+    assert "--recorded needs a configuration with rule = 'global_norm'" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0')
+    for name, message in (("missing.jsonl", "cannot be read"), ("clip.toml", "is not a recording")):
+        assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err

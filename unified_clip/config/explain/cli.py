@@ -34,6 +34,12 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="an .npz file of gradients to clip (default: examples around the threshold)",
     )
+    parser.add_argument(
+        "--recorded",
+        type=Path,
+        metavar="RUN.jsonl",
+        help="a recorded run: also print the thresholds for its norms, and the share that is clipped",
+    )
     parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])
     parser.set_defaults(run=run)
@@ -62,7 +68,7 @@ def _result(options: argparse.Namespace) -> Explanation | Comparison:
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
     from ..formats.naming import named_by
-    from . import compare
+    from . import compare, recorded
 
     second = "a second configuration B"
     check_modes(options, {second: ("from_b",)}, second if options.b is not None else "")
@@ -77,12 +83,18 @@ def _result(options: argparse.Namespace) -> Explanation | Comparison:
     if options.step is not None and not any(config.has_schedule for config in configs):
         raise UsageError("--step applies to a schedule, and no threshold has one. Remove --step.")
     gradients = None if options.gradients is None else _read_gradients(options.gradients)
+    replays = [] if options.recorded is None else [recorded.describe(config, options.recorded) for config in configs]
     try:
         if options.b is None:
-            return compare.explain(configs[0], options.a.name, gradients, options.step or 0)
+            explanation = compare.explain(configs[0], options.a.name, gradients, options.step or 0)
+            explanation.sentences.extend(replays)
+            return explanation
         names = [str(path) if options.a.name == options.b.name else path.name for path in paths]
         a, b = configs
-        return compare.compare(a, b, names, gradients, options.step or 0)
+        comparison = compare.compare(a, b, names, gradients, options.step or 0)
+        for one, sentence in zip((comparison.a, comparison.b), replays, strict=False):
+            one.sentences.append(sentence)
+        return comparison
     except CodedError:
         raise
     except (TypeError, ValueError) as error:  # gradients that this configuration cannot clip
