@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .._progress import Advance, unseen
 from ..causes.observation import Cause
+from .causes.coefficients import first_other_eps
 from .causes.find_causes import find_causes
 from .causes.join_causes import join
 from .causes.sequence import as_rule
@@ -44,6 +45,10 @@ class RecordingComparison:
     agreements: Sequence[StageAgreement]
     """How closely the runs agree in each number, such as the norm."""
 
+    other_eps: tuple[Divergence, Cause] | None = None
+    """The first coefficients that differ because of another eps, with this cause. `max_ulp` does not hide them. None if
+    the recorded eps is the same, or changes no coefficient."""
+
     @property
     def first(self) -> Divergence | None:
         """The first divergence, or None if the runs are the same."""
@@ -53,6 +58,11 @@ class RecordingComparison:
     def findings(self) -> list[Cause]:
         """The causes of all divergences. If several causes have the same kind, only the last one is in the list."""
         return list({each.kind: each for findings in self.divergences.values() for each in findings}.values())
+
+    @property
+    def unreported_eps(self) -> tuple[Divergence, Cause] | None:
+        """`other_eps`, or None if the cause is in `findings`."""
+        return None if any(each.kind == "another eps" for each in self.findings) else self.other_eps
 
     @property
     def exit_code(self) -> int:
@@ -125,7 +135,8 @@ def compare(
             "Record both runs with --norms, in Python with record(..., norms=True).",
             "UC502",
         )
-    return RecordingComparison(left, right, max_ulp, pairs, explained, agreements)
+    other_eps = first_other_eps(left, right, pairs)
+    return RecordingComparison(left, right, max_ulp, pairs, explained, agreements, other_eps)
 
 
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:

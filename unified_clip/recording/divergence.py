@@ -10,7 +10,7 @@ from typing import Literal
 from ..causes.observation import Cause, CauseKind
 from ..causes.scaling import combined_norm
 from .pairing import CallPair
-from .rounding import ROUNDING, distance, same, single, ulps_at
+from .rounding import ROUNDING, Distance, distance, same, single, ulps_at
 from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
@@ -56,6 +56,11 @@ class StageAgreement:
 
     greatest_ulps: float
     greatest_relative: float
+    greatest_at_step: int | None = None
+    """The step of the largest difference; None if all numbers are equal."""
+
+    beyond_rounding_at_step: int | None = None
+    """The first step at which numbers differ by more than `ROUNDING` ULP; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
         for name, a, b in numbers(pair, "weight"):
             weights[name] = max(weights.get(name, 0.0), a, b)
         differences = list(_settings(pair))
-        total = max(map(_total_norm, (pair.a, pair.b)))
+        total = max(map(total_norm, (pair.a, pair.b)))
         for stage in NUMBERS:
             differences += _besides_numbers(pair, stage)
             for name, a, b in numbers(pair, stage):
@@ -131,7 +136,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
     """
     distances = [(distance(a, b), pair.a.step) for pair in pairs for _, a, b in numbers(pair, stage)]
     first = next((step for each, step in distances if each.ulps > max_ulp), None)
-    return StageAgreement(stage, len(distances), first, *max((each for each, _ in distances), default=(0.0, 0.0)))
+    beyond = next((step for each, step in distances if each.ulps > ROUNDING), None)
+    greatest, step = max(distances, key=lambda each: each[0], default=(Distance(0.0, 0.0), None))
+    return StageAgreement(stage, len(distances), first, *greatest, step if greatest.ulps else None, beyond)
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
@@ -180,7 +187,7 @@ def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
     return tuple(map(single, line.threshold)) if isinstance(line.threshold, tuple) else single(line.threshold)
 
 
-def _total_norm(line: RecordedCall) -> float:
+def total_norm(line: RecordedCall) -> float:
     """Return the total norm of a call. For another rule than "global", combine the norms of the gradients.
 
     Return 0 if the call has no recorded norm.

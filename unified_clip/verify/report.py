@@ -11,7 +11,8 @@ from typing import Any
 from .. import _json
 from .._display import cell
 from ..recording.report import model
-from ..recording.report.sentences import UNEXPLAINED, describe, losses
+from ..recording.report.agreement import losses
+from ..recording.report.sentences import UNEXPLAINED, describe
 from ..tensors.types import Stage
 from .compare import StepComparison, Verification
 from .step_pairing import MaxDistance
@@ -77,7 +78,7 @@ def sentences(result: Verification) -> list[str]:
     ]
     if result.resynced:
         lines.append(f"Each step of {result.new.script} began with the weights of {result.old.script}.")
-    lines += [*_without_clip(result), *_stages(result), *losses(result.clips), *_another_eps(result)]
+    lines += [*_without_clip(result), *_stages(result), *losses(result.clips)]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         scripts = f"{result.old.script} and {result.new.script}"
@@ -123,21 +124,6 @@ def _stages(result: Verification) -> list[str]:
 def _first_difference(result: Verification, stage: Stage) -> float:
     """Return the number of the first step at which a stage differs, or infinity if it never differs."""
     return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
-
-
-def _another_eps(result: Verification) -> list[str]:
-    """Return a list with one sentence if the training steps use different eps, but --max-ulp hides the effect. Else
-    return [].
-    """
-    both = [(pair.a.eps, pair.b.eps) for pair in result.clips.pairs]
-    other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
-    if not other or result.clips.first is not None:
-        return []
-    old, new = other[0]
-    return [
-        f"The old step adds {old:g} to the norm, and the new one {new:g}. At these norms, --max-ulp hides "
-        "the difference."
-    ]
 
 
 def _format_stage(result: Verification, stage: Stage) -> str:

@@ -710,7 +710,7 @@ def test_a_norm_that_cancels_is_rounded_at_the_size_of_the_total_norm(compared: 
     assert (found.first.parameter, found.first.ulps) == ("a", 80)
     assert found.first.ulps_at_its_size < 1
     assert mistakes(found) == ["rounding"]
-    assert "80 ULP of it, and 0.012 ULP of the total norm" in found.findings[0].sentence
+    assert "80 ULP of this norm, but only 0.012 ULP of the total norm" in found.findings[0].sentence
     assert found.exit_code == 1
     assert mistakes(compared([line(1)], [line(1, {**NORMS, "a": off(3.0, 800)})])) == ["other data or loss"]
 

@@ -15,7 +15,7 @@ from markupsafe import escape
 from unified_clip import cli
 from unified_clip._report_model import json_schema
 from unified_clip.recording import compare
-from unified_clip.recording.report import model, page, run_plots, sentences
+from unified_clip.recording.report import agreement, model, page, run_plots
 from unified_clip.recording.report.curves import MOST_COLUMNS, clip_points, number_points
 from unified_clip.recording.runs import RecordedCall
 
@@ -217,4 +217,4 @@ def test_the_page_fits_the_screen_and_its_plots_can_be_reached_by_keyboard(
     [(7.4e-8, "7.4e-08 relatively"), (0.00024, "0.024 %"), (0.0091, "0.91 %"), (1.0, "100 %"), (289, "289 times")],
 )
 def test_distances_that_are_not_tiny_are_in_percent(relative: float, words: str) -> None:
-    assert sentences._format_distance(2878, relative) == f"2878 ULP or {words}"
+    assert agreement.format_distance(2878, relative) == f"2878 ULP or {words}"

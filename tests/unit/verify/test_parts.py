@@ -205,14 +205,6 @@ def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> Non
     assert rows.count(None) == (count > 12)
 
 
-@pytest.mark.parametrize(("max_ulp", "reported"), [(0, False), (64, True)])
-def test_another_eps_is_reported_if_the_clips_agree(tmp_path: Path, max_ulp: float, reported: bool) -> None:
-    new = written(tmp_path / "new.jsonl", eps=1e-6, coef=1 / (2 + 1e-6))
-    clips = compare_runs(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
-    sentences = report._another_eps(cast(Verification, SimpleNamespace(clips=clips)))
-    assert bool(sentences) is reported
-
-
 def test_a_stage_that_was_compared_at_no_step_is_not_reported_as_the_same() -> None:
     far = step_pairing.MaxDistance(0.0, 0.0, "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]

@@ -16,19 +16,14 @@ import numpy as np
 from ...causes.find import NOT_CLIPPED, find_cause, swapped, without_result
 from ...causes.hypotheses import scaled_gradients
 from ...causes.observation import By, Cause, Observation, instead
-from ...causes.scaling import coefficient, combined_norm
+from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
-from ..divergence import DivergencePoint, divergences, numbers, threshold
+from ..divergence import DivergencePoint, divergences, threshold
 from ..pairing import CallPair
-from ..rounding import GROWTH, NEAR, PRODUCT, ROUNDING, is_near, same
+from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
 from ..runs import RecordedCall
 from . import before_clips, sequence
-
-EXACT = 1e-13
-"""The relative error up to which a coefficient in float64 follows its formula."""
-
-ROUNDED = NEAR * 2.0**-23
-"""The relative error up to which a coefficient follows its formula if a framework's own function rounds it."""
+from .coefficients import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
 """The largest factor by which a loss scale or a sum over batches may multiply gradients."""
@@ -74,7 +69,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     independent = (
         *_settings(point, pair),
         _no_effect(point, pair),
-        before_clips.inexact_norm(point, pair) or _rounded_coefficient(point, pair),
+        before_clips.inexact_norm(point, pair) or rounded_coefficient(point, pair),
         _rounding(point),
     )
     causes = [cause for cause in (exclusive, *independent) if cause]
@@ -203,7 +198,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
     The bounds of a clip by value, and a threshold that is NaN, need only differ.
     """
     a, b = pair.a, pair.b
-    old, new, follow = a.threshold, b.threshold, _is_by_formula(a) and _is_by_formula(b)
+    old, new, follow = a.threshold, b.threshold, is_by_formula(a) and is_by_formula(b)
     is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
     is_other = a.rule == b.rule and not same(threshold(a), threshold(b))
     if is_shown and is_other and old is not None and new is not None:
@@ -213,10 +208,8 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
         values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
         sentence = f"{instead('norm_type', b.order, a.order)}. The same gradients can have the norms {values}"
         yield point.cause("another norm type", sentence)
-    differ = any(left != right for _, left, right in numbers(pair, "coefficient"))
-    if follow and differ and a.eps != b.eps and _norms_are_equal(pair):
-        frameworks = ". Of the frameworks, only PyTorch adds 1e-06 to the norm" * ({a.eps, b.eps} == {0, 1e-6})
-        yield point.cause("another eps", f"{instead('eps', b.eps or 0.0, a.eps or 0.0)}{frameworks}")
+    if eps := another_eps(point, pair):
+        yield eps
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
@@ -245,28 +238,6 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return point.cause("clipped below the threshold", sentence, clips)
 
 
-def _norms_are_equal(pair: CallPair) -> bool:
-    norms = list(numbers(pair, "norm"))
-    return bool(norms) and all(is_near(a, b) for _, a, b in norms)
-
-
-def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
-    """Return whether the coefficients of a call follow from its norms, threshold and eps.
-
-    Return False if the call has no coefficients, or no threshold that is a single number.
-
-    relative: The allowed relative error. 0: EXACT, or ROUNDED if the call is of a framework's own function.
-    """
-    if not isinstance(line.threshold, float) or not line.coefs():
-        return False
-    relative = relative or (ROUNDED if line.watched else EXACT)
-    norms = line.norms() if line.returned_norm is None else [line.returned_norm]
-    pairs = zip(norms, line.coefs(), strict=False)
-    return all(
-        math.isclose(coefficient(norm, line.threshold, line.eps or 0.0), coef, rel_tol=relative) for norm, coef in pairs
-    )
-
-
 # -- coefficients
 
 
@@ -282,10 +253,10 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     limits = (threshold(a), threshold(b))
     if (None not in limits and not same(*limits)) or not all(is_near(*norms) for _, *norms in point.gradients()):
         return None
-    if (a.watched or b.watched) and not point.gradients() and not _norms_are_equal(pair):
+    if (a.watched or b.watched) and not point.gradients() and not norms_are_equal(pair):
         return None  # the coefficients differ because the norms do
     for reference, line, run in ((a, b, point.b), (b, a, point.a)):
-        cause = find_cause(_observe(reference, line)) if _is_by_formula(reference) else None
+        cause = find_cause(_observe(reference, line)) if is_by_formula(reference) else None
         is_known = line.threshold is not None and cause and cause.kind in ("another threshold", "coefficient")
         if cause and not is_known:
             return point.cause(cause.kind, cause.sentence, run)
@@ -326,31 +297,21 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 # -- rounding
 
 
-def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both coefficients follow the same formula, but a framework's function rounds one, else None."""
-    lines = ((point.a, pair.a), (point.b, pair.b))
-    if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _norms_are_equal(pair):
-        return None
-    if not same(threshold(pair.a), threshold(pair.b)) or not all(_is_by_formula(line) for _, line in lines):
-        return None
-    rounded = [f"{line.call} of {run.name}" for run, line in lines if not _is_by_formula(line, EXACT)]
-    return Cause(
-        "rounding",
-        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula, except "
-        f"for the rounding of {' and '.join(rounded)}; allow it with --max-ulp",
-    )
-
-
 def _rounding(point: DivergencePoint) -> Cause | None:
     ulps, at_its_size = point.first.ulps, point.first.ulps_at_its_size
     if ulps is None or at_its_size is None or at_its_size > ROUNDING or point.first.stage == "coefficient":
         return None
-    both = f" of it, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}"
-    size = both if at_its_size < ulps > ROUNDING else ""
+    if at_its_size < ulps > ROUNDING:
+        sentence = (
+            f"the first difference is {ulps:g} ULP of this norm, but only {at_its_size:.2g} ULP of "
+            f"{SIZES[point.first.stage]}, the size at which its sum was rounded. Frameworks that sum in different "
+            f"orders differ by up to {ROUNDING} ULP of that size. --max-ulp counts ULP of the norm itself"
+        )
+        return Cause("rounding", sentence)
     return Cause(
         "rounding",
-        f"the first difference is {ulps:g} ULP{size}: frameworks that sum in different orders differ by as much "
-        f"({ROUNDING} ULP at most). Such differences grow from step to step; allow them with --max-ulp",
+        f"the first difference is {ulps:g} ULP. Frameworks that sum in different orders differ by up to {ROUNDING} "
+        "ULP. Such differences grow from step to step; allow them with --max-ulp",
     )
 
 

@@ -165,8 +165,8 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
             return Cause(
                 "per group for global" if in_groups else "per tensor for global",
                 f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}, "
-                f"and {run.name} clips all gradients by their total norm. The gradients are the same: the norms "
-                f"combine to {combined:.9g}, and the total norm is {total:.9g}",
+                f"and {run.name} clips all gradients by their total norm. At this step, the gradients agree "
+                f"up to rounding: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
             )
     return None
 

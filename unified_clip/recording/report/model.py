@@ -20,7 +20,7 @@ from ..compare import RecordingComparison
 from ..divergence import StageAgreement, numbers
 from ..rounding import distance
 from ..runs import RecordedRun
-from . import sentences
+from . import agreement, sentences
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
 
 Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
@@ -73,6 +73,11 @@ class Agreement(ReportModel):
     differs_at_step: int | None
     greatest_ulps: Real
     greatest_relative: Real
+    greatest_at_step: int | None
+    """The step of the largest difference; null if all numbers are equal."""
+
+    beyond_rounding_at_step: int | None
+    """The first step at which numbers differ by more than 64 ULP; null if there is none."""
 
 
 class Run(ReportModel):
@@ -124,11 +129,17 @@ class ComparisonReport(ReportModel):
     max_ulp: Real
     partings: list[Parting]
     agreements: list[Agreement]
+    unreported: list[Finding]
+    """Another eps, if no reported difference has it as its cause. `max_ulp` may allow its effect."""
+
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""
 
     losses: list[str]
     """Sentences about logged numbers."""
+
+    remedies: list[str]
+    """Sentences with the code to change, for causes whose own sentence has none."""
 
     where_to_look: list[str]
     ruled_out: list[str]
@@ -159,8 +170,10 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         max_ulp=float(comparison.max_ulp),
         partings=[_parting(each, comparison) for each in sentences.explanations(comparison)],
         agreements=list(map(_agreement, comparison.agreements)),
-        notes=sentences.notes(comparison),
-        losses=sentences.losses(comparison),
+        unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
+        notes=[*sentences.notes(comparison), *agreement.largest_differences(comparison)],
+        losses=agreement.losses(comparison),
+        remedies=sentences.remedies(comparison),
         where_to_look=sentences.where_to_look(comparison),
         ruled_out=sentences.ruled_out(comparison),
         runs=list(map(_run, runs)),
@@ -179,16 +192,16 @@ def _parting(explanation: sentences.Explanation, comparison: RecordingComparison
     )
 
 
-def _agreement(agreement: StageAgreement) -> Agreement:
-    return Agreement(**asdict(agreement))
+def _agreement(stage: StageAgreement) -> Agreement:
+    return Agreement(**asdict(stage))
 
 
 def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:
     norms = ((pair.a.step, a, b) for pair in comparison.pairs for _, a, b in numbers(pair, "norm"))
     curves = {"norm": number_points((step, distance(a, b).relative) for step, a, b in norms)}
-    left, right = map(sentences.logged, (comparison.a, comparison.b))
+    left, right = map(agreement.logged, (comparison.a, comparison.b))
     for name in sorted(left.keys() & right.keys()):
-        pairs = sentences.paired(left[name], right[name])
+        pairs = agreement.paired(left[name], right[name])
         curves[name] = number_points((step, distance(a, b).relative) for (step, a), (_, b) in pairs)
     return curves
 
@@ -210,7 +223,7 @@ def _run(run: RecordedRun) -> Run:
         clipped=sum(bool(line.clipped) for line in run.lines),
         norms=run.header.norms,
         clips=clip_points(run.lines),
-        logged={name: number_points(numbers) for name, numbers in sentences.logged(run).items()},
+        logged={name: number_points(numbers) for name, numbers in agreement.logged(run).items()},
         learning_rate=learning_rates(run.optimizer_steps),
     )
 

@@ -46,12 +46,15 @@ def render(report: ComparisonReport) -> str:
 def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
     """Yield (large text, caption, CSS class) for each tile of the page.
 
-    The tiles show the first difference, the number of differences, and the clipped calls of each run.
+    The tiles show the first difference, the number of differences, and the clipped calls of each run. If the runs are
+    the same, the first tile shows the largest difference that `max_ulp` allows.
     """
     if report.partings:
         first = report.partings[0]
         yield f"step {first.step}", f"first difference: {first.stage}", "different"
         yield str(len(report.partings)), "difference" if len(report.partings) == 1 else "differences", "different"
+    elif greatest := max((each.greatest_ulps for each in report.agreements), default=0.0):
+        yield f"{greatest:g} ULP", f"largest difference ({report.max_ulp:g} allowed)", "equal"
     else:
         yield "0", "differences", "equal"
     for name, run in zip("AB", report.runs, strict=True):

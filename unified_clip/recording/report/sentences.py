@@ -9,10 +9,10 @@ from typing import NamedTuple
 from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP
 from ..compare import RecordingComparison
-from ..divergence import Divergence, StageAgreement
+from ..divergence import Divergence
 from ..optimizer_steps import STAGES
-from ..rounding import distance
 from ..runs import RecordedCall, RecordedRun
+from .agreement import STAGE_NAMES, agreements, allowed, count_calls, format_distance, largest_differences, losses
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
 RULED_OUT: dict[CauseKind, str] = {
@@ -58,25 +58,26 @@ COUNTS = {
 }
 """The words for the counted things, by stage, for stages whose divergences are between two counts."""
 
-STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
-
 REMEDIES: dict[CauseKind, str] = {
-    "another eps": "To have the same eps on both sides, clip them by functions of one family. PyTorch: "
-    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(model.parameters())` adds nothing, and "
-    "`clip_grad_norm_` adds 1e-06.",
     "another threshold": "To have the same threshold, pass the same number. If one side multiplies it by a loss scale "
     "or a learning rate, do that on the other side too.",
     "per tensor for global": "To have the same rule, clip both sides per tensor or both by the total norm. PyTorch: "
     "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor, and "
     "`clip_grad_norm_(model.parameters(), c)` by the total norm.",
 }
-"""The advice about a cause, by kind, for causes whose sentence has no advice."""
+"""The advice about a cause, by kind, for causes whose sentence has no advice. That of another eps is below."""
+
+EPS_REMEDIES = {
+    "global": "To have the same eps on both sides, use functions of one family. PyTorch: "
+    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm, and "
+    "`clip_grad_norm_(parameters, c)` adds 1e-06.",
+    "each": "To have the same eps on both sides, keep the clip per tensor, and use functions of one family. PyTorch: "
+    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, and a loop of "
+    "`clip_grad_norm_([p], c)` adds 1e-06.",
+}
+"""The advice about another eps, by the rule of the runs."""
 
 UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
-
-
-Numbered = tuple[int, float]
-"""A number and its step: (step, number)."""
 
 
 class Explanation(NamedTuple):
@@ -97,11 +98,36 @@ def lines(comparison: RecordingComparison) -> list[str]:
     return [
         *map(about, (comparison.a, comparison.b)),
         *describe(comparison),
-        *(REMEDIES[each.kind] for each in comparison.findings if each.kind in REMEDIES),
+        *largest_differences(comparison),
+        *remedies(comparison),
         *losses(comparison),
         *where_to_look(comparison),
         *([f"Ruled out: {', '.join(causes)}."] if causes else []),
     ]
+
+
+def remedies(comparison: RecordingComparison) -> list[str]:
+    """Return the advice about each cause, by the rule of the calls that show another eps."""
+    advice = [REMEDIES[each.kind] for each in comparison.findings if each.kind in REMEDIES]
+    if (step := _step_of_other_eps(comparison)) is not None:
+        advice += [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
+    return advice
+
+
+def _step_of_other_eps(comparison: RecordingComparison) -> int | None:
+    """Return the first step at which another eps shows, or None if the eps is the same or unknown."""
+    causes = comparison.divergences.items()
+    steps = [divergence.step for divergence, found in causes if any(each.kind == "another eps" for each in found)]
+    if comparison.other_eps:
+        steps.append(comparison.other_eps[0].step)
+    return min(steps, default=None)
+
+
+def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
+    """Return the rules of the calls at a step: "each", "global" or both. Several calls with one gradient are "each"."""
+    lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
+    is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
+    return {"each" if is_loop or line.rule == "each" else "global" for line in lines}
 
 
 def about(run: RecordedRun) -> str:
@@ -110,9 +136,11 @@ def about(run: RecordedRun) -> str:
     With several processes, add sentences on whether they recorded the same clips.
     """
     folded = (
-        f" that clip one gradient each, compared as {_calls(len(run.lines))}" if run.recorded > len(run.lines) else ""
+        f" that clip one gradient each, compared as {count_calls(len(run.lines))}"
+        if run.recorded > len(run.lines)
+        else ""
     )
-    text = f"{run.path}: {_calls(run.recorded)}{folded}{', and an incomplete line' if run.torn else ''}."
+    text = f"{run.path}: {count_calls(run.recorded)}{folded}{', and an incomplete line' if run.torn else ''}."
     return f"{text}{_about_ranks(run)}" if run.others else text
 
 
@@ -131,7 +159,7 @@ def _about_ranks(run: RecordedRun) -> str:
                     f"{own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
                 )
         if len(run.lines) != len(other):
-            return f" It has {count} processes. The first is compared. One has {_calls(len(other))}."
+            return f" It has {count} processes. The first is compared. One has {count_calls(len(other))}."
     return f" It has {count} processes, with the same norms and coefficients. The first is compared."
 
 
@@ -171,74 +199,37 @@ def notes(comparison: RecordingComparison) -> list[str]:
     A sentence may be added: about thresholds that were not compared, or how to record the norms of parameters.
     """
     if comparison.first is None:
-        same = f"The runs are the same: {_calls(len(comparison.pairs))}{_allowed(comparison)}."
-        return [same, *_unknown_thresholds(comparison)]
-    sentences = [_format_agreement(each, comparison) for each in comparison.agreements]
+        same = f"The runs are the same: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
+        return [same, *_unreported_eps(comparison), *_unknown_thresholds(comparison)]
+    sentences = [*_unreported_eps(comparison), *agreements(comparison)]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
         return [hint, *sentences]
     return sentences
 
 
-def losses(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each logged number, such as the loss, that compares its values in both runs.
-
-    If only one run has the number, or the runs have no common step, the sentence explains this.
-    """
-    sides = [logged(run) for run in (comparison.a, comparison.b)]
-    sentences = []
-    only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
-    sentences += [f"{name} was not compared: only {run.name} has it." for run, names in only for name in names]
-    for name in sides[0].keys() & sides[1].keys():
-        pairs = list(paired(sides[0][name], sides[1][name]))
-        differing = [(a, b) for a, b in pairs if distance(a[1], b[1]).ulps > comparison.max_ulp]
-        if differing:
-            (step, a), (_, b) = differing[0]
-            greatest = max(distance(a[1], b[1]).relative for a, b in pairs)
-            at_most = _format_relative(greatest)
-            sentences.append(f"{name} differs from step {step} on: {a} and {b}, by at most {at_most}.")
-        elif pairs:
-            sentences.append(f"{name} is equal at all {len(pairs)} steps{_allowed(comparison)}.")
-        else:
-            sentences.append(f"{name} was not compared: both runs logged it, but at no common step.")
-    return sorted(sentences)
-
-
-def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
-    """Return the (step, value) tuples of each logged number, by name.
-
-    If the run logged no "loss", it has the losses that were recorded in backward passes.
-    """
-    numbers: dict[str, list[Numbered]] = {}
-    for line in run.logged:
-        for name, value in line.logged.items():
-            numbers.setdefault(name, []).append((line.step, value))
-    losses = [(step.step, loss) for step in run.optimizer_steps for loss in step.losses]
-    return {"loss": losses, **numbers} if losses else numbers
-
-
-def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
-    """Yield (number of run a, number of run b), in order if both runs have equally many numbers, else by step.
-
-    Numbers at a step that the other run does not have are left out.
-    """
-    if len(a) == len(b):
-        yield from zip(a, b, strict=True)
-        return
-    by_step: dict[int, list[Numbered]] = {}
-    for each in b:
-        by_step.setdefault(each[0], []).append(each)
-    yield from ((each, by_step[each[0]].pop(0)) for each in a if by_step.get(each[0]))
+def _unreported_eps(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence] about another eps that no reported difference has as its cause, else []."""
+    if comparison.unreported_eps is None:
+        return []
+    divergence, cause = comparison.unreported_eps
+    is_allowed = (divergence.ulps or 0.0) <= comparison.max_ulp
+    allowed = f", which --max-ulp {comparison.max_ulp:g} allows" if is_allowed else ""
+    return [f"{cause} It first shows at step {divergence.step}: {_format_divergence(divergence)}{allowed}."]
 
 
 def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:
     """Return the sentence about a divergence for which no cause was found.
 
-    If steps of optimizers differ before it, the sentence has the first such step.
+    If steps of optimizers or the eps differ before it, the sentence has the first such step.
     """
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
-    return f"This difference can follow from the one at step {steps[0].step}." if steps else UNEXPLAINED
+    if steps:
+        return f"This difference can follow from the one at step {steps[0].step}."
+    step = _step_of_other_eps(comparison)
+    is_later = step is not None and step <= divergence.step
+    return f"This difference can follow from the other eps at step {step}." if is_later else UNEXPLAINED
 
 
 def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
@@ -310,7 +301,7 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
     pairs = comparison.pairs
     count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in pairs)
-    where = f"{count} of {_calls(len(pairs))}"
+    where = f"{count} of {count_calls(len(pairs))}"
     return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
 
 
@@ -332,45 +323,4 @@ def _format_divergence(divergence: Divergence) -> str:
         return f"rule is {a} and {b}"
     whose = f" of {divergence.parameter!r}" if divergence.parameter else ""
     text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
-    return text if divergence.ulps is None else f"{text}, {_format_distance(divergence.ulps, divergence.relative)}"
-
-
-def _format_distance(ulps: float, relative: float | None) -> str:
-    return f"{ulps:g} ULP" if relative is None else f"{ulps:g} ULP or {_format_relative(relative)}"
-
-
-def _format_relative(relative: float) -> str:
-    """Return a relative distance as text, such as "7.4e-08 relatively", "0.024 %" or "289 times"."""
-    if relative < 1e-4:
-        return f"{relative:.2g} relatively"
-    if relative >= 10:
-        return f"{relative:.3g} times"
-    return f"{100 * relative:.2g} %" if relative < 0.995 else f"{100 * relative:.0f} %"
-
-
-def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
-    name = STAGE_NAMES[agreement.stage]
-    if agreement.differs_at_step is None:
-        return f"{name} are equal in {_compared(comparison)}{_allowed(comparison)}."
-    is_first = agreement.differs_at_step == comparison.pairs[0].a.step
-    since = "the first step" if is_first else f"step {agreement.differs_at_step}"
-    greatest = _format_distance(agreement.greatest_ulps, agreement.greatest_relative)
-    return f"{name} differ from {since} on, by at most {greatest}."
-
-
-def _compared(comparison: RecordingComparison) -> str:
-    """Return the number of compared calls in words. If a run has more calls, add the numbers of all calls."""
-    count, totals = len(comparison.pairs), [len(run.lines) for run in (comparison.a, comparison.b)]
-    text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
-    if max(totals) == count:
-        return text
-    runs = zip((comparison.a.name, comparison.b.name), totals, strict=True)
-    return f"{text} ({', '.join(f'{name} has {_calls(total)}' for name, total in runs)})"
-
-
-def _calls(number: int) -> str:
-    return f"{number} call{'s' * (number != 1)}"
-
-
-def _allowed(comparison: RecordingComparison) -> str:
-    return f", up to {comparison.max_ulp:g} ULP" if comparison.max_ulp else ""
+    return text if divergence.ulps is None else f"{text}, {format_distance(divergence.ulps, divergence.relative)}"

@@ -1,0 +1,134 @@
+"""Find causes of coefficients that differ: another eps, and the rounding of a framework's own function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ...causes.observation import Cause, instead
+from ...causes.scaling import coefficient
+from ..divergence import Divergence, DivergencePoint, numbers, threshold, total_norm
+from ..pairing import CallPair
+from ..rounding import NEAR, ROUNDING, distance, is_near, same, single, ulps_at
+from ..runs import RecordedCall, RecordedRun
+
+EXACT = 1e-13
+"""The relative error up to which a coefficient in float64 follows its formula."""
+
+ROUNDED = NEAR * 2.0**-23
+"""The relative error up to which a coefficient follows its formula if a framework's own function rounds it."""
+
+
+def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if the eps differs and explains coefficients, else None.
+
+    It explains them if gradients with equal norms have other coefficients, or if only the eps makes coefficients differ
+    by more than rounding.
+    """
+    if not _has_other_eps(pair) or (_shown_by(pair) is None and not _explains(pair)):
+        return None
+    old, new = pair.a.eps, pair.b.eps
+    frameworks = ". Of the frameworks, only PyTorch adds 1e-06 to the norm" * ({old, new} == {0, 1e-6})
+    return point.cause("another eps", f"{instead('eps', new or 0.0, old or 0.0)}{frameworks}")
+
+
+def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
+    """Return the first coefficients that differ because of another eps, with this cause. Return None if none do.
+
+    The numbers may differ by less than --max-ulp.
+    """
+    for index, pair in enumerate(pairs):
+        if _has_other_eps(pair) and (divergence := _shown_by(pair)):
+            cause = another_eps(DivergencePoint(a, b, pairs, index, divergence), pair)
+            return (divergence, cause) if cause else None
+    return None
+
+
+def _has_other_eps(pair: CallPair) -> bool:
+    a, b = pair.a, pair.b
+    return (a.eps or 0.0) != (b.eps or 0.0) and is_by_formula(a) and is_by_formula(b)
+
+
+def _shown_by(pair: CallPair) -> Divergence | None:
+    """Return the coefficients that differ most among gradients with equal norms, for a pair of calls with another eps.
+
+    Return None if there are none, if the eps changes none of them, or if any norms differ by more than rounding.
+    """
+    total = max(map(total_norm, (pair.a, pair.b)))
+    norms = list(numbers(pair, "norm"))
+    if any(ulps_at(total, a, b) > ROUNDING for _, a, b in norms):
+        return None
+    differing = [
+        Divergence(pair.a.step, "coefficient", a, b, name, *distance(a, b), distance(a, b).ulps)
+        for (_, *both), (name, a, b) in zip(norms, numbers(pair, "coefficient"), strict=False)
+        if a != b and is_near(*both) and _changes(both[1], pair)
+    ]
+    return max(differing, key=lambda each: each.ulps or 0.0, default=None)
+
+
+def _changes(norm: float, pair: CallPair) -> bool:
+    """Return whether the second call's coefficient for a norm changes with the eps of the first call."""
+    limit = pair.b.threshold
+    if not isinstance(limit, float):
+        return False
+    first, second = (coefficient(norm, limit, line.eps or 0.0) for line in (pair.a, pair.b))
+    is_wide = "float64" in (pair.a.dtype, pair.b.dtype)
+    return first != second if is_wide else single(first) != single(second)
+
+
+def _explains(pair: CallPair) -> bool:
+    """Return whether coefficients agree up to rounding with the eps of the first call, and not with their own."""
+    own = [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
+    with_eps = [distance(a, b).ulps for a, b in _with_eps_of_first(pair)]
+    return bool(with_eps) and max(own, default=0.0) > ROUNDING >= max(with_eps)
+
+
+def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
+    """Yield the coefficients of both norms, computed with the eps of the first call and each call's threshold."""
+    limits = (pair.a.threshold, pair.b.threshold)
+    for _, *norms in numbers(pair, "norm"):
+        coefs = [
+            single(coefficient(norm, limit, pair.a.eps or 0.0))
+            for norm, limit in zip(norms, limits, strict=True)
+            if isinstance(limit, float)
+        ]
+        if len(coefs) == 2:
+            yield coefs[0], coefs[1]
+
+
+def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if both coefficients follow the same formula, but a framework's function rounds one, else None."""
+    lines = ((point.a, pair.a), (point.b, pair.b))
+    if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
+        return None
+    if not same(threshold(pair.a), threshold(pair.b)) or not all(is_by_formula(line) for _, line in lines):
+        return None
+    rounded = [f"{line.call} of {run.name}" for run, line in lines if not is_by_formula(line, EXACT)]
+    return Cause(
+        "rounding",
+        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula, except "
+        f"for the rounding of {' and '.join(rounded)}; allow it with --max-ulp",
+    )
+
+
+def norms_are_equal(pair: CallPair) -> bool:
+    """Return whether both calls have norms, and these differ by rounding only."""
+    norms = list(numbers(pair, "norm"))
+    return bool(norms) and all(is_near(a, b) for _, a, b in norms)
+
+
+def is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
+    """Return whether the coefficients of a call follow from its norms, threshold and eps.
+
+    Return False if the call has no coefficients, or no threshold that is a single number.
+
+    relative: The allowed relative error. 0: EXACT, or ROUNDED if the call is of a framework's own function.
+    """
+    if not isinstance(line.threshold, float) or not line.coefs():
+        return False
+    relative = relative or (ROUNDED if line.watched else EXACT)
+    norms = line.norms() if line.returned_norm is None else [line.returned_norm]
+    pairs = zip(norms, line.coefs(), strict=False)
+    return all(
+        math.isclose(coefficient(norm, line.threshold, line.eps or 0.0), coef, rel_tol=relative) for norm, coef in pairs
+    )

@@ -1,0 +1,146 @@
+"""Describe how closely two runs agree in each number, such as the norm or the loss, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..compare import RecordingComparison
+from ..divergence import StageAgreement
+from ..rounding import ROUNDING, Distance, distance
+from ..runs import RecordedRun
+
+STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
+
+Numbered = tuple[int, float]
+"""A number and its step: (step, number)."""
+
+
+def agreements(comparison: RecordingComparison) -> list[str]:
+    """Return a sentence about the agreement at each stage, with the largest difference."""
+    return [_format_agreement(each, comparison) for each in comparison.agreements]
+
+
+def largest_differences(comparison: RecordingComparison) -> list[str]:
+    """Return the sentences of `agreements` if all differences of the runs are within `max_ulp`, else []."""
+    if comparison.first is not None or not any(each.greatest_ulps for each in comparison.agreements):
+        return []
+    return agreements(comparison)
+
+
+def losses(comparison: RecordingComparison) -> list[str]:
+    """Return a sentence about each logged number, such as the loss, that compares its values in both runs.
+
+    If only one run has the number, or the runs have no common step, the sentence explains this.
+    """
+    sides = [logged(run) for run in (comparison.a, comparison.b)]
+    sentences = []
+    only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
+    sentences += [f"{name} was not compared: only {run.name} has it." for run, names in only for name in names]
+    for name in sides[0].keys() & sides[1].keys():
+        pairs = list(paired(sides[0][name], sides[1][name]))
+        if pairs:
+            sentences.append(_format_logged(name, pairs, comparison))
+        else:
+            sentences.append(f"{name} was not compared: both runs logged it, but at no common step.")
+    return sorted(sentences)
+
+
+def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison: RecordingComparison) -> str:
+    distances = [distance(a, b) for (_, a), (_, b) in pairs]
+    greatest = max(distances)
+    differing = next((n for n, each in enumerate(distances) if each.ulps > comparison.max_ulp), None)
+    if differing is None:
+        where, step = f"at all {len(pairs)} steps", pairs[distances.index(greatest)][0][0]
+        return f"{name} {_format_same('is', where, greatest, step, comparison)}."
+    (step, a), (_, b) = pairs[differing]
+    beyond = next((n for n, each in enumerate(distances) if each.ulps > ROUNDING), None)
+    at_most = f"by at most {_format_relative(greatest.relative)}"
+    if beyond in (None, differing):
+        end = f", {at_most}" + (", which can be rounding" if beyond is None else "")
+    else:
+        (later, c), (_, d) = pairs[beyond or 0]
+        end = (
+            f", {distances[differing].ulps:g} ULP, which can be rounding. It differs by more than {ROUNDING} ULP from "
+            f"step {later} on: {c} and {d}, {at_most}"
+        )
+    return f"{name} differs from step {step} on: {a} and {b}{end}."
+
+
+def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
+    """Return the (step, value) tuples of each logged number, by name.
+
+    If the run logged no "loss", it has the losses that were recorded in backward passes.
+    """
+    numbers: dict[str, list[Numbered]] = {}
+    for line in run.logged:
+        for name, value in line.logged.items():
+            numbers.setdefault(name, []).append((line.step, value))
+    losses = [(step.step, loss) for step in run.optimizer_steps for loss in step.losses]
+    return {"loss": losses, **numbers} if losses else numbers
+
+
+def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
+    """Yield (number of run a, number of run b), in order if both runs have equally many numbers, else by step.
+
+    Numbers at a step that the other run does not have are left out.
+    """
+    if len(a) == len(b):
+        yield from zip(a, b, strict=True)
+        return
+    by_step: dict[int, list[Numbered]] = {}
+    for each in b:
+        by_step.setdefault(each[0], []).append(each)
+    yield from ((each, by_step[each[0]].pop(0)) for each in a if by_step.get(each[0]))
+
+
+def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
+    name = STAGE_NAMES[agreement.stage]
+    greatest = Distance(agreement.greatest_ulps, agreement.greatest_relative)
+    if agreement.differs_at_step is None:
+        where = f"in {_compared(comparison)}"
+        return f"{name} {_format_same('are', where, greatest, agreement.greatest_at_step, comparison)}."
+    is_first = agreement.differs_at_step == comparison.pairs[0].a.step
+    since = "the first step" if is_first else f"step {agreement.differs_at_step}"
+    beyond = agreement.beyond_rounding_at_step
+    is_later = beyond is not None and beyond > agreement.differs_at_step
+    later = f"by more than {ROUNDING} ULP from step {beyond} on, and " if is_later else ""
+    return f"{name} differ from {since} on, {later}by at most {format_distance(*greatest)}."
+
+
+def _format_same(verb: str, where: str, greatest: Distance, step: int | None, comparison: RecordingComparison) -> str:
+    """Return the end of a sentence about numbers that agree, with the largest difference that `max_ulp` allows."""
+    text = f"{verb} equal {where}"
+    if not greatest.ulps:
+        return text
+    return f"{text}{allowed(comparison)}: the largest difference is {format_distance(*greatest)}, at step {step}"
+
+
+def format_distance(ulps: float, relative: float | None) -> str:
+    return f"{ulps:g} ULP" if relative is None else f"{ulps:g} ULP or {_format_relative(relative)}"
+
+
+def _format_relative(relative: float) -> str:
+    """Return a relative distance as text, such as "7.4e-08 relatively", "0.024 %" or "289 times"."""
+    if relative < 1e-4:
+        return f"{relative:.2g} relatively"
+    if relative >= 10:
+        return f"{relative:.3g} times"
+    return f"{100 * relative:.2g} %" if relative < 0.995 else f"{100 * relative:.0f} %"
+
+
+def _compared(comparison: RecordingComparison) -> str:
+    """Return the number of compared calls in words. If a run has more calls, add the numbers of all calls."""
+    count, totals = len(comparison.pairs), [len(run.lines) for run in (comparison.a, comparison.b)]
+    text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
+    if max(totals) == count:
+        return text
+    runs = zip((comparison.a.name, comparison.b.name), totals, strict=True)
+    return f"{text} ({', '.join(f'{name} has {count_calls(total)}' for name, total in runs)})"
+
+
+def count_calls(number: int) -> str:
+    return f"{number} call{'s' * (number != 1)}"
+
+
+def allowed(comparison: RecordingComparison) -> str:
+    return f", up to {comparison.max_ulp:g} ULP" if comparison.max_ulp else ""
