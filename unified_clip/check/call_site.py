@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from ..config.clip_config import ClipConfig
 from ..config.formats.python_source import Source
 from ..errors import ConfigError
+from .clip_use import THRESHOLD
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
 """The names of the arguments by which clip functions take parameters, gradients or a model."""
@@ -54,6 +56,23 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
     nodes = [node for node in source.nodes if isinstance(node, ast.Call)]
     before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in nodes]
     return {(node.lineno, len(start.decode()) + 1): node for node, start in zip(nodes, before, strict=True)}
+
+
+def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
+    """Return the code of a clip call, with THRESHOLD in place of its threshold.
+
+    If the call passes no threshold, or may pass two limits, the code is unchanged.
+
+    parameters: The names of the function's parameters, in order. limits: Those that set the threshold.
+    """
+    slot = ast.Name(THRESHOLD)
+    names = [*parameters, *[""] * len(call.args)]
+    is_limit = [len(limits) == 1 and name in limits for name in names[: len(call.args)]]
+    arguments = [slot if replaced else each for each, replaced in zip(call.args, is_limit, strict=True)]
+    keywords = [
+        ast.keyword(each.arg, slot) if len(limits) == 1 and each.arg in limits else each for each in call.keywords
+    ]
+    return ast.unparse(ast.Call(call.func, arguments, keywords))
 
 
 def _tensors(call: ast.Call) -> ast.expr:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from ..config.clip_config import ClipConfig
 
+THRESHOLD = "__threshold__"
+"""Stands for the threshold in `ClipUse.call`."""
+
 
 @dataclass(frozen=True)
 class ClipUse:
@@ -45,6 +48,9 @@ class ClipUse:
 
     package: str = ""
     """For Python source: the package of the function or class that clips, such as "torch"."""
+
+    call: str = ""
+    """For a call of a function or class that clips: its code, with THRESHOLD in place of the threshold."""
 
 
 @dataclass

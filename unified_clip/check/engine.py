@@ -121,19 +121,27 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
                 found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
         elif (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path):
             uses = trainer_files.read(path, format_)
-            found.trainers += bool(uses)
+            found.trainers += any(not trainer_files.package(use) for use in uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
             found.notes += [f"{shown(path)} sets no clip: {use.set_elsewhere}" for use in uses if use.set_elsewhere]
         if path.suffix.lower() == PYTHON and not problem:
-            configurations |= {path} if uses else set()
+            configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
         else:
             advance(1)
     _leave_out_bases(found)
     uses = source_files.read(sources, advance, configurations)
+    found.uses = [use for use in found.uses if not _is_repeated(use, uses)] + uses
     found.sources = len({use.path for use in uses})
-    found.uses += uses
     return found
+
+
+def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
+    """Return whether a file of a format for Python source has a clip in `source_uses`, which has its exact place."""
+    package = trainer_files.package(use)
+    return package != "" and any(
+        each.path == use.path and each.package in (package, source_files.PACKAGE) for each in source_uses
+    )
 
 
 def _leave_out_bases(found: Found) -> None:

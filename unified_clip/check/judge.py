@@ -1,4 +1,4 @@
-"""Compare clips with the shared clip configuration, and suggest the code or settings to write instead."""
+"""Compare clips with the shared clip configuration."""
 
 from __future__ import annotations
 
@@ -9,32 +9,10 @@ from pathlib import Path
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference
-from ..config.formats import FORMATS, convert
 from ..config.schema import DEFAULT_FAMILY
-from ..errors import NotRepresentableError
 from .clip_use import ClipUse
+from .edits import Edits
 from .model import Clip, Difference, Finding, Kind, Result
-
-MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
-GRADIENTS = "clip(gradients)"
-
-ATTACH = {
-    "torch": MODEL,
-    "apex": MODEL,
-    "keras": "clip.attach_to(optimizer)",
-    "tf_keras": "clip.attach_to(optimizer)",
-    "tf": GRADIENTS,
-    "tensorflow": GRADIENTS,
-    "paddle": "grad_clip=clip.as_paddle(model) for the optimizer",
-    "jax": f"{GRADIENTS}, or clip.as_optax() in optax.chain",
-    "optax": "clip.as_optax() in optax.chain",
-    "unified_clip": f"clip.attach_to(optimizer, model), or {GRADIENTS}",
-    "lightning": FORMATS["lightning"].instead,
-    "pytorch_lightning": FORMATS["lightning"].instead,
-    "transformers": FORMATS["hf"].instead,
-    "trl": FORMATS["hf"].instead,
-}
-"""The code that clips by a shared configuration, by the package that the training script uses."""
 
 
 class Judge:
@@ -47,6 +25,7 @@ class Judge:
     def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool = False) -> None:
         self.wanted, self._file, self._nearest = wanted, file, nearest
         self.notes: list[str] = []
+        self._edits = Edits(wanted, file, nearest=nearest)
         self._text = " ".join(describe.sentences(wanted))
         self._comparisons: dict[str, compare.Comparison] = {}
 
@@ -57,7 +36,7 @@ class Judge:
         `nearest` is set: this adds a sentence to `notes`.
         """
         if use.config is None:
-            return "unknown", self._finding(use, "unknown", use.why_unknown, self._remedy(use))
+            return "unknown", self._finding(use, "unknown", use.why_unknown, self._edits.remedy(use))
         family = family_difference(use.config, self.wanted)
         if family is not None and family.same:
             return "same", None
@@ -68,9 +47,9 @@ class Judge:
         compared = self._comparison(use.config)
         differences = [Difference(about=each.about, found=each.a, wanted=each.b) for each in compared.differences]
         effect = max(compared.compared, key=lambda row: row.distance).sentence
-        edit = self._edit(use, differences)
         if family is not None:
-            effect, edit = family.sentence, f"{edit}\nOr pass --nearest to accept differences of this size."
+            effect = family.sentence
+        edit = self._edits.edit(use, differences)
         return "drift", self._finding(use, "drift", does, edit, differences, effect)
 
     def _finding(
@@ -86,31 +65,6 @@ class Judge:
         if key not in self._comparisons:
             self._comparisons[key] = compare.compare(config, self.wanted, ("this clip", self._file.name))
         return self._comparisons[key]
-
-    def _edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the edit for a clip that differs from the configuration.
-
-        For a trainer's file it is the text with the settings of the configuration, or the reason why the trainer does
-        not support them. For Python source it is advice in sentences.
-        """
-        if use.format in FORMATS:
-            try:
-                return convert.write(self.wanted, use.format)[0].rstrip()
-            except NotRepresentableError as error:
-                return str(error)
-        if [each.about for each in differences] == ["threshold"]:
-            return f"Set the threshold to {differences[0].wanted}. {self._remedy(use)}"
-        return self._remedy(use)
-
-    def _remedy(self, use: ClipUse) -> str:
-        if use.format == convert.UNIFIED_CLIP:
-            return f"Use {self._file.name} instead of this file."
-        if not use.package:
-            return "Correct the file, or ignore it with a reason in check.ignore."
-        if use.package not in ATTACH:
-            return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
-        load = f'clip = ClipConfig.load("{self._file.name}")'
-        return f"To clip by {self._file.name}: {load}, then {ATTACH[use.package]}."
 
 
 def clip_result(use: ClipUse, result: Result) -> Clip:

@@ -125,7 +125,8 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
             return use(why_unknown=ONE_BOUND)
         if call is None or (site.meaning is not None and function is None):  # it is an argument of a trainer
             return use(config)
-        return use(call_site.narrowed(source, call, config))
+        code = call_site.with_threshold_slot(call, function.parameters, function.limits) if function else ""
+        return use(call_site.narrowed(source, call, config), call=code)
     except ConfigError as error:
         return use(why_unknown=str(error).removeprefix(f"{path.name}, line {site.line}: "))
 
@@ -200,7 +201,8 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
             return use(ClipConfig.import_from(_file(source, path, call)))
         if last in _own_functions():
             config = _config(source, call, last)
-            return use(call_site.narrowed(source, call, config))
+            code = call_site.with_threshold_slot(call, positional_parameters(last), _own_functions()[last].limits)
+            return use(call_site.narrowed(source, call, config), call=code)
     except ConfigError as error:
         return use(why_unknown=str(error))
     return None

@@ -13,7 +13,7 @@ from .._static_values import is_number
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS, Document, Key, dotted, format_value
-from ..config.formats import Format, convert, placement
+from ..config.formats import FORMATS, Format, convert, placement
 from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.naming import named_by
@@ -219,6 +219,12 @@ def has_number(value: object) -> bool:
     """Return whether a value is a number other than 0, or a list, tuple or dict that contains such a number."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return any(map(has_number, values)) or (is_number(value) and value != 0)
+
+
+def package(use: ClipUse) -> str:
+    """Return the framework whose clips in Python source the format of a clip reads, such as "optax", or ''."""
+    trainer = FORMATS.get(use.format)
+    return trainer.package if isinstance(trainer, PythonFormat) else ""
 
 
 def names_clip(path: Path) -> bool:

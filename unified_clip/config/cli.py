@@ -53,6 +53,12 @@ def add_parsers(commands: Any) -> Any:
         action="store_true",
         help="replace a family or eps that the format does not support, and print by how much coefficients differ",
     )
+    export.add_argument(
+        "--as",
+        dest="kind",
+        choices=("toml", "yaml", "json"),
+        help="the kind of file, if the trainer reads several (default: the trainer's usual one)",
+    )
     export.set_defaults(run=_export)
     return actions
 
@@ -84,7 +90,7 @@ def _export(options: argparse.Namespace) -> int:
 
     with named_by("pass --from {}"):
         config = ClipConfig.import_from(options.clip, options.format)
-    text, notes = convert.write(config, options.to, nearest=options.nearest)
+    text, notes = convert.write(config, options.to, nearest=options.nearest, kind=options.kind)
     to_trainer = options.to.partition("@")[0] != convert.UNIFIED_CLIP
     if not notes and config.uses_default_family and to_trainer and not _fits_every_family(config):
         default = f"the default, {DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"

@@ -318,6 +318,16 @@ def test_export_prints_what_the_trainer_reads(write: Write, capsys: pytest.Captu
     assert capsys.readouterr().out == '{\n  "gradient_clipping": 0.5\n}\n'
 
 
+def test_export_as_another_kind_of_file(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(write("clip.toml", 'rule = "global_norm"\nthreshold = 0.5\nfamily = "pytorch"\n'))
+    assert main(["config", "export", path, "--to", "hf", "--as", "json"]) == 0
+    assert capsys.readouterr().out == '{\n  "max_grad_norm": 0.5\n}\n'
+    assert main(["config", "export", path, "--to", "unified_clip", "--as", "yaml"]) == 0
+    assert "threshold: 0.5\n" in capsys.readouterr().out
+    assert main(["config", "export", path, "--to", "hf", "--as", "toml"]) == 2
+    assert "Hugging Face's TrainingArguments reads yaml or json, not toml. Leave out --as" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "to", "noted"),
     [

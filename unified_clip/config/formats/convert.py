@@ -93,21 +93,29 @@ def _parse_own(path: Path) -> Document:
     return documents.parse(documents.read_text(path), documents.kind_of(path), path.name)
 
 
-def write(config: Settings, to: str, version: str | None = None, *, nearest: bool = False) -> tuple[str, list[str]]:
+def write(
+    config: Settings, to: str, version: str | None = None, *, nearest: bool = False, kind: str | None = None
+) -> tuple[str, list[str]]:
     """Return (a configuration as text in a trainer's format, notes for the user).
 
-    `ClipConfig.export_to` describes the arguments. `to` may also be "unified_clip", which gives TOML.
+    `ClipConfig.export_to` describes the first arguments. `to` may also be "unified_clip".
+    kind: "toml", "yaml" or "json". None: the first kind of the format, and TOML for "unified_clip".
+
+    NotRepresentableError: the trainer does not read files of this kind, or does not support a setting.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
-        return documents.dump({"version": config.version, **config.data()}, "toml"), []
+        return documents.dump({"version": config.version, **config.data()}, kind or "toml"), []
     trainer = FORMATS[name]
+    if kind and kind not in trainer.kinds:
+        problem = f"{trainer.title} reads {_kinds_in_words(trainer)}, not {kind}"
+        raise NotRepresentableError(f"{problem}. Leave out --as, or pass a kind that it reads.")
     exact_version = parse_version(version) or to_version or Version(trainer.newest)
     try:
-        return _written(trainer, config, exact_version), []
+        return _written(trainer, config, exact_version, kind), []
     except OtherFamilyError as error:
         supported, notes = _with_family(config, error, nearest)
-    return _written(trainer, supported, exact_version), notes
+    return _written(trainer, supported, exact_version, kind), notes
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
@@ -131,9 +139,9 @@ def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tu
     return supported, [f"{rule} {difference.sentence}"]
 
 
-def _written(trainer: Format, config: Settings, version: Version) -> str:
+def _written(trainer: Format, config: Settings, version: Version, kind: str | None) -> str:
     data = trainer.write(config, version)
-    return trainer.dump(data) if isinstance(trainer, OwnFormat) else documents.dump(data, trainer.kinds[0])
+    return trainer.dump(data) if isinstance(trainer, OwnFormat) else documents.dump(data, kind or trainer.kinds[0])
 
 
 def parse_name(text: str) -> tuple[str, Version | None]:

@@ -1,0 +1,96 @@
+"""The edit of a finding: the smallest change first, and clipping by the configuration itself second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.config.check_files import DEEPSPEED, WANTED, Check, one
+
+from unified_clip.check import engine
+from unified_clip.check.edits import ACCEPT
+from unified_clip.check.model import CheckReport
+
+PADDLE = WANTED.replace("pytorch", "paddle")
+HF = '{"output_dir": "o", "eval_strategy": "no", "max_grad_norm": 2.0}'
+OPTAX = "import optax\n\ntx = optax.chain(optax.clip_by_global_norm({}), optax.sgd(0.1))\n"
+TF = "import tensorflow as tf\n\ng, n = tf.{}\n"
+TORCH = "import torch\n\ntorch.nn.utils.{}\n"
+TORCH_CALL = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+OPTAX_CLIP = "import optax\n\nclip = optax.clip_by_global_norm(1.0)  # first in optax.chain"
+TRAINERS = "import lightning as L\nfrom transformers import TrainingArguments\n\n"
+
+
+def near(report: CheckReport) -> CheckReport:
+    """Return the report about the same files with `--nearest`."""
+    clip, paths = Path("clip.toml"), [Path()]
+    assert report.findings
+    return engine.check(clip, paths, engine.files(paths, clip), nearest=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "literal"),
+    [
+        (OPTAX.format("max_norm=0.5"), "optax.clip_by_global_norm(max_norm=1.0)"),
+        (TF.format("clip_by_global_norm(gs, 0.5)"), "tf.clip_by_global_norm(gs, 1.0)"),
+        (TF.format("clip_by_norm(g, 0.5)"), "gradients, norm = tf.clip_by_global_norm(gradients, 1.0)"),
+        (TORCH.format("clip_grad_norm_(w, 5, 2.0)"), "torch.nn.utils.clip_grad_norm_(w, 1.0, 2.0)"),
+        (TORCH.format("clip_grad_norm_(model.parameters(), 1, 1)"), TORCH_CALL),
+        (TORCH.format("clip_grad_value_(w, 5)"), TORCH_CALL),
+        ("import optax\n\nt = optax.clip(1.0)\n", OPTAX_CLIP),
+        ("import unified_clip as uc\n\nuc.clip_grad_norm_(ps, 3.0)\n", "uc.clip_grad_norm_(ps, 1.0)"),
+        (TRAINERS + "L.Trainer(gradient_clip_val=2.0)\n", "gradient_clip_val=1.0, gradient_clip_algorithm='norm'"),
+        (TRAINERS + "TrainingArguments('o', max_grad_norm=2.0)\n", "max_grad_norm=1.0"),
+    ],
+)  # fmt: skip
+def test_the_first_edit_of_source_is_the_call_or_the_arguments(check: Check, source: str, literal: str) -> None:
+    finding = one(near(check({"a.py": source})))
+    assert finding.edit.startswith(f"{literal}\nOr to clip by clip.toml: ")
+
+
+def test_the_edit_with_another_family_needs_nearest(check: Check) -> None:
+    files = {"a.py": OPTAX.format(0.5), "hf.json": HF}
+    first, second = (each.edit.splitlines() for each in check(files).findings)
+    assert first[:2] == ["optax.clip_by_global_norm(1.0)", ACCEPT]
+    assert second == ["{", '  "max_grad_norm": 1.0', "}"], "its own family"
+    first, second = (each.edit.splitlines() for each in check(files, PADDLE).findings)
+    assert first[0] == "optax.clip_by_global_norm(1.0)"
+    assert first[1].startswith("Or to clip by clip.toml: "), "its own family"
+    assert second[:4] == ["{", '  "max_grad_norm": 1.0', "}", ACCEPT]
+    _, finding = near(check(files, PADDLE)).findings
+    assert finding.edit.splitlines() == ["{", '  "max_grad_norm": 1.0', "}"]
+
+
+def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
+    finding = one(check({"hf.json": HF}, WANTED + 'exclude = ["*.bias"]\n'))
+    problem, _, command = finding.edit.partition(". ")
+    assert problem == "Hugging Face's TrainingArguments does not support a setting of clip.toml"
+    assert command.startswith("unified-clip config export clip.toml --to hf prints which. To clip by clip.toml: ")
+    source = TORCH.format("clip_grad_norm_(model.parameters(), 5.0)")
+    assert one(check({"hf.json": HF, "a.py": source}, WANTED + 'exclude = ["*.bias"]\n', "a.py")).edit.startswith(
+        "To clip"
+    )
+
+
+def test_a_yaml_file_gets_yaml_and_a_json_file_json(check: Check) -> None:
+    files = {"ds.json": DEEPSPEED % 2.0, "hf.yaml": "output_dir: o\neval_strategy: no\nmax_grad_norm: 2.0\n"}
+    assert [each.edit for each in check(files).findings] == ['{\n  "gradient_clipping": 1.0\n}', "max_grad_norm: 1.0"]
+
+
+FORMATS = '\n[check.formats]\n"a.py" = "optax"\n'
+
+
+def test_source_in_check_formats_is_counted_once(check: Check) -> None:
+    clip = PADDLE + FORMATS
+    report = check({"a.py": OPTAX.format(1.0)}, clip)
+    assert [(each.clip, each.line) for each in report.clips] == [("optax.clip_by_global_norm", 3)]
+    finding = one(check({"a.py": OPTAX.format(0.5)}, clip))
+    assert (finding.line, finding.clip) == (3, "optax.clip_by_global_norm")
+    own = "from unified_clip import ClipConfig\nimport optax\n\nClipConfig.load('clip.toml').as_optax(optax.sgd(1))\n"
+    assert check({"a.py": own}, clip).counts.clips == 1
+
+
+def test_source_in_check_formats_without_its_clip_differs(check: Check) -> None:
+    finding = one(near(check({"a.py": "import optax\n\ntx = optax.sgd(0.1)\n"}, WANTED + FORMATS)))
+    assert (finding.kind, finding.clip, finding.line) == ("drift", "optax", 1)
+    assert finding.edit == OPTAX_CLIP

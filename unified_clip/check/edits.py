@@ -1,0 +1,163 @@
+"""Suggest what to write in place of a clip that differs from the shared clip configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config.clip_config import ClipConfig
+from ..config.documents import KINDS
+from ..config.families import family_difference
+from ..config.formats import FORMATS, convert
+from ..errors import NotRepresentableError
+from .clip_use import THRESHOLD, ClipUse
+from .model import Difference
+
+MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
+GRADIENTS = "clip(gradients)"
+
+ATTACH = {
+    "torch": MODEL,
+    "apex": MODEL,
+    "keras": "clip.attach_to(optimizer)",
+    "tf_keras": "clip.attach_to(optimizer)",
+    "tf": GRADIENTS,
+    "tensorflow": GRADIENTS,
+    "paddle": "grad_clip=clip.as_paddle(model) for the optimizer",
+    "jax": f"{GRADIENTS}, or clip.as_optax() in optax.chain",
+    "optax": "clip.as_optax() in optax.chain",
+    "unified_clip": f"clip.attach_to(optimizer, model), or {GRADIENTS}",
+    "lightning": FORMATS["lightning"].instead,
+    "pytorch_lightning": FORMATS["lightning"].instead,
+    "transformers": FORMATS["hf"].instead,
+    "trl": FORMATS["hf"].instead,
+}
+"""The code that clips by a shared configuration, by the package that the training script uses."""
+
+CALLS = {
+    ("torch", "global_norm"): ("pytorch", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {THRESHOLD})"),
+    ("torch", "value"): ("", f"torch.nn.utils.clip_grad_value_(model.parameters(), {THRESHOLD})"),
+    ("tensorflow", "global_norm"): ("tensorflow", f"gradients, norm = tf.clip_by_global_norm(gradients, {THRESHOLD})"),
+}
+"""(family, call) of a framework's function, by its package and rule."""
+
+SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
+"""The format whose export is Python source with a clip, by package."""
+
+ARGUMENT_FORMATS = {
+    "keras": "keras", "tf_keras": "keras", "lightning": "lightning", "pytorch_lightning": "lightning",
+    "transformers": "hf", "trl": "hf",
+}  # fmt: skip
+"""The format whose keys are also arguments in Python, by package."""
+
+ACCEPT = "This is the nearest rule there. Pass --nearest to accept it."
+
+
+class Edits:
+    """Suggests edits for clips. `wanted`, `file`, `nearest`: as for `Judge`."""
+
+    def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool) -> None:
+        self._wanted, self._file, self._nearest = wanted, file, nearest
+
+    def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
+        """Return the edit for a clip that differs from the configuration.
+
+        First comes the smallest change: the settings of the trainer's file, or the call or the arguments of the
+        framework. Then follows advice to clip by the configuration itself. For a trainer's file that can have the
+        effect, it is left out.
+        """
+        if use.config is not None and family_difference(use.config, self._wanted) is not None:
+            return f"Pass --nearest to accept differences of this size.\n{self._or_remedy(use)}"
+        if use.format in FORMATS:
+            return self._settings_edit(use)
+        if literal := self._literal(use):
+            return f"{literal}\n{self._or_remedy(use)}"
+        if [each.about for each in differences] == ["threshold"]:
+            return f"Set the threshold to {differences[0].wanted}. {self.remedy(use)}"
+        return self.remedy(use)
+
+    def remedy(self, use: ClipUse) -> str:
+        """Return advice to clip by the configuration itself, or to correct or ignore the clip."""
+        if use.format == convert.UNIFIED_CLIP:
+            return f"Use {self._file.name} instead of this file."
+        instead = FORMATS[use.format].instead if use.format in FORMATS else ATTACH.get(use.package, "")
+        if instead:
+            return f'To clip by {self._file.name}: clip = ClipConfig.load("{self._file.name}"), then {instead}.'
+        if not use.package:
+            return "Correct the file, or ignore it with a reason in check.ignore."
+        return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
+
+    def _or_remedy(self, use: ClipUse) -> str:
+        remedy = self.remedy(use)
+        return f"Or {remedy[0].lower()}{remedy[1:]}"
+
+    def _settings_edit(self, use: ClipUse) -> str:
+        """Return the edit for a trainer's file: the text of `config export`, or advice if it cannot have the effect."""
+        kind = KINDS.get(use.path.suffix.lower())
+        if text := self._exported(use.format, kind):
+            return text if self._is_accepted(use.format) else f"{text}\n{ACCEPT}\n{self._or_remedy(use)}"
+        command = f"unified-clip config export {self._file.name} --to {use.format}"
+        problem = (
+            f"{FORMATS[use.format].title} does not support a setting of {self._file.name}. {command} prints which."
+        )
+        return f"{problem} {self.remedy(use)}"
+
+    def _literal(self, use: ClipUse) -> str:
+        """Return the call or the arguments in source that have the effect of the configuration, or ''."""
+        threshold = self._wanted.threshold
+        if not isinstance(threshold, float) or use.config is None:
+            return self._arguments(use)
+        same_rule = {**use.config.data(), "threshold": threshold}
+        if THRESHOLD in use.call and (text := self._accepted(same_rule, use.call)):
+            return text
+        if use.call and (use.package, self._wanted.rule) in CALLS:
+            family, call = CALLS[use.package, self._wanted.rule]
+            rule = {"rule": self._wanted.rule, "threshold": threshold, **({"family": family} if family else {})}
+            return self._accepted(rule, call)
+        return self._arguments(use)
+
+    def _arguments(self, use: ClipUse) -> str:
+        if use.call and use.package in SOURCE_FORMATS:
+            name = SOURCE_FORMATS[use.package]
+            return self._with_note(self._exported(name, None), name)
+        name = ARGUMENT_FORMATS.get(use.package, "")
+        text = self._exported(name, "json") if name and not use.call else ""
+        return self._with_note(", ".join(_leaves(json.loads(text))), name) if text else ""
+
+    def _with_note(self, text: str, name: str) -> str:
+        return f"{text}\n{ACCEPT}" if text and not self._is_accepted(name) else text
+
+    def _accepted(self, settings: dict[str, Any], call: str) -> str:
+        """Return `call` with the threshold of the configuration, or '' if its effect differs beyond family and eps.
+
+        settings: The settings with the effect of that call.
+        """
+        difference = family_difference(ClipConfig(**settings), self._wanted)
+        if difference is None:
+            return ""
+        text = call.replace(THRESHOLD, repr(self._wanted.threshold))
+        return text if difference.same or self._nearest else f"{text}\n{ACCEPT}"
+
+    def _exported(self, name: str, kind: str | None) -> str:
+        """Return the configuration in a trainer's format, by the nearest rule, or '' if it is not supported."""
+        try:
+            return convert.write(self._wanted, name, nearest=True, kind=kind)[0].rstrip()
+        except NotRepresentableError:
+            return ""
+
+    def _is_accepted(self, name: str) -> bool:
+        """Return whether the check accepts what `_exported` returns."""
+        try:
+            convert.write(self._wanted, name, nearest=self._nearest)
+        except NotRepresentableError:
+            return False
+        return True
+
+
+def _leaves(data: Any) -> list[str]:
+    """Return an argument for each value in nested tables, such as "clipnorm=1.0"."""
+    if not isinstance(data, dict):
+        return []
+    return [each for name, value in data.items() for each in (_leaves(value) or [f"{name}={value!r}"])]
