@@ -14,7 +14,7 @@ from .._core.backend import Backend
 from .._core.path import Scalars
 from .._core.types import Scalar, Tensor
 from .number import Number, Real, where
-from .protocol import AdaGC, Data, Rule
+from .protocol import RULES, AdaGC, Data, Percentile, Rule
 
 VERSION = 1
 
@@ -48,10 +48,12 @@ def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     if not isinstance(data, Mapping) or set(data) != set(expected):
         found = sorted(data) if isinstance(data, Mapping) else type(data).__name__
         raise ValueError(f"the state has {found}, but {rule} has {sorted(expected)}. Load the state of the same rule.")
+    low = 0.0 if type(rule) in RULES.values() else -sys.float_info.max  # that of a user's rule may be negative
     state: dict[str, Real] = {}
     for name, value in data.items():
         numbers = value if isinstance(value, list) else [value]
-        if isinstance(value, list) != isinstance(expected[name], list) or not all(map(_is_number, numbers)):
+        is_valid = all(_is_number(number, 0.0 if name == STEPS else low) for number in numbers)
+        if isinstance(value, list) != isinstance(expected[name], list) or not is_valid:
             raise ValueError(f"{name} of the state is {value!r:.60}. Load a state that was saved by state_dict().")
         if isinstance(value, list) and expected[name] and len(value) != len(expected[name]):
             raise ValueError(
@@ -59,11 +61,17 @@ def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
                 "of the same rule with the same settings."
             )
         state[name] = np.array(value, np.float64) if isinstance(value, list) else float(value)
+    steps = state[STEPS]
+    has_all = not isinstance(rule, Percentile) or rule.window is not None or len(state["norms"]) == steps
+    if not steps.is_integer() or not has_all:
+        found = f"steps of the state is {steps:g}" + ("" if has_all else f", but it has {len(state['norms'])} norms")
+        raise ValueError(f"{found}. Load a state that was saved by state_dict().")
     return state
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: Any, low: float) -> bool:
+    """Return whether a value is a finite float of at least `low`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= sys.float_info.max
 
 
 # -- one step

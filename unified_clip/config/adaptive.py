@@ -160,6 +160,8 @@ class AdaptiveStates:
             )
         loaded = {}
         for name, rule in self._rules.items():
+            if not isinstance(data[name], dict):
+                raise ValueError(f"the saved state is {data[name]!r:.60}. Load a state that was saved by state_dict().")
             kind = data[name].get("rule")
             if kind != self._tables[name].rule:
                 raise ValueError(

@@ -230,3 +230,25 @@ def test_a_device_without_the_operations_is_named(operation: str) -> None:
     arguments = [None] * (len(inspect.signature(method).parameters) - 1)
     with pytest.raises(TypeError, match="adaptive thresholds are not supported on devices of toy"):
         method(SimpleNamespace(name="toy"), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [
+        ("zclip", {"state": {"steps": -1.0, "mean": 1.0, "var": 0.0}}),
+        ("zclip", {"state": {"steps": 2.5, "mean": 1.0, "var": 0.0}}),
+        ("zclip", {"state": {"steps": 2.0, "mean": 1.0, "var": -1.0}}),
+        ("zclip", {"state": {"steps": 2.0, "mean": 10**400, "var": 0.0}}),
+        ("zclip", {"state": {"steps": 2.0, "mean": math.nan, "var": 0.0}}),
+        ("percentile", {"state": {"steps": 3.0, "norms": [1.0, 2.0]}}),
+        ("percentile", {"state": {"steps": 2.0, "norms": [1.0, "2"]}}),
+    ],
+)
+def test_a_state_that_no_run_can_have_is_an_error_and_changes_nothing(rule: str, wrong: dict[str, Any]) -> None:
+    clip = ClipConfig(rule="global_norm", adaptive={"rule": rule}).clipper()
+    clip([np.float32([3.0])])
+    before = clip.state_dict()
+    for adaptive_state in ({"": {"rule": rule, **wrong}}, {"": [rule]}, {"": None}):
+        with pytest.raises(ValueError, match="Load a state that was saved by state_dict"):
+            clip.load_state_dict({"version": 1, "step": 5, "adaptive": adaptive_state})
+    assert clip.state_dict() == before
