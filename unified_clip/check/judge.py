@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,9 @@ from ..config.schema import DEFAULT_FAMILY
 from .clip_use import ClipUse
 from .edits import Edits
 from .model import Clip, Difference, Finding, Kind, Result
+
+NORM = re.compile(r"the norm( from \S+)?")
+"""Matches what the second of two effects on the same example repeats."""
 
 
 class Judge:
@@ -46,9 +51,7 @@ class Judge:
         does = " ".join(describe.sentences(use.config))
         compared = self._comparison(use.config)
         differences = [Difference(about=each.about, found=each.a, wanted=each.b) for each in compared.differences]
-        effect = max(compared.compared, key=lambda row: row.distance).sentence
-        if family is not None:
-            effect = family.sentence
+        effect = family.sentence if family is not None else self._effect(use.config, compared.compared)
         edit = self._edits.edit(use, differences)
         return "drift", self._finding(use, "drift", does, edit, differences, effect)
 
@@ -60,11 +63,43 @@ class Judge:
             wanted=self._text, differences=list(differences), effect=effect, edit=edit,
         )  # fmt: skip
 
+    def _effect(self, config: ClipConfig, rows: Sequence[compare.Compared]) -> str:
+        """Return a sentence with the norm before and after a clip, and after the clip of the configuration.
+
+        It is about the example whose finite results differ most.
+        """
+        row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
+        parts = [part for each in (config, self.wanted) for part in each.parts]
+        uses_names = config.uses_names or self.wanted.uses_names
+        is_same_norm = not uses_names and all(part.norm_type in (None, 2) for part in parts)
+        this, wanted = (_change(each, with_before=is_same_norm) for each in (row.a, row.b))
+        if this != wanted:
+            wanted = wanted if row.a.norm_clipped is None else NORM.sub("it", wanted)
+            return f"{row.of}: this clip {this}; {self._file.name} {wanted}"
+        if row.distance < math.inf:
+            elements = f"elements differ by up to {row.distance:.2g} of the largest one"
+        else:
+            elements = "other elements become NaN or infinite"
+        return f"{row.of}: this clip {this}, as {self._file.name} does, but {elements}"
+
     def _comparison(self, config: ClipConfig) -> compare.Comparison:
         key = config.dumps("json")
         if key not in self._comparisons:
             self._comparisons[key] = compare.compare(config, self.wanted, ("this clip", self._file.name))
         return self._comparisons[key]
+
+
+def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
+    """Return what a configuration does with an example, such as "changes the norm from 10 to 1".
+
+    with_before: Whether the norms before and after are of the same order, over the same parameters.
+    """
+    if result.norm_clipped is None:
+        return compare.OUTCOMES[result.outcome]
+    before, after = f"{result.norm:.4g}", f"{result.norm_clipped:.4g}"
+    if result.outcome == "unchanged" or (with_before and before == after):
+        return f"leaves the norm at {after}"
+    return f"changes the norm {f'from {before} ' if with_before else ''}to {after}"
 
 
 def clip_result(use: ClipUse, result: Result) -> Clip:

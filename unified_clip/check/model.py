@@ -56,7 +56,8 @@ class Finding(ReportModel):
     """The settings that differ, or empty if they are unknown."""
 
     effect: str
-    """By how much results differ, on the example gradients where they differ most, or empty if this is unknown."""
+    """The norm before and after the clip, and after the clip of the configuration, for the example gradients whose
+    results differ most. Or the largest difference of two families. Empty if the effect is unknown."""
 
     edit: str
     """The text to write instead, or advice in sentences."""

@@ -76,14 +76,19 @@ def _kind(clip: Clip) -> str:
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
     """Yield (name, text) for each part of a finding to print: the reason, the differences, the effect and the edit.
 
-    If the rule differs, leave out all other differences except that of the threshold, since they follow from the rule.
+    If the rule differs, only name all other differences except that of the threshold, since they follow from the rule.
     """
     if finding.kind != "drift":
         yield "why", finding.does
     has_rule = any(difference.about == "rule" for difference in finding.differences)
+    also = []
     for difference in finding.differences:
-        if not has_rule or difference.about in ("rule", "threshold"):  # the others follow from the rule
+        if not has_rule or difference.about in ("rule", "threshold"):
             yield difference.about, f"{difference.found}; wanted: {difference.wanted}"
+        else:
+            also.append(difference.about)
+    if also:
+        yield "also different", ", ".join(also)
     if finding.effect:
         yield "effect", finding.effect
     yield "edit", finding.edit

@@ -1,0 +1,48 @@
+"""The effect of a finding: the norm before and after the clip, and after the clip of the configuration."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import TORCH, WANTED, Check, one
+
+from unified_clip.check import output
+
+NORM, VALUE = TORCH.removesuffix("\n"), (TORCH % "0.5").replace("grad_norm", "grad_value")
+AT_TEN = "gradients of norm 10 (ten times the largest threshold): "
+AT_FIFTY = AT_TEN.replace("10", "50")
+ABOVE = "gradients of norm 10 (above the threshold): "
+
+
+@pytest.mark.parametrize(
+    ("source", "effect"),
+    [
+        (NORM % "0.5", f"{AT_TEN}this clip changes the norm from 10 to 0.5; clip.toml changes it to 1"),
+        (NORM % "5.0", f"{AT_FIFTY}this clip changes the norm from 50 to 5; clip.toml changes it to 1"),
+        (NORM % "float('inf')", f"{ABOVE}this clip leaves the norm at 10; clip.toml changes it to 1"),
+        (NORM % "1.0, float('inf')", f"{AT_TEN}this clip changes the norm to 1.083; clip.toml changes it to 1"),
+        (
+            NORM % "1.0, error_if_nonfinite=True",
+            "gradients with an infinity: this clip raises an error; clip.toml changes the norm from inf to nan",
+        ),
+        (
+            VALUE,
+            f"{AT_TEN}this clip changes the norm from 10 to 1, as clip.toml does, but elements differ by up to 0.49 "
+            "of the largest one",
+        ),
+    ],
+)  # fmt: skip
+def test_the_clip_is_the_subject(check: Check, source: str, effect: str) -> None:
+    assert one(check({"a.py": source})).effect == effect
+
+
+def test_the_text_names_the_settings_that_follow_from_the_rule(check: Check) -> None:
+    report = check({"a.py": VALUE})
+    names = [difference.about for difference in one(report).differences]
+    assert names == ["rule", "threshold", "norm", "eps", "a norm that is not finite"]
+    lines = output.as_text(report).splitlines()
+    assert lines[1:4] == [
+        "  rule: value; wanted: global_norm",
+        "  threshold: 0.5; wanted: 1",
+        "  also different: norm, eps, a norm that is not finite",
+    ]
+    assert "also different" not in output.as_text(check({"a.py": NORM % "5.0"}, WANTED))
