@@ -396,7 +396,8 @@ def test_the_step_can_be_given_or_set(kit: Kit) -> None:
     runner = clip.clipper()
     runner.step = 100
     assert kit.array(runner([kit.tensor([10.0])])[0])[0] == 1.0
-    assert greatest(step=kit.tensor(np.array(9), "int32")) == 1.0
+    for number in (9, [9], [[9]]):
+        assert greatest(step=kit.tensor(np.array(number), "int32")) == 1.0
     for step, error in ((-1, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match="step is"):
             greatest(step=step)
@@ -581,7 +582,8 @@ def test_a_skipped_step_has_no_coefficient(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype"), [(-3, "int32"), (2.5, "float32"), (math.nan, "float32"), ([1, 2], "int32")]
+    ("value", "dtype"),
+    [(-3, "int32"), (2.5, "float32"), (math.nan, "float32"), ([1, 2], "int32"), ([[1], [2]], "int32")],
 )
 def test_a_step_that_is_a_tensor_is_a_whole_number_too(kit: Kit, value: Any, dtype: str) -> None:
     clip = ClipConfig(rule="none")

@@ -93,7 +93,10 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], nat
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the median times to a file: by the number of elements on the left, by the number of tensors on the right."""
+    """Plot the median times of both sides to an SVG file.
+
+    The x axis is the number of elements on the left, and the number of tensors on the right.
+    """
     titles = {"elements": "elements of one tensor", "tensors": "tensors of 100 elements"}
     frameworks = _unique(data["growth"], "framework")
     with mpl.rc_context(STYLE):

@@ -50,7 +50,7 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
-    """Return the table that compares unified_clip's times with those of reading and writing the same bytes."""
+    """Return the table that compares unified_clip's fastest medians with the times of reading and writing the bytes."""
     header = [*LABELS, "bytes", "read, ms", "read and write, ms", "norm / read", "clipped / (read + read and write)"]
     rows = []
     for row in data["limits"]:

@@ -106,7 +106,8 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
     Follow a name to its value if the source assigns it once. Return '' for all parameters of a model, and for an
     expression that shows no selection. `depth`: the number of names that were followed.
 
-    ConfigError: the expression selects parameters by an unknown name, by a condition, or by a parameter group.
+    ConfigError: the expression selects parameters by an unknown name, by a parameter group, or by a condition that may
+    exclude parameters with a gradient. Conditions such as `p.requires_grad` exclude none.
     """
     match tensors:
         case ast.Name(id=name) if depth < MAX_ALIASES and (values := source.bound.get(name)):

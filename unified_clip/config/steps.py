@@ -66,7 +66,7 @@ def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     if not backend.is_tensor(step):
         return Step(checked_step(step), False)
     shape = backend.shape(backend.as_tensor(step))
-    if shape not in ((), (1,)):
+    if shape is None or any(size != 1 for size in shape):
         which = "an unknown shape" if shape is None else f"the shape {shape}"
         raise ValueError(f"step is a tensor with {which}. Pass a whole number, or a tensor with one element.")
     value = backend.read(backend.as_tensor(step))

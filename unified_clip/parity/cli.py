@@ -63,7 +63,11 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "parity.json of an earlier run: report changes since then. Failures that it already had do not fail "
         "this run",
     },
-    "--recorded": {"type": Path, "metavar": "FILE", "help": "a recording of unified_clip.record, to plot in the page"},
+    "--recorded": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "a recording of unified_clip.record (.jsonl), whose norms to plot in the page",
+    },
     "--ported": {
         "type": Path,
         "metavar": "FILE",
@@ -216,9 +220,10 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Return the clip calls in a recording, for `--recorded`.
+    """Return the clip calls of the first process in a recording, for `--recorded`.
 
-    RunError: the file is not a recording, no call clipped a gradient, or there is no norm above 0 to plot.
+    RunError: the file cannot be read or is not a recording, no call got a gradient without an error, or there is
+    neither a norm nor a threshold above 0 to plot.
     """
     from ..recording import runs
     from ..recording.report import curves, run_plots
@@ -227,7 +232,7 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     runs.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(
-            f"{path}: no call has a norm above 0 to plot. Clips by value have no total norm. Remove --recorded.",
+            f"{path}: no call has a norm or a threshold above 0 to plot. Remove --recorded.",
             "UC502",
         )
     return recording.lines

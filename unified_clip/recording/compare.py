@@ -92,7 +92,7 @@ def compare(
         The differences to report with their causes, and the agreement of the runs in each number.
 
     Raises:
-        RunError: A file is no recording, no call of a run clipped a gradient, the runs have no numbers to compare, or
+        RunError: A file is no recording, no call of a run has a result, the runs have no numbers to compare, or
             `names` has a name that is in neither run.
 
     Example:

@@ -344,9 +344,9 @@ def _changed_by_hand(run: RecordedRun) -> str:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Check that at least one call of a run clipped a gradient.
+    """Check that at least one call of a run got a gradient and raised no error.
 
-    RunError: the run has no calls, or all its calls raised an error or got no gradient.
+    RunError: the run has no such call.
     """
     if any(line.rule is not None for line in run.lines):
         return
@@ -357,7 +357,7 @@ def check_clipped(run: RecordedRun) -> None:
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []
     reasons += [f"{without} got no gradient"] if without else []
     raise RunError(
-        f"{run.path}: None of the {len(run.lines)} recorded calls clipped a gradient: {', '.join(reasons)}. "
+        f"{run.path}: None of the {len(run.lines)} recorded calls has a result: {', '.join(reasons)}. "
         "Record calls that get gradients, after the backward pass.",
         "UC502",
     )

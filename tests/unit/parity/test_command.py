@@ -269,11 +269,11 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
         (lambda: None, "run.jsonl: No clip calls were recorded"),
         (
             lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
-            "run.jsonl: no call has a norm above 0",
+            "run.jsonl: no call has a norm or a threshold above 0 to plot. Remove --recorded.",
         ),
     ],
 )
-def test_a_recorded_run_without_norms_is_refused(
+def test_a_recorded_run_without_numbers_to_plot_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: Callable[[], object], message: str
 ) -> None:
     with warnings.catch_warnings():

@@ -192,6 +192,7 @@ def test_parameters_in_groups_are_clipped_group_by_group() -> None:
         'gs = [{"params": a}]\n    groups = [g for g in gs]',
         'groups = []\n    groups.append({"params": a})',
         'groups = []\n    groups.extend([{"params": a}])',
+        "groups = []\n    fill(groups, model)",
     ],
 )
 def test_parameter_groups_are_found_however_they_are_created(groups: str) -> None:

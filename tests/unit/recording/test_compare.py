@@ -830,11 +830,11 @@ BOUNDED = {**line(1, rule="value", norm_type=None, norm=None, coef=None, paramet
             [],
             "b.jsonl: No clip calls were recorded, neither of",
         ),
-        ([EMPTY], [EMPTY], "a.jsonl: None of the 1 recorded calls clipped a gradient: 1 got no gradient. Record calls"),
+        ([EMPTY], [EMPTY], "a.jsonl: None of the 1 recorded calls has a result: 1 got no gradient. Record calls"),
         (
             [line(1)],
             [EMPTY, {**EMPTY, "error": "ValueError: no"}],
-            "b.jsonl: None of the 2 recorded calls clipped a gradient: 1 raised an error (ValueError: no), 1 got no",
+            "b.jsonl: None of the 2 recorded calls has a result: 1 raised an error (ValueError: no), 1 got no",
         ),
         ([BOUNDED], [BOUNDED], "No numbers were compared. Clips by value record none without --norms. Record both"),
     ],

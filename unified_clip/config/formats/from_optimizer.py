@@ -48,7 +48,7 @@ def _keras(optimizer: Any, version: str) -> Imported:
 def _paddle(optimizer: Any, _: str) -> Imported:
     name = type(optimizer).__name__
     if not hasattr(optimizer, "_grad_clip"):
-        raise TypeError(f"{name} is not an optimizer. Pass a paddle.optimizer.Optimizer.")
+        raise TypeError(f"{name} has no grad_clip. Pass a paddle.optimizer.Optimizer, not its wrapper.")
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
     if any(group.get("grad_clip", clip) is not clip for group in groups):

@@ -16,7 +16,10 @@ from ...tensors.types import Dense, Gradient
 from .torch import Framework
 
 PATIENCE = timedelta(minutes=1)
-"""The longest time that a rank waits for another rank."""
+"""The longest time that a rank waits for another rank in a case."""
+
+WAIT = PATIENCE * 1.5
+"""The longest time that a rank waits for the text of another rank."""
 
 PLAIN_EVERY = 4
 """Every fourth gradient of a list is a plain tensor. The other gradients are DTensors."""
@@ -37,9 +40,7 @@ class Sharded(Framework):
             (row, [Replicate()]),
         ]
         self._size = size
-        self._own = torch.distributed.new_group(
-            timeout=PATIENCE * 1.5
-        )  # for all_gather_text: not the group of the cases
+        self._own = torch.distributed.new_group(timeout=WAIT)  # for all_gather_text: not the group of the cases
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """Return the gradients as DTensors in several layouts.
@@ -68,7 +69,10 @@ class Sharded(Framework):
         try:
             torch.distributed.all_gather_object(texts, text, self._own)
         except RuntimeError as error:
-            raise SystemExit(f"another rank has ended, or does not respond ({error}). Run the suite again") from None
+            raise SystemExit(
+                f"another rank has ended, or gave no answer for {WAIT.seconds} seconds ({error}). Read that rank's "
+                "error above, and correct its cause. If there is none, run the suite again"
+            ) from None
         return texts
 
     def _filled(self, like: Any, value: float) -> Any:

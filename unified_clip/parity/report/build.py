@@ -13,7 +13,9 @@ from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult,
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Build the report of a run without a baseline, from the results of all cases.
+    """Build the report of a run from the results of all cases, before it is compared with a baseline.
+
+    Compute its summary, problems, verdict and exit status.
 
     fields: Values of other fields of `ParityReport`, such as `versions`.
     """

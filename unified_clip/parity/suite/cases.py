@@ -197,16 +197,20 @@ def _cases(
             title = f"{name} as {dtype}" if dtype else name
             gradients = list(lists[name].values())
             if dtype:
-                if not {gradient.dtype for gradient in gradients if gradient is not None} <= REAL:
-                    raise SuiteError(
-                        f"{place}: dtypes cannot convert {name!r}: not all gradients are real floats. Remove dtypes"
-                    )
+                _check_real(lists[name], f"{place}: dtypes cannot convert {name!r}")
                 gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
                 raises = f", raises {table.raises}" if table.raises else ""
                 full_name = f"{title}: {call_name}({written}){call_form.describe()}{raises}"
                 yield Case(full_name, title, gradients, call_name, arguments, call_form, list(lists[name]), options)
+
+
+def _check_real(gradients: Mapping[str, Gradient], what: str) -> None:
+    """Raise SuiteError, whose message begins with `what`, if a gradient is not real or not of floats."""
+    for name, gradient in gradients.items():
+        if gradient is not None and gradient.dtype not in REAL:
+            raise SuiteError(f"{what}: {name!r} has dtype {gradient.dtype}, not a real float. Remove dtypes")
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -150,16 +151,10 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
     """Return the suite without these modes, for `--without`. A mode of one framework is written like `jax:device`.
 
-    SuiteError: the suite has no such mode, or a framework would have no mode left.
+    SuiteError: no framework of the run has such a mode, or a framework would have no mode left.
     """
-    there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
-    of_one = {f"{name}:{mode}" for name, framework in suite.frameworks.items() for mode in framework.modes}
-    if unknown := [mode for mode in modes if mode not in there.keys() | of_one]:
-        raise SuiteError(
-            f"--without {unknown[0]}: the suite has no such mode. Choose from {', '.join(there)}. For a mode of "
-            "one framework, write FRAMEWORK:MODE, as in jax:device",
-            "UC203",
-        )
+    for mode in modes:
+        _check_mode(suite, mode)
     frameworks = {
         name: framework.model_copy(
             update={"modes": [mode for mode in framework.modes if not {mode, f"{name}:{mode}"} & set(modes)]}
@@ -172,6 +167,25 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
             "UC203",
         )
     return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
+
+
+def _check_mode(suite: Suite, mode: str) -> None:
+    """Check a mode of `--without`, such as "device", or "jax:device" for a mode of one framework.
+
+    SuiteError: no framework of the run is called so, or has this mode.
+    """
+    framework, colon, name = mode.rpartition(":")
+    modes = {each: table.modes for each, table in suite.frameworks.items()}
+    if colon and framework not in modes:
+        raise SuiteError(
+            f"--without {mode}: no framework {framework!r} is in this run. Choose from {', '.join(modes)}", "UC203"
+        )
+    choices = modes[framework] if colon else list(dict.fromkeys(itertools.chain(*modes.values())))
+    if name not in choices:
+        example = next(f"{each}:{of_one[0]}" for each, of_one in modes.items())
+        hint = "" if colon else f". For a mode of one framework, write FRAMEWORK:MODE, as in {example}"
+        problem = f"{framework or 'no framework'} has {'no' if colon else 'the'} mode {name!r} in this run"
+        raise SuiteError(f"--without {mode}: {problem}. Choose from {', '.join(choices)}{hint}", "UC203")
 
 
 def only_cases(suite: Suite, names: Sequence[str]) -> Suite:

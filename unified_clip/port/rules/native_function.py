@@ -80,7 +80,10 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
         raise UnsureError(f"The gradients are changed before or after the clip. {WITHOUT}")
     between = range(module.end(source) + 1, module.position(statement)[0])
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
-        raise UnsureError(f"Line {reads[0]} reads the gradients before they are clipped in place. {WITHOUT}")
+        raise UnsureError(
+            f"Line {reads[0]} may keep the gradients from before the clip, which PyTorch's function changes in place. "
+            f"Move the line after the clip, if it may read clipped gradients. Or else: {WITHOUT}"
+        )
     line = call_lines(module, function.rule, step.variables, limit)
     return statement, torch_function(function.rule), line if function.rule == "norm" else f"{norm}{line}"
 

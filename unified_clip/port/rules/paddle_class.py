@@ -38,9 +38,10 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _is_tested(module: Module, check: ClassCheck) -> bool:
-    """Return whether a training engine in the file may test for Paddle's own clip classes.
+    """Return whether the engine or optimizer of `check`, which the file uses, may test for Paddle's own clip classes.
 
-    Some engines always do. Others do only if a call passes `check.argument` with a value that is not harmless.
+    Without `check.argument`, it always does. Else it does if a call passes that argument with a value that is not in
+    `check.harmless`, or is unknown.
     """
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)

@@ -287,8 +287,6 @@ class PaddleOptimizers:
                 raise UnsureError(f"{binding.text} may be created without {name}. Pass {name} in each such call.")
             arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
-        if not arguments:
-            raise UnsureError(f"This file only assigns None to {binding.text}. {BY_HAND}")
         for what, values in (("clips", [argument.value for argument in arguments]), ("parameters", lists)):
             if len(set(map(self._module.code, values))) > 1:
                 raise UnsureError(

@@ -34,8 +34,11 @@ def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) ->
     binding = module.binding(node if depth < MAX_DEPTH else None)
     if binding.key is None or binding.values is None or len(binding.values) != 1:
         return True
-    adds_group = [_may_add_group(module, read, depth + 1) for read in binding.reads]
-    return may_have_groups(module, binding.values[0], depth + 1) or any(adds_group)
+    added = [addition for read in binding.reads if (addition := _added(module, read))]
+    if not added and _is_empty(binding.values[0]):
+        return True  # other code fills the list, such as a function to which it is passed
+    may_add = [(may_have_groups if is_list else _may_be_group)(module, value, depth + 1) for value, is_list in added]
+    return may_have_groups(module, binding.values[0], depth + 1) or any(may_add)
 
 
 def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
@@ -60,11 +63,16 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
     )
 
 
-def _may_add_group(module: Module, read: cst.CSTNode, depth: int) -> bool:
-    """Return whether code that reads a list may add a group to the list, as in groups.append({...})."""
+def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
+    """Return (what code that reads a list adds to it, whether that is a list), as for groups.append({...}).
+
+    Return None if the code adds nothing.
+    """
     call = module.method_call(read)
-    if call is None or not call.args:
-        return False
-    if method_of(call) in ("append", "insert"):
-        return _may_be_group(module, call.args[-1].value, depth)
-    return method_of(call) == "extend" and may_have_groups(module, call.args[-1].value, depth)
+    if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):
+        return None
+    return call.args[-1].value, method_of(call) == "extend"
+
+
+def _is_empty(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.List) and not node.elements

@@ -50,11 +50,14 @@ class ObservedTensors:
     """The gradients before and after a call, with their weights. Gradients that are None are left out."""
 
     before: Sequence[Dense]
+    """The gradients before the call. On TensorFlow, they are empty arrays if the function returned the norm and no
+    recording needs other values."""
+
     after: Sequence[Dense]
     """The gradients after the call. Empty if no recording stores them."""
 
     weights: Sequence[Dense | None] = ()
-    """The parameter of each gradient, if the call has it."""
+    """The parameter of each gradient, if the call has it and a recording needs it."""
 
     names: Sequence[str] = ()
     """The name of each gradient in the framework. If it is empty, the positions are the names."""

@@ -24,7 +24,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return an import spec whose loader runs the module and then its action, once.
+        """Return an import spec whose loader runs the module and, the first time, its action.
 
         Return None for a module without an action, or one that does not exist.
         """

@@ -26,12 +26,15 @@ class Inheritance(ABC):
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether a file names other files. By default, return whether it has one of `keys`."""
+        """Return whether `compose` may change a file. By default, return whether it has one of `keys`.
+
+        A file may name other files. For Hydra, it may also have interpolations, or be a part of a configuration.
+        """
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
-        """Return a file merged with the files that it names, as the trainer merges them.
+        """Return a file merged with the files that it names, as the trainer merges them. Resolve its interpolations.
 
         ConfigError: the trainer would reject the files. A file that cannot be found raises no error. The keys that it
         may set become unknown, and `Document.get` rejects them.
