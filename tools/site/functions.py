@@ -98,7 +98,7 @@ def replacement(function: Mapping[str, Any]) -> str:
     alias = alias_of(function["framework"], use)
     link = f"`{use}` exists on every framework, with the same result ([reference](../api/{function['framework']}.md))."
     if alias:
-        link = f"{link} It is an alias of `{alias}`."
+        link = f"{link} It is an alias of `{alias}`, the name in recordings and reports."
     return "\n\n".join([link, *(tab(name, title, use) for name, title in TITLES.items())])
 
 

@@ -57,10 +57,10 @@ class StageAgreement:
     greatest_ulps: float
     greatest_relative: float
     greatest_at_step: int | None = None
-    """The step of the largest difference; None if all numbers are equal."""
+    """The step of the largest difference. None if all numbers are equal."""
 
     beyond_rounding_at_step: int | None = None
-    """The first step at which numbers differ by more than `ROUNDING` ULP; None if there is none."""
+    """The first step at which numbers differ by more than `ROUNDING` ULP. None if there is none."""
 
 
 @dataclass(frozen=True)

@@ -506,6 +506,17 @@ def test_other_weights_with_the_same_gradients_are_not_a_step(compared: Any) -> 
     assert mistakes(compared([began], [line(1, weights={**WEIGHTS, "a": 5.0})])) == ["other initial weights"]
 
 
+@pytest.mark.parametrize(("dtype", "framework"), [("float64", "paddle"), ("float64", "jax"), ("float32", "paddle")])
+def test_weights_in_float64_beside_paddle_may_differ_by_the_precision_of_settings(
+    compared: Any, dtype: str, framework: str
+) -> None:
+    old = [line(n, dtype=dtype, framework=framework) for n in (1, 2)]
+    new = [line(1, dtype=dtype), line(2, dtype=dtype, weights={"a": 0.9, "b": 1.8, "c": 3.3})]
+    (cause,) = compared(old, new).findings
+    assert cause.kind == "another optimizer"
+    assert ("float(np.float32(0.9))" in cause.sentence) == (dtype == "float64" and framework == "paddle")
+
+
 def test_clipping_twice(compared: Any) -> None:
     again = {name: norm / 13 for name, norm in NORMS.items()}
     assert mistakes(compared([line(1)], [line(1), line(1, again)])) == ["clipped twice"]

@@ -141,10 +141,20 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
         step = point.pairs[point.index - 1].a.step
         sentence = (
             f"the gradients and coefficients of step {step} agree, and the weights differ after it: compare the "
-            "optimizers, their learning rates and their other settings"
+            f"optimizers, their learning rates and their other settings{_precision_of_settings(pair)}"
         )
         return Cause("another optimizer", sentence)
     return None
+
+
+def _precision_of_settings(pair: CallPair) -> str:
+    """Return a sentence about the precision of settings if the calls are in float64 and one of them is Paddle's."""
+    if {pair.a.dtype, pair.b.dtype} != {"float64"} or "paddle" not in (pair.a.framework, pair.b.framework):
+        return ""
+    return (
+        ". If these are equal, compare their precision: Paddle's optimizers may hold momentum and weight decay as "
+        "float32. On the other side, pass float(np.float32(0.9)) instead of 0.9"
+    )
 
 
 def _clips_agree(pair: CallPair) -> bool:
