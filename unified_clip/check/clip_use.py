@@ -49,6 +49,9 @@ class ClipUse:
     package: str = ""
     """For Python source: the package of the function or class that clips, such as "torch"."""
 
+    note: str = ""
+    """A sentence about a configuration in Python source that the file does not use, or ''."""
+
     call: str = ""
     """For a call of a function or class that clips: its code, with THRESHOLD in place of the threshold."""
 

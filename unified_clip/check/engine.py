@@ -132,6 +132,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     _leave_out_bases(found)
     uses = source_files.read(sources, advance, configurations)
     found.uses = [use for use in found.uses if not _is_repeated(use, uses)] + uses
+    found.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     found.sources = len({use.path for use in uses})
     return found
 
