@@ -22,6 +22,7 @@ RUN_BY = {
     "paddle_static.md": "frameworks/test_paddle_settings.py",
     "quickstart.md": "contract/test_readme.py",
     "recording.md": "docs/test_recording_page.py",
+    "several-teams.md": "docs/test_several_teams_page.py",
     "verify.md": "frameworks/test_torch_verify.py",
     **{f"{name}.md": "contract/test_pages.py" for name in ("jax", "mlx", "paddle", "tensorflow", "torch")},
 }

@@ -30,6 +30,18 @@ UNIFIED_CLIP = "unified_clip"
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
 """Keys that together show the format of a file that no format recognises. Files of other trainers may have them."""
 
+_TENSORFLOW = (
+    " For Keras's optimizers, pass keras. A loop that calls tf.clip_by_global_norm has no file: use ClipConfig."
+)
+_JAX = " For optax.chain, pass optax."
+_TORCH = " A loop that calls clip_grad_norm_ has no file: use ClipConfig. Trainers have formats."
+_HUGGING_FACE = " For TrainingArguments, pass hf."
+HINTS = {
+    "tensorflow": _TENSORFLOW, "tf": _TENSORFLOW, "jax": _JAX, "flax": _JAX, "torch": _TORCH, "pytorch": _TORCH,
+    "transformers": _HUGGING_FACE, "huggingface": _HUGGING_FACE,
+}  # fmt: skip
+"""A hint for each name of a framework that users may take for a format."""
+
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
@@ -151,7 +163,10 @@ def parse_name(text: str) -> tuple[str, Version | None]:
     """
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
-        raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
+        hint = HINTS.get(name.lower(), "")
+        raise ConfigError(
+            f"{name!r} is not a format.{hint} Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103"
+        )
     return name, parse_version(version) if at else None
 
 

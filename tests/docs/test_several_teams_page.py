@@ -1,0 +1,60 @@
+"""docs/several-teams.md: its files, its commands and their output."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from unified_clip import cli
+
+PAGE = (Path(__file__).parents[2] / "docs" / "several-teams.md").read_text(encoding="utf-8")
+FILES = re.findall(r"```\w+\n# (\S+\.\w+)\n(.*?)```", PAGE, re.DOTALL)
+CHECK, *EXPORTS = (command.split() for command in re.findall(r"^    unified-clip (.*)$", PAGE, re.MULTILINE))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of the page, before step 5."""
+    monkeypatch.chdir(tmp_path)
+    assert [path for path, _ in FILES][-2:] == ["clip.toml", "recsys/train.py"]
+    for path, text in FILES[:-1]:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_steps_print_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(CHECK) == 1
+    (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert capsys.readouterr().out == printed
+    outputs = []
+    for export in EXPORTS:
+        assert cli.main(export) == 0
+        outputs.append(capsys.readouterr().out)
+    assert "  gradient_clip_algorithm: norm\n" in outputs[0]
+    assert outputs[1] == '{\n  "max_grad_norm": 1.0\n}\n'
+    assert "optax.clip_by_global_norm(1.0)" in outputs[2]
+    (folder / "vision" / "config.yaml").write_text(outputs[0])
+    optimizer = folder / "research" / "optimizer.py"
+    optimizer.write_text(optimizer.read_text().replace("0.5", "1.0"))
+    assert cli.main(CHECK) == 0
+    lines = re.findall(r"^    ((?:\w+/\S+):\d+ .*)$", PAGE, re.MULTILINE)
+    expected = [re.sub(r"(config.yaml):\d+", r"\1:2", line) for line in lines]  # the exported file is shorter
+    assert capsys.readouterr().out.splitlines()[:4] == expected
+    train = folder / "recsys" / "train.py"
+    train.write_text(FILES[-1][1])
+    assert cli.main(CHECK) == 0
+    assert "recsys/train.py:4 same unified_clip.ClipConfig.load (pytorch)\n" in capsys.readouterr().out
+    train.write_text(train.read_text().replace("= clip(", "= ("))
+    assert cli.main(CHECK) == 0
+    assert "clip is not used in this file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("team", ["nlp", "vision", "research", "recsys"])
+def test_each_team_needs_its_clip(folder: Path, team: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (folder / team).iterdir():
+        path.write_text("")
+    assert cli.main(CHECK) == 2
+    assert f"none of 1 files that match '{team}/**' has a clip." in capsys.readouterr().err
