@@ -38,7 +38,8 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
     call: The clip call. config: The clip configuration with the effect of that call on its own parameters.
 
-    ConfigError: the names of the parameters are unknown, or the call computes a global norm in a loop over parameters.
+    ConfigError: the call selects parameters by an unknown name, by a group or by a condition, or it computes a global
+    norm in a loop over parameters.
     """
     tensors = _tensors(call)
     if config.rule == "global_norm":

@@ -56,7 +56,7 @@ def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
 
     step: The argument of the call. None: use `counted`, the step that the clipper has counted.
 
-    TypeError, ValueError: the argument is not a whole number of 0 or more.
+    TypeError, ValueError: the argument is not a whole number of 0 or more, or has several elements.
     """
     entry.break_graph(
         "a clip configuration counts its steps. Clip outside the graph, or by a function of unified_clip.torch"

@@ -137,7 +137,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
     read_ported: A function that reads a report of `unified-clip port`, for `--ported`.
 
-    UsageError: the user passed `--case` together with an option that needs all cases.
+    UsageError: the user passed `--case` together with an option that needs all cases, or `--accept` with `--without`.
     """
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)

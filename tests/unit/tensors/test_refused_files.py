@@ -27,7 +27,9 @@ from unified_clip.tensors.files import convert_worker
 from unified_clip.tensors.types import UnreadableError, densify
 
 
-def test_an_interpreter_without_the_framework_is_told(tmp_path: Path, read: Callable[..., Found]) -> None:
+def test_an_interpreter_without_the_framework_is_told(
+    tmp_path: Path, read: Callable[..., Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")", encoding="utf-8")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n', encoding="utf-8")
@@ -41,6 +43,9 @@ def test_an_interpreter_without_the_framework_is_told(tmp_path: Path, read: Call
         read(tmp_path / "a.pt", pythons={"torch": str(python)})
     with pytest.raises(UnreadableError, match=r"a\.pt: .*absent cannot be started: No such file"):
         read(tmp_path / "a.pt", pythons={"torch": str(tmp_path / "absent")})
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(UnreadableError, match=rf"Install the package for {python}$"):
+        read(tmp_path / "a.pt")  # of no suite
 
 
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -434,7 +439,7 @@ def test_what_is_linked_inside_a_file_is_read_once(tensorflow_files: Path) -> No
         ("directory.npz", "the directory has no file `checkpoint`, which TensorFlow writes. Pass the file with the"),
         (
             "notes.txt",
-            r"the suffix of the file is not one of \.safetensors, \.npz, .*\.pt, .*\.keras, .*. Save the gradients "
+            r"the suffix of the file is not one of \.safetensors, \.npz, .*\.pt, .*\.keras, .*. Save the tensors "
             "in one of",
         ),
     ],

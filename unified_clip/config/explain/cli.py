@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
 def _result(options: argparse.Namespace) -> Explanation | Comparison:
     """Return the explanation of A, or the comparison with B if the user passed B.
 
-    UsageError: an option does not apply. UnreadableError: the gradients cannot be read, or a configuration cannot clip
-    them.
+    ConfigError: a configuration cannot be imported. UsageError: an option does not apply. UnreadableError: the
+    gradients or the recording cannot be read, or a configuration cannot clip the gradients.
     """
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig

@@ -113,7 +113,7 @@ class Adapter(TensorConverter, Protocol):
     def all_gather_text(self, text: str) -> Sequence[str]:
         """Send `text` to every rank. Return the texts of all ranks in order. The default is one rank.
 
-        Exit the process if another rank has ended.
+        Exit the process if another rank has ended, or does not answer in time.
         """
         return [text]
 
@@ -149,10 +149,9 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Call Paddle's function that clips each group of parameters by its own clip, as `set_gradient_clip` has set
-        it.
+        """Call the framework's function that clips each group of parameters by a clip of its own.
 
-        Return None if the framework has no such function.
+        Return None if the framework has no such function. In Paddle, `set_gradient_clip` sets these clips.
         """
         return None
 

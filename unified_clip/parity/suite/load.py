@@ -162,10 +162,9 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
         for name, framework in suite.frameworks.items()
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:
-        raise SuiteError(
-            f"--without {','.join(modes)}: {empty[0]} has no mode left. Pass only the other frameworks to --frameworks",
-            "UC203",
-        )
+        others = [name for name in frameworks if name not in empty]
+        remedy = f"Pass --frameworks {','.join(others)}" if others else "Leave out fewer modes"
+        raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left. {remedy}", "UC203")
     return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
 
 

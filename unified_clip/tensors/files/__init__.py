@@ -57,6 +57,9 @@ NEEDED = {
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
+SETTING = "set python under [frameworks.{}] in suite.toml"
+
+
 @cache
 def scratch() -> Path:
     """Return the directory for gradients that this process converts. The first call creates it.
@@ -73,7 +76,7 @@ def read(
     scratch: Path,
     *,
     only: Sequence[str] = (),
-    pythons: Mapping[str, str] = {},
+    pythons: Mapping[str, str] | None = None,
 ) -> dict[str, Gradient]:
     """Return the gradients in a file by name, in the order of the file.
 
@@ -86,7 +89,8 @@ def read(
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
     only: Patterns of names, as for `fnmatch`. If empty, all gradients are read.
-    pythons: The Python interpreter to use for "torch" and "tensorflow". The default is the one of this process.
+    pythons: The Python interpreters that a suite.toml sets, by framework. The default is the one of this process. None:
+        the file is of no suite, so errors do not advise to set one.
 
     UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or has no gradients.
         Or a pattern of `only` matches nothing.
@@ -94,14 +98,15 @@ def read(
     try:
         path, kind = _kind(path)
         if kind in FRAMEWORKS:
-            python = pythons.get(FRAMEWORKS[kind], sys.executable)
-            gradients = _convert(kind, str(path), scratch, python, only)
+            python = (pythons or {}).get(FRAMEWORKS[kind], sys.executable)
+            setting = "" if pythons is None else f", or {SETTING.format(FRAMEWORKS[kind])}"
+            gradients = _convert(kind, str(path), scratch, python, setting, only)
         else:
             directory = Path(tempfile.mkdtemp(dir=scratch))
             gradients = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not gradients:
             chosen = " that matches `only`" if only else ""
-            raise UnreadableError(f"no tensor{chosen} has a floating-point dtype. Save the gradients as float32")
+            raise UnreadableError(f"no tensor{chosen} has a floating-point dtype. Save float32 tensors")
         return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: {error}", error.code) from None
@@ -131,7 +136,8 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
             f"{spec!r}: the file {file} does not exist. Correct the path, which is relative to {directory}"
         )
     try:
-        gradients = _convert("function", f"{path}:{name}", scratch, python)
+        setting = f', or {SETTING.format("torch")}, and add framework = "torch" below the key function'
+        gradients = _convert("function", f"{path}:{name}", scratch, python, setting)
         if not gradients:
             raise UnreadableError(f"{name} returns no tensor with a floating-point dtype. Return float gradients")
         return gradients
@@ -150,7 +156,7 @@ def _kind(path: Path) -> tuple[Path, str]:
     if path.is_dir():
         if not (path / "checkpoint").is_file():
             raise UnreadableError(
-                "the directory has no file `checkpoint`, which TensorFlow writes. Pass the file with the gradients"
+                "the directory has no file `checkpoint`, which TensorFlow writes. Pass the file with the tensors"
             )
         return path, "tensorflow"
     if not path.is_file():
@@ -160,9 +166,7 @@ def _kind(path: Path) -> tuple[Path, str]:
     suffix = path.suffix.lower()
     if suffix not in READ_HERE and suffix not in CONVERTED:
         known = ", ".join([*READ_HERE, *CONVERTED])
-        raise UnreadableError(
-            f"the suffix of the file is not one of {known}. Save the gradients in one of these formats"
-        )
+        raise UnreadableError(f"the suffix of the file is not one of {known}. Save the tensors in one of these formats")
     if not path.stat().st_size:
         raise UnreadableError("the file is empty. Save it again")
     if suffix == ".index":
@@ -170,7 +174,9 @@ def _kind(path: Path) -> tuple[Path, str]:
     return path, CONVERTED.get(suffix, suffix)
 
 
-def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
+def _convert(
+    kind: str, source: str, scratch: Path, python: str, setting: str, only: Sequence[str] = ()
+) -> dict[str, Gradient]:
     """Convert a file, or the result of a function, in another process. Return the gradients by name.
 
     The gradients are memory maps of files that the other process writes in `scratch`.
@@ -178,25 +184,21 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     kind: A key of `NEEDED`.
     source: The path of the file, or FILE:FUNCTION for the kind "function".
     python: The interpreter of the other process.
+    setting: Advice to set another interpreter, which begins with ", or". '' if that is not possible.
     only: Patterns of names, as for `read`.
 
     UnreadableError: the conversion failed.
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
-    setting = f"set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
     again = "Correct the function" if kind == "function" else "Give the process more memory, or save the file again"
     reader = "the process that runs the function" if kind == "function" else "the process that reads the file"
-    if kind == "function":
-        setting = f'{setting}, and add framework = "torch" below the key function'
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
     try:
         with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
             end = worker.wait(timeout)
     except OSError as error:
-        raise UnreadableError(
-            f"{python} cannot be started: {error.strerror}. Install it, or {setting}", "UC703"
-        ) from None
+        raise UnreadableError(f"{python} cannot be started: {error.strerror}. Install it{setting}", "UC703") from None
     if end.code is None:
         remedy = f"Set {MAX_SECONDS} to a higher number of seconds"
         raise UnreadableError(f"{reader} gave no result after {timeout:g} seconds; {end}. {remedy}", "UC702")
@@ -205,7 +207,7 @@ def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
-            remedy = f"Install the package for {python}, or {setting}"
+            remedy = f"Install the package for {python}{setting}"
             raise UnreadableError(f"{NEEDED[kind]}: {failed['missing']}. {remedy}", "UC703")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
