@@ -19,6 +19,7 @@ RUN_BY = {
     "formats.md": "frameworks/test_tensorflow_config_formats.py",
     "gradient_files.md": "support/parity/gradient_files.py",
     "my-loss-curve-differs.md": "docs/test_loss_curve_page.py",
+    "own-functions.md": "docs/test_own_functions_page.py",
     "paddle_static.md": "frameworks/test_paddle_settings.py",
     "quickstart.md": "contract/test_readme.py",
     "recording.md": "docs/test_recording_page.py",

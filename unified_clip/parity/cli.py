@@ -151,10 +151,10 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 def _run_cases(suite: Suite) -> int:
     """Run the cases of `--case`, and print every result, the notes and the summary. Return the exit status."""
-    from .report import terminal_case
+    from .report import compared, terminal_case
 
     report = _run(suite)
-    for line in [*terminal_case.lines(report), *report.notes, report.verdict]:
+    for line in [*terminal_case.lines(report), *report.notes, compared.line(report), report.verdict]:
         print(safe(line))
     return report.exit_code
 

@@ -52,7 +52,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         framework = suite.frameworks[name]
         known = [entry for entry in suite.known or [] if entry.framework == name]
         return pool.run(
-            pool.command(name, framework.python),
+            pool.command(name, framework.python, *((framework.functions, suite.root) if framework.functions else ())),
             items,
             suite.timeout,
             lambda item, outcome: judge_result(item, expected(item.case), outcome, framework, known),
@@ -84,6 +84,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     for name, each in results.items():
         lines = dict.fromkeys(each.printed)
         notes += [f"The worker of {name} printed {line}. This output was ignored." for line in lines]
+    notes += [f"Not called in this run: {function}." for function in _not_called(suite, results)]
     judgements, known = _judge_natives(suite, results)
     return build.report(
         list(suite.frameworks),
@@ -132,6 +133,22 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
     return [(name, job) for name, job in jobs if job]
 
 
+def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
+    """Return the functions of the user without any result, such as "clip.py:clip (torch)"."""
+    called = {
+        (framework, case.call_name)
+        for framework, each in results.items()
+        for case in suite.cases
+        if (judged := each.results.get((NATIVE, case.name))) and judged.deviation
+    }
+    return [
+        f"{text} ({framework})"
+        for framework, table in suite.frameworks.items()
+        for call, text in table.functions.items()
+        if (framework, call) not in called
+    ]
+
+
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
@@ -171,7 +188,10 @@ def _case_result(
         details = worst_elements(case, expected, judged)
         again = command(suite.directory, case.name, framework)
         native = judgements.get((framework, case.name))
-        by_mode = {mode: report_result(mode, each, details.get(mode), again, native) for mode, each in judged.items()}
+        function = suite.frameworks[framework].functions.get(case.call_name, "")
+        by_mode = {
+            mode: report_result(mode, each, details.get(mode), again, native, function) for mode, each in judged.items()
+        }
         if by_mode:
             frameworks[framework] = FrameworkResult.model_validate({k: each for k, each in by_mode.items() if each})
     return CaseResult(

@@ -53,12 +53,18 @@ TITLES: Mapping[str, str] = {
 }
 """The name of each mode in reports."""
 
+YOURS = "your function"
+"""The name of the mode NATIVE where a function of the user took the place of the framework's function."""
+
 UNIFIED_CLIP_MODES = tuple(mode for mode in TITLES if mode != NATIVE)
 
 
-def modes_of(framework: str) -> Sequence[str]:
-    """Return all modes that a framework has, graphs last. NumPy has the host path only."""
+def modes_of(framework: str, *, own_functions: bool = False) -> Sequence[str]:
+    """Return all modes that a framework has, graphs last. NumPy has the host path only.
+
+    own_functions: Whether the suite names functions of the user for this framework. Then NumPy has the mode NATIVE too.
+    """
     if framework == "numpy":
-        return (HOST,)
+        return (HOST, NATIVE) if own_functions else (HOST,)
     shared = PROCESSES if framework in DISTRIBUTED else ()
     return (HOST, DEVICE, NATIVE, *shared, *GRAPHS.get(framework, ()))

@@ -141,7 +141,8 @@ class NativeResult(Result):
     """The verdict on a framework's function."""
 
     function: str | None
-    """The name of the framework's function. null if the run gave no result, such as by a crash."""
+    """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. null if the framework's
+    function gave no result, such as by a crash."""
 
     kind: DifferenceKind | Literal[""]
     """The kind of the difference. Empty if nothing differs by more than rounding."""
@@ -157,6 +158,11 @@ class NativeResult(Result):
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
+
+    @property
+    def is_users(self) -> bool:
+        """Return whether this is the result of a function of the user, not of the framework's own."""
+        return ".py:" in (self.function or "")
 
     @property
     def size(self) -> float:

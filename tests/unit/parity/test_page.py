@@ -91,7 +91,7 @@ def test_a_native_that_gives_something_else_than_numbers_is_said_to(failed: Any)
     case = failed["cases"][0]
     native = {**case["frameworks"]["torch"]["native"], "kind": "form", "detail": "[1.0]; [2.0]", "problem": ""}
     data = {**failed, "cases": [{**case, "frameworks": {"torch": {"native": native}}}], "problems": []}
-    words = 'shapes or the number of gradients differ: <span class="said">[1.0]; [2.0]</span>'
+    words = 'shapes, dtypes or the number of gradients differ: <span class="said">[1.0]; [2.0]</span>'
     assert words in rendered(data)
 
 

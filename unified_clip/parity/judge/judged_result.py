@@ -126,12 +126,14 @@ def report_result(
     details: WorstElement | None,
     command: str,
     judgement: tuple[NativeVerdict, str] | None,
+    user_function: str = "",
 ) -> UnifiedClipResult | NativeResult | None:
     """Convert a compared result to a model of the report. Return None if the framework has no function for this case.
 
     details: The element that is furthest from the exact result.
     command: The shell command that runs the case again.
     judgement: For a framework's function: (verdict, the reason why it fails the run, or '' if it does not).
+    user_function: The function of the user that the mode `native` called, or '' if it called the framework's own.
     """
     verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")
     kind = verdict.kind if verdict else judgement and judgement[0]
@@ -155,6 +157,6 @@ def report_result(
     return NativeResult(
         **shared,
         **{key: getattr(deviation, key) for key in ("kind", "norm", "gradients", "cause")},
-        function=deviation.function or None,
+        function=deviation.function or user_function or None,
         problem=judgement[1] if judgement else "",
     )

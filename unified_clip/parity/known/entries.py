@@ -24,7 +24,7 @@ KINDS: Mapping[str, str] = {
     "raises": "it raises an error, but should return a result",
     "returns": "it returns a result, but should raise an error",
     "silent": "it issues no warning",
-    "form": "shapes or the number of gradients differ",
+    "form": "shapes, dtypes or the number of gradients differ",
 }
 
 SIZED = ("value", "touched")

@@ -33,6 +33,8 @@ def measure(
         return NativeDeviation(outcome.name, "" if case.options.raises else "raises", detail=outcome.message)
     if case.options.raises:
         return NativeDeviation(outcome.name, "returns", detail=_first_numbers(outcome))
+    if outcome.fault:
+        return NativeDeviation(outcome.name, "form", detail=outcome.fault)
     norm = None
     if outcome.norm is not None and expected.wide_norm is not None and outcome.norm.array.size == 1:
         norm = relative_error(float(outcome.norm.values().reshape(())), expected.wide_norm)

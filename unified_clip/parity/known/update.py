@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,10 +53,12 @@ def write(path: Path, report: ParityReport) -> Changes:
             else:
                 stale.append(index)
             unlisted = {place: native for place, native in unlisted.items() if place not in covered}
-    groups: dict[tuple[str, str, str], dict[str, NativeResult]] = {}
+    groups: dict[tuple[str, str, str, float], dict[str, NativeResult]] = {}
     for (framework, case), difference in unlisted.items():
-        groups.setdefault((framework, difference.function or "", difference.kind), {})[case] = difference
-    added = [_entry(*key, natives, list(entries)) for key, natives in groups.items()]
+        # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
+        key = (framework, difference.function or "", difference.kind, _magnitude(difference.size))
+        groups.setdefault(key, {})[case] = difference
+    added = [_entry(*key[:3], natives, list(entries)) for key, natives in groups.items()]
     for index in reversed(stale):
         del entries[index]
     kept = len(entries) - renewed
@@ -67,6 +70,11 @@ def write(path: Path, report: ParityReport) -> Changes:
     partial.write_text(tomlkit.dumps(document), encoding="utf-8")
     partial.replace(path)
     return Changes(kept, renewed + len(stale), renewed + len(added))
+
+
+def _magnitude(size: float) -> float:
+    """Return the order of magnitude of a size, as the exponent of 10. Return the size itself if it is 0 or infinite."""
+    return math.floor(math.log10(size)) if 0 < size < math.inf else size
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
 from ..suite.schema import SuiteError
+from . import compared
 
 FACTOR = 1.1
 """Two sizes count as equal if neither is larger than the other multiplied by this factor."""
@@ -166,7 +167,7 @@ def _entries(report: ParityReport) -> dict[Key, _Entry]:
             for mode, result in results.by_mode.items():
                 entries[framework, TITLES[mode], case.name] = _unified_clip(result)
             if results.native:
-                entries[framework, TITLES[NATIVE], case.name] = _native(results.native)
+                entries[framework, compared.title(NATIVE, results.native), case.name] = _native(results.native)
     return entries | _known(report.known)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Summary
+from . import compared
 
 
 def report(
@@ -91,7 +92,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, 
                 yield f"{framework}, {TITLES[mode]}, {each.verdict}", each.detail, framework, mode
         native = result.native
         if native and report.is_wrong(framework, native):
-            yield f"{framework}, {TITLES[NATIVE]}, {native.verdict}", native.detail, framework, NATIVE
+            yield f"{framework}, {compared.title(NATIVE, native)}, {native.verdict}", native.detail, framework, NATIVE
         if native and native.problem:
             yield f"{framework}, {native.function}", native.problem, framework, NATIVE
 
@@ -100,10 +101,11 @@ def _verdict(report: ParityReport) -> str:
     """Return the report's summary sentence, which starts with PASS or FAIL."""
     absent = report.absent
     present = [framework for framework in report.frameworks if framework not in absent]
-    of = f"{_count(len(report.cases), 'case')} on {', '.join(present)}"
+    of = f"{_count(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"
     failures = "; ".join(_failures(report))
     if report.exit_code:
-        return f"FAIL: {of}: {failures or 'nothing was compared'}."
+        why = "" if present else f": {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
+        return f"FAIL: {of}: {failures or f'nothing was compared{why}'}."
     if report.differs:
         return f"PASS: {of}: {failures}: as in the baseline, and no worse."
     verdicts = [result.verdict for _, result in report.results()]
@@ -114,7 +116,7 @@ def _verdict(report: ParityReport) -> str:
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
         listed = "not judged, because the suite has no list of known differences" if unlisted else "all known"
-        parts.append(f"{_count(known + unlisted, 'difference')} of the frameworks' functions, {listed}")
+        parts.append(f"{_count(known + unlisted, 'difference')} of {compared.whose(report)}, {listed}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
     parts += [f"without {', '.join(absent)}, which may be missing"] if absent else []
     parts += [f"some results of {', '.join(sorted(missing - {*absent}))} are missing"] if missing - {*absent} else []
@@ -130,7 +132,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if differing := sum(bool(case.stages_apart) for case in report.cases):
         yield f"{_count(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := sum(bool(each.problem) for _, each in natives):
-        yield f"{_count(unlisted, 'result')} of the frameworks' functions not listed as known differences"
+        yield f"{_count(unlisted, 'result')} of {compared.whose(report)} not listed as known differences"
     if stale := sum(bool(entry.problem) for entry in report.known):
         yield f"{_count(stale, 'stale known difference')}"
     if lost:

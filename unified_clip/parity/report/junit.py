@@ -9,8 +9,8 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._display import safe
 from ..modes import TITLES
-from ..results import NativeResult, ParityReport
-from . import baseline
+from ..results import FrameworkResult, NativeResult, ParityReport, Result
+from . import baseline, compared
 
 
 def as_xml(report: ParityReport) -> bytes:
@@ -18,7 +18,13 @@ def as_xml(report: ParityReport) -> bytes:
     root = Element("testsuites", name="parity")
     for framework in report.frameworks:
         for mode in TITLES:
-            _suite(root, report, framework, mode)
+            titles = {
+                _title(mode, result)
+                for case in report.cases
+                if (result := case.frameworks.get(framework, FrameworkResult()).get(mode))
+            }
+            for title in sorted(titles):
+                _suite(root, report, framework, mode, title)
     between = SubElement(root, "testsuite", name="between frameworks, host path")
     for row in report.cases:
         case = _case(between, row.name, "between")
@@ -47,20 +53,26 @@ def as_xml(report: ParityReport) -> bytes:
     return text + b"\n"
 
 
-def _suite(root: Element, report: ParityReport, framework: str, mode: str) -> None:
-    """Add a `testsuite` element with the results of one framework in one mode.
+def _title(mode: str, result: Result) -> str:
+    """Return the title of a mode. For a function of the user, add its name: no other element has it if it passes."""
+    title = compared.title(mode, result)
+    return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
+
+
+def _suite(root: Element, report: ParityReport, framework: str, mode: str, title: str) -> None:
+    """Add a `testsuite` element with the results of one framework in one mode, as far as they have this title.
 
     A result without tensors, such as after a crash, is an error. It is skipped if the suite allows the framework to be
     missing.
     """
-    suite = SubElement(root, "testsuite", name=f"{framework}, {TITLES[mode]}")
+    suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
-        if result is None:
+        if result is None or _title(mode, result) != title:
             continue
         case = _case(suite, row.name, f"{framework}.{mode}", result.seconds)
-        numbers = str(result.details or "")
-        key = (framework, TITLES[mode], row.name)
+        numbers = "\n".join(compared.numbers(result))
+        key = (framework, compared.title(mode, result), row.name)
         is_wrong = report.is_wrong(framework, result)
         if result.is_failure:
             _mark(case, "error" if is_wrong else "skipped", result.verdict, result.detail, numbers)

@@ -9,7 +9,7 @@ from ... import _markdown
 from ..known.entries import KINDS
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import Counts, FrameworkResult, ParityReport, UnifiedClipResult
-from . import baseline
+from . import baseline, compared
 
 NOTHING = "-"
 
@@ -22,11 +22,11 @@ LEGEND = (
     "the verdict of the first one comes first, then the modes with another verdict. `-`: nothing ran."
 )
 NATIVE_LEGEND = (
-    "The frameworks' functions: the verdict. If it is not `equal`: the relative distance of the norm from the exact "
+    "{whose}: the verdict. If it is not `equal`: the relative distance of the norm from the exact "
     "one, which is not rounded / the largest difference of an element, relative to the largest element. `close`: "
     "within rounding. `-`: the framework has no such function, or it returns no such number."
 )
-KNOWN_LEGEND = "Every difference of the frameworks' functions that is larger than rounding. Sizes are relative."
+KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
@@ -35,7 +35,7 @@ def headline(report: ParityReport) -> list[str]:
 
     Frameworks that are absent, as the suite allows, have no counts.
     """
-    lines = [report.verdict]
+    lines = [report.verdict, compared.line(report)]
     for mode in UNIFIED_CLIP_MODES:
         counts: Counts = {
             name: kinds for name, kinds in getattr(report.summary, mode).items() if name not in report.absent
@@ -46,7 +46,7 @@ def headline(report: ParityReport) -> list[str]:
             lines.append(f"{TITLES[mode].capitalize()}: {share}: {_shares(counts)}.")
     if report.summary.natives:
         natives = {name: kinds for name, kinds in report.summary.natives.items() if name not in report.absent}
-        lines.append(f"The frameworks' functions: {_shares(natives)}.")
+        lines.append(f"{_capitalized(compared.whose(report))}: {_shares(natives)}.")
     differ = any(case.stages_apart for case in report.cases)
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
     if report.exit_code == 0 and not differ and len(on_host) > 1:
@@ -55,6 +55,20 @@ def headline(report: ParityReport) -> list[str]:
     if report.baseline is not None:
         lines.append(baseline.headline(report.baseline))
     return [*lines, *report.notes]
+
+
+def _capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def native_legend(report: ParityReport) -> str:
+    """Return the text below the table of frameworks' functions."""
+    return NATIVE_LEGEND.format(whose=_capitalized(compared.whose(report)))
+
+
+def known_legend(report: ParityReport) -> str:
+    """Return the text below the table of known differences."""
+    return KNOWN_LEGEND.format(whose=compared.whose(report))
 
 
 def _shares(counts: Counts) -> str:
@@ -131,7 +145,7 @@ def native(results: FrameworkResult) -> str:
     result = results.native
     if result is None:
         return NOTHING
-    if result.function is None or result.verdict == "equal":
+    if result.is_failure or result.verdict == "equal":
         return result.verdict
     if result.kind not in ("", "value", "touched"):
         return f"{result.verdict}: {result.kind}"
@@ -158,10 +172,10 @@ def as_markdown(report: ParityReport, most: int = MOST) -> str:
     sections = [
         ("Since the baseline", [], _markdown.rows(baseline.HEADER, baseline.rows(report.baseline or []))),
         ("Problems", [], problems),
-        ("Known differences", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(report))),
+        ("Known differences", [known_legend(report)], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
         ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),
-        ("The frameworks' functions", [NATIVE_LEGEND], _markdown.rows(header, native_rows(report))),
+        (_capitalized(compared.whose(report)), [native_legend(report)], _markdown.rows(header, native_rows(report))),
     ]
     room = most - len("\n\n".join(parts).encode()) - len(sections) * 200  # for a line on each section that is cut
     for title, legend, lines in sections:

@@ -20,7 +20,7 @@ from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import SIDES, CaseResult, FrameworkResult, ParityReport, Problem, Result
-from . import baseline, by_rule, plots
+from . import baseline, by_rule, compared, plots
 from .markdown import size
 
 
@@ -47,8 +47,8 @@ class Card:
     def title(self) -> str:
         """The framework and mode of each column, such as "torch, host path and device path"."""
         modes: dict[str, list[str]] = {}
-        for _, column, _ in self.columns:
-            modes.setdefault(column.framework, []).append(TITLES[column.mode])
+        for _, column, result in self.columns:
+            modes.setdefault(column.framework, []).append(compared.title(column.mode, result))
         return "; ".join(f"{name}, {' and '.join(titles)}" for name, titles in modes.items())
 
     @property
@@ -144,7 +144,7 @@ class View:
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
         problems = len(self.report.problems)
-        known = "results of the frameworks' functions with a known difference"
+        known = f"results of {compared.whose(self.report)} with a known difference"
         tiles = [
             (str(len(self.rows)), "cases", ""),
             (str(len(self.report.frameworks)), "frameworks", ""),
@@ -199,11 +199,12 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
     page: str = _template("page.html").render(
         report=report,
         view=View(report),
-        titles=TITLES,
+        titles=compared.titles(report),
+        whose=compared.whose(report),
         sides=dict([("exact", "exact"), *SIDES.items()]),
         meanings=VERDICTS,
         kinds=KINDS,
-        notes=[*changes, *report.notes],
+        notes=[compared.line(report), *changes, *report.notes],
         changes=baseline.rows(report.baseline or []),
         change=baseline.HEADER,
         native=NATIVE,

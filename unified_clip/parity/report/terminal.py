@@ -23,8 +23,8 @@ def show(report: ParityReport, out: Path) -> None:
     header = ["case", *report.frameworks]
     tables = [
         (markdown.LEGEND, header, markdown.rows(report, markdown.unified_clip)),
-        (markdown.NATIVE_LEGEND, header, markdown.native_rows(report)),
-        (markdown.KNOWN_LEGEND, markdown.KNOWN_HEADER, markdown.known_rows(report)),
+        (markdown.native_legend(report), header, markdown.native_rows(report)),
+        (markdown.known_legend(report), markdown.KNOWN_HEADER, markdown.known_rows(report)),
     ]
     if report.baseline is not None:
         tables = [("Since the baseline.", baseline.HEADER, baseline.rows(report.baseline))]

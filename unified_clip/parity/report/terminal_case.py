@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
+from . import compared
 
 
 def command(suite: str, case: str, framework: str) -> str:
@@ -31,7 +32,8 @@ def lines(report: ParityReport) -> Iterator[str]:
                 yield f"  {framework}, {TITLES[mode]}: {_joined(result.verdict, result.detail)}"
                 yield from _numbers(result)
             if results.native:
-                yield f"  {framework}, {TITLES[NATIVE]}: {_native(report, case, framework, results.native)}"
+                whose = compared.title(NATIVE, results.native)
+                yield f"  {framework}, {whose}: {_native(report, case, framework, results.native)}"
                 yield from _numbers(results.native)
 
 
@@ -57,4 +59,4 @@ def _numbers(result: Result) -> Iterator[str]:
 
     All are values of the element that is furthest from the exact result.
     """
-    yield from (f"    {line}" for line in str(result.details or "").splitlines())
+    yield from (f"    {line}" for line in compared.numbers(result))

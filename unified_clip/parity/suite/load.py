@@ -19,7 +19,7 @@ from ..._dispatch import ADAPTERS
 from ..known import entries
 from ..known.entries import KnownDifference
 from ..modes import OnRequest, modes_of
-from . import cases, schema
+from . import cases, own_functions, schema
 from .cases import Case
 from .schema import Framework, SuiteError
 
@@ -47,6 +47,9 @@ class Suite:
 
     directory: str = ""
     """The path of the suite, as the user typed it."""
+
+    root: Path = Path()
+    """The directory of the suite's file."""
 
     without: Sequence[str] = ()
     """Modes of the suite that this run leaves out."""
@@ -85,6 +88,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     all_cases = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
     if not all_cases:
         raise SuiteError(f"{file}: no cases here or in files = {data.files}. Add a [[cases]] table")
+    for name, framework in frameworks.items():
+        own_functions.check(name, framework, file, all_cases)
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
@@ -99,7 +104,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
             raise SuiteError(
                 f"{file}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
             )
-    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path))
+    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path), directory)
 
 
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
@@ -113,7 +118,7 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
     if name not in ADAPTERS.values():
         known = ", ".join(sorted({*ADAPTERS.values()}))
         raise SuiteError(f"{file}: unified_clip has no adapter for the framework {name!r}. Choose from {known}")
-    there, chosen = modes_of(name), table.model_fields_set
+    there, chosen = modes_of(name, own_functions=bool(table.functions)), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in get_args(OnRequest)))
     if lacking := [mode for mode in modes if mode not in there]:
         raise SuiteError(

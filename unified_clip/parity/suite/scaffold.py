@@ -39,6 +39,10 @@ TEXT = """\
 # known = "known.toml"
 
 {frameworks}
+# A function of your own, in place of the framework's (see docs/own-functions.md):
+# [frameworks.torch.functions]
+# clip_by_global_norm = "../clip.py:clip_by_global_norm"
+
 {gradients}
 [[cases]]
 gradients = {names}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..._coded_error import CodedError
 from ...config import documents
@@ -207,6 +207,10 @@ class Framework(Table):
     left_out: dict[OnRequest, list[CaseKind]] = {}
     """The kinds of cases that a mode does not run, by mode."""
 
+    functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
+    """Functions of the user that the mode `native` calls in place of the framework's own, by public name. Each is
+    FILE.py:FUNCTION, relative to the suite's file."""
+
     flushes: bool = False
     """Whether the framework's own arithmetic replaces subnormal numbers by 0."""
 
@@ -222,15 +226,15 @@ class SuiteFile(CasesFile):
     known: Name | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     tolerance: Tolerance = TOLERANCE
-    memory: Any = None
     frameworks: Annotated[dict[str, Framework], Field(min_length=1)]
 
-    @field_validator("memory")
+    @model_validator(mode="before")
     @classmethod
-    def _removed(cls, value: Any) -> Any:
-        raise ValueError(
-            "this setting was removed. Remove it, and limit the memory of the command with `ulimit -v` or a cgroup"
-        )
+    def _removed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "memory" in data:
+            remedy = "Remove it, and limit the memory of the command with `ulimit -v` or a cgroup"
+            raise ValueError(f"memory was removed from the keys of a suite. {remedy}")
+        return data
 
 
 Model = TypeVar("Model", bound=Table)

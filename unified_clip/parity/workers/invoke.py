@@ -20,6 +20,7 @@ from ..outcome import CallOutcome
 from ..suite import adaptive_calls
 from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
+from .user_function import UserFunction, UserFunctionError
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address in the repr of an object, such as " at 0x7f3c". It is removed from messages, so that equal runs give
@@ -76,11 +77,20 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
         ]
 
 
-def call_native(invocation: Invocation) -> CallResult:
+def call_native(invocation: Invocation, user_function: UserFunction | None = None) -> CallResult:
     """Call the framework's function that corresponds to the case. Return its result or its exception.
 
     If there is no such function, the result is empty and has the name ''.
+
+    user_function: The function of the user to call in its place.
+
+    UserFunctionError: the user's function cannot be loaded, or returned a result of the wrong type.
     """
+    if user_function is not None:
+        result = observe(call_public_name, invocation, user_function.bound_to(invocation), None)
+        result.name = user_function.text
+        result.fault = _changed_dtype(invocation, result)
+        return result
 
     def call() -> CallResult:
         adapter = invocation.adapter
@@ -122,6 +132,16 @@ def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient
     return ""
 
 
+def _changed_dtype(invocation: Invocation, result: CallResult) -> str:
+    """Return an error if a clipped gradient has another dtype than the gradient. Otherwise return ''."""
+    pairs = zip(invocation.gradients, result.gradients or (), strict=False)
+    for index, (before, after) in enumerate(pairs):
+        right, tensor = _read(invocation, before), _read(invocation, after)
+        if right is not None and tensor is not None and tensor.dtype != right.dtype:
+            return f"gradient {index} is {tensor.dtype} instead of {right.dtype}"
+    return ""
+
+
 def _read(invocation: Invocation, tensor: Any) -> Gradient:
     return None if tensor is None else invocation.adapter.read(tensor)
 
@@ -135,6 +155,8 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
         warnings.simplefilter("always")
         try:
             result = call(*arguments)
+        except UserFunctionError:
+            raise
         except Exception as error:
             names = [kind.__name__ for kind in type(error).__mro__]
             # The first line, without addresses. Some frameworks add C++ traces.

@@ -72,12 +72,17 @@ class WorkerResults:
     """
 
 
-def command(framework: str, python: str = sys.executable) -> list[str]:
+def command(
+    framework: str, python: str = sys.executable, functions: Mapping[str, str] | None = None, root: Path = Path()
+) -> list[str]:
     """Return the command line that starts a worker. The caller appends the directories JOB and OUT (see `worker`).
 
     python: The interpreter that has the framework.
+    functions: FILE.py:FUNCTION of the user, by the public name that it replaces.
+    root: The directory to which these files are relative.
     """
-    return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", framework]
+    options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []
+    return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", *options, framework]
 
 
 def run(

@@ -35,6 +35,7 @@ from ..adapters.base import Adapter
 from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, KERNELS_IN_GRAPHS, NATIVE, PROCESSES, TITLES
 from . import invoke, ranks
 from .invoke import CallResult
+from .user_function import UserFunction, UserFunctionError
 
 PATHS = {DEVICE: "framework"}
 """The value of the environment variable UNIFIED_CLIP_PATH in each mode that needs one."""
@@ -56,6 +57,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--mode", help="run this mode only, as a rank other than 0")
     parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--functions", type=json.loads, default={}, help="FILE.py:FUNCTION of the user by public name")
+    parser.add_argument("--root", type=Path, default=Path(), help="the directory to which these files are relative")
     options = parser.parse_args()
     _workers.prepare()
     warnings.simplefilter("ignore")
@@ -143,7 +146,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
         with ranks.process_group(options.framework, adapter, mode, rank, out / f"{mode}.meeting") as holding:
             check_path(holding, backend, mode)
             for batch in batches(list(runs), is_alone, lambda item: bool(dtypes(gradients(item)) & WIDE)):
-                cases = [(job["cases"][item["case"]], gradients(item)) for item in batch]
+                cases = [(with_function(job["cases"][item["case"]], options), gradients(item)) for item in batch]
                 started = time.perf_counter()
                 results = run_cases(holding, namespace, mode, cases)
                 seconds = (time.perf_counter() - started) / len(batch)
@@ -151,6 +154,12 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
                     wait_for_room(out)
                     exact_norm = by_kernels_in_graph(backend, mode, *case)
                     write_result(out, item["number"], {**result, "seconds": seconds, "exact_norm": exact_norm}, tensors)
+
+
+def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mapping[str, Any]:
+    """Return the case with the key `user_function`: the user's function for its public name, or None."""
+    text = options.functions.get(case["call"])
+    return {**case, "user_function": text and UserFunction.parse(text, options.root)}
 
 
 def wait_for_room(out: Path) -> None:
@@ -185,7 +194,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
             return list(_run_cases(adapter, namespace, mode, cases))
     except Exception as error:
-        message = f"{type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, UserFunctionError) else f"{type(error).__name__}: {error}"
         ranks.gather_in_step(adapter, "an unreadable result")
     if len(cases) == 1:
         return [({"unreadable": message}, {})]
@@ -215,7 +224,8 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     elif mode in IN_GRAPHS:
         results = invoke.call_in_graph(mode, calls, namespace)
     elif mode == NATIVE:
-        results = [invoke.call_native(invocation) for invocation, _ in calls]
+        functions = [case["user_function"] for case, _ in cases]
+        results = [invoke.call_native(call, function) for (call, _), function in zip(calls, functions, strict=True)]
     elif mode in (HOST, DEVICE, *PROCESSES):
         results = [invoke.observe(invoke.call_public_name, *call, namespace) for call in calls]
     else:

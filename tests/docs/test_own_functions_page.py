@@ -1,0 +1,58 @@
+"""docs/own-functions.md: its suite, its functions, and what the command prints about them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from unified_clip import cli
+from unified_clip.parity.known import entries
+from unified_clip.parity.suite import load, own_functions
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-functions.md").read_text(encoding="utf-8")
+ENTRY = "an entry of parity/known.toml"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the four files of the page, and the entry of known.toml as the whole list."""
+    monkeypatch.chdir(tmp_path)
+    blocks = dict(re.findall(r"```(?:toml|python)\n# ([^\n]+)\n(.*?)```", PAGE, re.DOTALL))
+    blocks["parity/known.toml"] = blocks.pop(ENTRY)
+    assert len(blocks) == 5
+    for path, text in blocks.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_suite_of_the_page_names_both_functions(folder: Path) -> None:
+    suite = load.read(Path("parity"))
+    assert {name: dict(each.functions) for name, each in suite.frameworks.items()} == {
+        name: {"clip_by_global_norm": f"../ourclip_{name}.py:clip_by_global_norm"} for name in ("torch", "tensorflow")
+    }
+    assert f"FAIL: {len(suite.cases)} cases on torch, tensorflow" in PAGE
+    (entry,) = suite.known or ()
+    assert {case.name for case in suite.cases} >= set(entry.cases)
+    limits = PAGE.partition("## Limits")[2]
+    assert {*own_functions.REPLACEABLE} == {*re.findall(r"`(\w+)`", limits.partition("Classes,")[0])}
+
+
+@pytest.mark.nightly
+def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (expected,) = entries.read(folder / "parity" / "known.toml")
+    (folder / "parity" / "known.toml").write_text("", encoding="utf-8")
+    assert cli.main(["parity", "--accept"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    (block,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert [line for line in printed if line in block.splitlines()] == block.splitlines()
+    written = entries.read(folder / "parity" / "known.toml")
+    (same,) = [each for each in written if each.cases == expected.cases and each.framework == expected.framework]
+    assert same.model_copy(update={"reason": expected.reason}) == expected
+    assert cli.main(["parity", "--frameworks", "tensorflow"]) == 0
+    function = folder / "ourclip_tensorflow.py"
+    function.write_text(function.read_text(encoding="utf-8").replace("1e-3", "1e-2"), encoding="utf-8")
+    assert cli.main(["parity", "--frameworks", "tensorflow"]) == 1
+    assert "more than the listed 0.018 %" in capsys.readouterr().out

@@ -1,0 +1,212 @@
+"""Functions of the user take the place of a framework's: their results are judged, and none is left out in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from support.parity.cases import WORKED, case, suite
+from support.parity.reports import native, one_case, report
+
+import unified_clip.numpy
+from unified_clip import cli
+from unified_clip.parity import engine
+from unified_clip.parity.adapters.numpy import Framework as Adapter
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.known import entries, measure, update
+from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal_case
+from unified_clip.parity.results import FrameworkResult
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.workers import user_function, worker
+from unified_clip.parity.workers.user_function import UserFunction
+
+CLIP = """
+import numpy as np
+
+def total(grads):
+    return np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads))
+
+def clip(grads, max_norm, eps=0.0):
+    scale = min(1.0, max_norm / (total(grads) + eps))
+    return [(g * np.float32(scale)).astype(g.dtype) for g in grads], total(grads)
+
+def off(grads, max_norm):
+    return clip(grads, max_norm, 1e-2)
+
+def in_place(grads, max_norm):
+    clipped, norm = clip(grads, max_norm, 1e-6)
+    for g, result in zip(grads, clipped):
+        g[...] = result
+    return np.float32(norm)
+
+def each(g, max_norm):
+    return clip([g], max_norm)[0][0]
+"""
+
+CASES = """
+    [[gradients]]
+    name = "worked example"
+    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+    [[cases]]
+    gradients = ["worked example"]
+    calls = [
+      { call = "clip_by_global_norm", clip_norm = 0.5 },
+      { call = "clip_grad_norm_", max_norm = 0.5 },
+      { call = "clip_by_norm", clip_norm = 0.5 },
+      { call = "global_norm" },
+    ]
+"""
+GLOBAL = "worked example: clip_by_global_norm(clip_norm=0.5)"
+NAMES = "clip_by_global_norm = 'clip.py:clip'\nclip_grad_norm_ = 'clip.py:in_place'\nclip_by_norm = 'clip.py:each'\n"
+
+
+def written(folder: Path, functions: str = NAMES, code: str = CLIP, more: str = "", cases: str = CASES) -> Path:
+    (folder / "clip.py").write_text(code, encoding="utf-8")
+    return suite(folder, cases, frameworks=f"[frameworks.numpy]\n{more}\n[frameworks.numpy.functions]\n{functions}")
+
+
+def test_every_view_names_functions_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = written(tmp_path, f"{NAMES}global_norm = 'clip.py:total'".replace("clip.py:clip'", "clip.py:off'"))
+    out = tmp_path / "out"
+    assert cli.main(["parity", "--suite", str(where), "--out", str(out)]) == 1
+    printed = capsys.readouterr().out
+    line = "Compared with exact arithmetic: unified_clip, clip.py:off (numpy), clip.py:in_place (numpy), clip.py:each "
+    line += "(numpy) and clip.py:total (numpy)."
+    problem = f"numpy, clip.py:off: {GLOBAL}: numbers differ, by 0.18 %; not listed as a known difference; "
+    assert line in printed
+    assert problem in printed
+    assert "FAIL: 4 cases on numpy: 1 result of your functions not listed as known differences." in printed
+    texts = {path.suffix: path.read_text(encoding="utf-8") for path in out.iterdir()}
+    assert all("clip.py:off" in text for text in texts.values())
+    assert all("your function" in texts[suffix] for suffix in (".html", ".md", ".xml"))
+    assert line in texts[".html"]
+    assert line in texts[".md"]
+    natives = [each["frameworks"]["numpy"]["native"] for each in json.loads(texts[".json"])["cases"]]
+    assert [each["verdict"] for each in natives] == ["different", "close", "equal", "equal"]
+    assert '<testsuite name="numpy, your function clip.py:off" tests="1" failures="1"' in texts[".xml"]
+
+
+def called(folder: Path, body: str, one: Case | None = None) -> dict[str, Any]:
+    """The result of a function with this body, in this process, as the worker writes it."""
+    file = folder / "clip.py"
+    file.write_text(f"import numpy as np\ndef clip(grads, limit):\n    {body}\n", encoding="utf-8")
+    user_function._load.cache_clear()  # of the file of an earlier call
+    one = one or case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    described = {"call": one.call_name, "arguments": one.arguments, "call_form": one.call_form.model_dump()}
+    described |= {"update": False, "raises": "", "user_function": UserFunction("clip.py:clip", file, "clip")}
+    ((result, _),) = worker.run_cases(Adapter(), unified_clip.numpy, "native", [(described, one.gradients)])
+    return result
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return grads", "clip.py:clip returned a list of 2"),
+        ("return grads[:1]", "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)"),
+        ("pass", "returned None. Return"),
+        ("return ['a', 'b'], 1.0", "returned str as a clipped gradient. Return"),
+        ("return grads, None", "returned None as the norm. Return"),
+        ("return grads, grads[0]", "returned numpy.ndarray with several elements as the norm"),
+        ("return grads, 1.0\nraise KeyError(3)", "the file cannot be imported: line 4: KeyError: 3. Correct the file"),
+        ("return grads, 1.0\ndel clip", "the file has no function 'clip'. Correct the name"),
+        ("return grads, 1.0\nclip = 3", "clip.py:clip has the type int. Name a function"),
+    ],
+)
+def test_a_result_of_a_wrong_type_is_no_difference_that_could_be_accepted(
+    tmp_path: Path, body: str, message: str
+) -> None:
+    result = called(tmp_path, body)
+    assert set(result) == {"unreadable"}
+    assert re.search(message, result["unreadable"])
+
+
+def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
+    assert called(tmp_path, "raise KeyError(3)")["message"] == "KeyError: 3"
+    right = called(tmp_path, "return list(grads), 1.0")
+    assert (right["name"], right["fault"]) == ("clip.py:clip", "")
+    one = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    outcome = CallOutcome(name="clip.py:clip", fault=called(tmp_path, "return [g * 1.0 for g in grads], 1.0")["fault"])
+    assert outcome.fault == ""
+    outcome.fault = called(tmp_path, "return [np.float64(g) for g in grads], 1.0")["fault"]
+    deviation = measure.measure(one, oracle.expect(one), outcome)
+    assert deviation
+    assert (deviation.kind, deviation.detail) == ("form", "gradient 0 is float64 instead of float32")
+
+
+def test_required_arguments_are_passed_by_position_and_optional_ones_by_keyword(tmp_path: Path) -> None:
+    one = case([*WORKED], "clip_by_global_norm", clip_norm=0.5, use_norm=2.0)
+    assert "unexpected keyword argument 'use_norm'" in called(tmp_path, "return grads, 1.0", one)["message"]
+    assert called(tmp_path, "return grads, limit", dataclasses.replace(one, arguments={"clip_norm": 0.5}))["name"]
+
+
+@pytest.mark.parametrize(
+    ("functions", "more", "message"),
+    [
+        ("clip_by_norm = 'clip.py'", "", "clip_by_norm: it is 'clip.py'. Give a file and its function"),
+        ("clip_by_norn = 'clip.py:clip'", "", "clip_by_norn: there is no such function. Did you mean clip_by_norm?"),
+        ("GradientClipByNorm = 'clip.py:clip'", "", "your own classes, hooks and adaptive rules are not supported."),
+        ("clip_by_norm = 'clip.py:clip'", "modes = ['host']", "runs in the mode native. Add 'native' to modes"),
+        ("clip_by_norm = 'clap.py:clip'", "", "clap.py does not exist. Correct the path, which is relative to"),
+        ("clip_by_norm = 'clip.py:clap'", "", "clip.py has no function 'clap'. Correct the name"),
+        ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),
+        ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Add clip_by"),
+    ],
+)  # fmt: skip
+def test_a_function_that_could_not_run_is_an_error_of_the_suite(
+    tmp_path: Path, functions: str, more: str, message: str
+) -> None:
+    (tmp_path / "cases.py").write_text("\n[[cases", encoding="utf-8")
+    with pytest.raises(SuiteError, match=re.escape(message)):
+        suites.read(written(tmp_path, functions, more=more))
+    assert len(suites.read(written(tmp_path, "clip_by_norm = 'clip.py:clip'")).frameworks["numpy"].functions) == 1
+
+
+def test_cases_of_other_frameworks_or_modes_do_not_count_as_calls(tmp_path: Path) -> None:
+    for only in ("modes = ['host']", "frameworks = ['torch']"):
+        cases = f"{CASES}\n{only}"
+        where = written(tmp_path, "clip_by_norm = 'clip.py:clip'", cases=cases)
+        with (where / "suite.toml").open("a", encoding="utf-8") as file:
+            file.write("[frameworks.torch]")
+        with pytest.raises(SuiteError, match="no case calls clip_by_norm"):
+            suites.read(where)
+
+
+def test_functions_that_a_run_leaves_out_are_named(tmp_path: Path) -> None:
+    where = written(tmp_path, NAMES)
+    chosen = suites.only_cases(suites.read(where), [GLOBAL])
+    notes = [f"Not called in this run: clip.py:{name} (numpy)." for name in ("in_place", "each")]
+    run = engine.run(suites.without(chosen, ["native"]))
+    assert run.notes[1:] == ["Not called in this run: clip.py:clip (numpy).", *notes]
+    assert compared.line(run) == "Compared with exact arithmetic: unified_clip."
+
+
+def test_views_keep_the_frameworks_functions_and_those_of_the_user_apart() -> None:
+    results = [native("equal", function="clip"), native("different", function="clip.py:f", problem="no")]
+    run = report(
+        *(one_case(name, torch=FrameworkResult(native=each)) for name, each in zip("ab", results, strict=True))
+    )
+    assert compared.line(run).endswith("the frameworks' own functions and clip.py:f (torch).")
+    assert "1 result of the frameworks' functions and yours not listed" in run.verdict
+    assert "torch, framework&#39;s or your function" in page.render(run)
+    names = [each.get("name") for each in fromstring(junit.as_xml(run))]
+    assert names[:2] == ["torch, framework's function", "torch, your function clip.py:f"]
+    assert "  torch, your function: clip.py:f: different: no" in terminal_case.lines(run)
+    assert [key[1] for key in baseline._entries(run) if key[0]] == ["framework's function", "your function"]
+    assert "The frameworks' functions and yours: torch 1 equal, 1 different." in markdown.headline(run)
+
+
+def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path) -> None:
+    sizes = {"large": 1.0, "inf": math.inf, "small": 0.002, "alike": 0.0015}
+    cases = [one_case(name, torch=FrameworkResult(native=native(norm=size))) for name, size in sizes.items()]
+    update.write(tmp_path / "known.toml", report(*cases))
+    listed = {tuple(entry.cases): entry.size for entry in entries.read(tmp_path / "known.toml")}
+    assert listed == {("large",): 1.0, ("inf",): math.inf, ("alike", "small"): 0.002}

@@ -1,0 +1,58 @@
+"""Name what a run compared, and whose function a result is from: the framework's or the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..modes import NATIVE, TITLES, YOURS
+from ..results import SIDES, NativeResult, ParityReport, Result
+
+THEIRS = "the frameworks' functions"
+BOTH = f"framework's or {YOURS}"
+
+
+def title(mode: str, result: Result | None) -> str:
+    """Return the title of the mode of a result: "your function" for a function of the user."""
+    return YOURS if isinstance(result, NativeResult) and result.is_users else TITLES[mode]
+
+
+def numbers(result: Result) -> list[str]:
+    """Return the lines about the element that is furthest from the exact result. Return [] if there is none."""
+    first, *lines = str(result.details or "").splitlines() or [""]
+    if isinstance(result, NativeResult) and result.is_users:
+        lines = [line.replace(SIDES["native"], "yours".ljust(len(SIDES["native"]))).rstrip() for line in lines]
+    return [first, *lines] if first else []
+
+
+def titles(report: ParityReport) -> dict[str, str]:
+    """Return the title of each mode for columns with results of all frameworks."""
+    theirs, yours = _kinds(report)
+    return {**TITLES, NATIVE: (BOTH if theirs else YOURS) if yours else TITLES[NATIVE]}
+
+
+def whose(report: ParityReport) -> str:
+    """Return "the frameworks' functions", "your functions", or both."""
+    theirs, yours = _kinds(report)
+    return (f"{THEIRS} and yours" if theirs else "your functions") if yours else THEIRS
+
+
+def line(report: ParityReport) -> str:
+    """Return the line of a report that names what was compared with exact arithmetic. Results that are missing do not
+    count.
+    """
+    parts = ["unified_clip"] if any(not result.is_failure for _, result in report.results()) else []
+    natives = [(name, result) for name, result in report.natives() if not result.is_failure]
+    parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []
+    parts += dict.fromkeys(f"{result.function} ({name})" for name, result in natives if result.is_users)
+    return f"Compared with exact arithmetic: {_listed(parts) or 'nothing'}."
+
+
+def _kinds(report: ParityReport) -> tuple[bool, bool]:
+    """Return whether the report has results of frameworks' own functions, and of functions of the user."""
+    users = {result.is_users for _, result in report.natives()}
+    return False in users, True in users
+
+
+def _listed(parts: Iterable[str]) -> str:
+    *first, last = parts or [""]
+    return f"{', '.join(first)} and {last}" if first else last

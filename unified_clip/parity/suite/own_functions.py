@@ -1,0 +1,80 @@
+"""Functions of the user in `[frameworks.NAME.functions]`, which take the place of the framework's own functions."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..modes import NATIVE
+from .cases import Case
+from .public_calls import CALLS
+from .schema import Framework, SuiteError, no_such
+
+STYLES = ("in place", "list", "each", "measure")
+"""The styles of calls that a function of the user can replace: functions, and no classes, hooks or adaptive rules."""
+
+REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
+
+
+def split(text: str, root: Path) -> tuple[Path, str]:
+    """Return (absolute path of the file, name of the function) for FILE.py:FUNCTION. root: The suite's directory."""
+    path, _, name = text.rpartition(":")
+    return (root / path).absolute(), name
+
+
+def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) -> None:
+    """Check the functions of the user in the table of a framework. No file is imported.
+
+    name: The name of the framework.
+    file: The suite's file.
+
+    SuiteError: a public name cannot be replaced, a file or function does not exist, or no case calls the function.
+    """
+    for public_name, text in framework.functions.items():
+        place = f"{file}, frameworks.{name}.functions.{public_name}"
+        if public_name not in CALLS:
+            raise SuiteError(f"{place}: {no_such('function', public_name, REPLACEABLE)}")
+        if public_name not in REPLACEABLE:
+            raise SuiteError(
+                f"{place}: your own classes, hooks and adaptive rules are not supported. Name one of "
+                f"{', '.join(REPLACEABLE)}"
+            )
+        if NATIVE not in framework.modes:
+            raise SuiteError(f"{place}: the function runs in the mode {NATIVE}. Add {NATIVE!r} to modes")
+        path, function = split(text, file.parent)
+        if not path.is_file():
+            raise SuiteError(f"{place}: {path} does not exist. Correct the path, which is relative to {file}")
+        if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
+            raise SuiteError(f"{place}: {path.name} has no function {function!r}. Correct the name")
+        if not any(_calls(case, public_name, name) for case in cases):
+            raise SuiteError(
+                f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
+                "calls of a [[cases]] table, or remove this line"
+            )
+
+
+def _calls(case: Case, public_name: str, framework: str) -> bool:
+    modes = case.options.modes
+    return case.call_name == public_name and case.is_for_framework(framework) and (not modes or NATIVE in modes)
+
+
+def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
+    """Return whether a Python file may define a name. The worker reports a function that is missing after all.
+
+    is_own_python: Whether the interpreter of this command runs the file. Another one may accept a different syntax.
+
+    SuiteError: the file is not valid Python.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (SyntaxError, ValueError, OSError) as error:
+        if not is_own_python:
+            return True
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise SuiteError(f"{place}: {path.name} is not valid Python: {line}. Correct the file") from None
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {(node.asname or node.name) for node in nodes if isinstance(node, ast.alias)}
+    return bool(names & {name, "*"})

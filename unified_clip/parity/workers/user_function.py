@@ -1,0 +1,128 @@
+"""Load a function of the user, call it like the public name that it replaces, and check the types of its result."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._dispatch import adapter_of
+from ...tensors.files.convert_worker import function_in
+from ...tensors.types import Dense, densify, encode
+from ..adapters.base import Invocation
+from ..suite import own_functions
+from ..suite.call_form import leaves
+
+FORMS = {
+    "list": "(clipped gradients, norm)",
+    "in place": "the norm",
+    "measure": "the norm",
+    "each": "the clipped gradient",
+}
+"""The result of a function of the user, by the style of the public name."""
+
+
+class UserFunctionError(Exception):
+    """A function of the user cannot be loaded, or returned a result of the wrong type."""
+
+
+class UserFunction(NamedTuple):
+    """A function of the user."""
+
+    text: str
+    """FILE.py:FUNCTION, as the suite has it. Reports name the function by it."""
+
+    file: Path
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, root: Path) -> UserFunction:
+        """Return the function that FILE.py:FUNCTION names. root: The suite's directory."""
+        return cls(text, *own_functions.split(text, root))
+
+    def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
+        """Return the function as a public name for one call. It takes arguments by keyword, and its result is checked.
+
+        Required arguments are passed by position, because the parameters of the user's function may have other names.
+
+        UserFunctionError: the function cannot be loaded.
+        """
+        function = _load(self.file, self.name, self.text)
+
+        def clip(gradients: Any, **arguments: Any) -> Any:
+            positional = [arguments.pop(key) for key in invocation.call.required]
+            return self._checked(function(gradients, *positional, **arguments), invocation)
+
+        return clip
+
+    def _checked(self, returned: Any, invocation: Invocation) -> Any:
+        """Return the result of the function, with its norm as a `Dense` tensor.
+
+        UserFunctionError: the result has a wrong type.
+        """
+        style, call = invocation.call.style, invocation.call
+        if style == "list":
+            if not isinstance(returned, tuple) or len(returned) != 2:
+                raise self._wrong(returned, style)
+            clipped, norm = returned
+            self._check_tensors(list(leaves(clipped)), invocation, style)
+            return clipped, self._norm(norm, invocation)
+        if style == "each":
+            self._check_tensors([returned], invocation, style)
+            return returned
+        return self._norm(returned, invocation) if call.returns_norm else None
+
+    def _check_tensors(self, tensors: Sequence[Any], invocation: Invocation, style: str) -> None:
+        framework = adapter_of(type(invocation.adapter.make(encode(np.ones(1), "float32"))))
+        for tensor in tensors:
+            if tensor is not None and adapter_of(type(tensor)) != framework:
+                raise self._wrong(tensor, style, " as a clipped gradient")
+
+    def _norm(self, norm: Any, invocation: Invocation) -> Dense:
+        style = invocation.call.style
+        if isinstance(norm, int | float | np.generic | np.ndarray) and not isinstance(norm, bool):
+            dense: Dense | None = encode(np.asarray(norm, np.float64), "float64")
+        elif adapter_of(type(norm)) is None:
+            raise self._wrong(norm, style, " as the norm")
+        else:
+            dense = densify(invocation.adapter.read(norm))
+        if dense is None or dense.array.size != 1:
+            raise self._wrong(norm, style, " with several elements as the norm")
+        return dense
+
+    def _wrong(self, value: Any, style: str, role: str = "") -> UserFunctionError:
+        kind = type(value).__name__ if type(value).__module__ == "builtins" else _qualified(type(value))
+        kind = f"a {kind} of {len(value)}" if isinstance(value, tuple | list) else "None" if value is None else kind
+        return UserFunctionError(f"{self.text} returned {kind}{role}. Return {FORMS[style]}")
+
+
+def _qualified(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+@cache
+def _load(file: Path, name: str, text: str) -> Callable[..., Any]:
+    try:
+        function = function_in(file, name)
+    except AttributeError as error:
+        if error.name != name:
+            raise _import_error(file, text, error) from None
+        raise UserFunctionError(f"{text}: the file has no function {name!r}. Correct the name") from None
+    except Exception as error:
+        raise _import_error(file, text, error) from None
+    if not callable(function):
+        raise UserFunctionError(f"{text} has the type {type(function).__name__}. Name a function")
+    return function
+
+
+def _import_error(file: Path, text: str, error: Exception) -> UserFunctionError:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    where = f"line {line}: " if line else ""
+    return UserFunctionError(
+        f"{text}: the file cannot be imported: {where}{type(error).__name__}: {error}. Correct the file"
+    )
