@@ -190,6 +190,7 @@ class Gradients:
         return self._kinds[binding.key]
 
     def _of_call(self, node: cst.Call) -> Kind:
+        """Return the kind of a call's result. A function may compute gradients, or return those in its arguments."""
         if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
             return "gradient"
         name, method = self._module.full_name(node.func) or self._module.code(node.func), method_of(node)

@@ -115,6 +115,37 @@ class TapeSteps:
         return method_of(call) == "apply_gradients" or self._gradients.is_gradient(call.args[0].value)
 
     def _step(self, source: cst.Call, apply: cst.Call, calls: Sequence[cst.Call]) -> TapeStep:
+        """Return the step from gradient() to apply_gradients().
+
+        source: The call of gradient(). apply: The call of apply_gradients(). calls: All calls of the function.
+
+        UnsureError: PyTorch's step may not have the same effect, or the step cannot be rewritten.
+        """
+        self._check_surroundings(calls)
+        if method_of(source) != "gradient":
+            raise UnsureError(GRAPH)
+        first, last = self._statements(source, apply)
+        loss, variables = self._arguments(source)
+        self._check_optimizer(source, apply)
+        values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
+        if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
+            raise UnsureError(
+                "There are several losses. Add them up to one loss before gradient(): backward() takes one."
+            )
+        self._check_apply(apply)
+        self._check_list(source)
+        if not AppliedGradients(self._module, source, variables).is_applied(apply):
+            raise UnsureError(
+                "The step may not apply all gradients, each to its own variable. If it does, write "
+                "apply_gradients(zip(gradients, variables)). Otherwise, set .grad of the applied parameters only."
+            )
+        return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
+
+    def _check_surroundings(self, calls: Sequence[cst.Call]) -> None:
+        """Check the code around a step. `calls`: all calls of its function.
+
+        UnsureError: the loss is scaled, gradients are exchanged between processes, or the tape is persistent.
+        """
         if any(method_of(call) in SCALED for call in calls):
             raise UnsureError(
                 "The loss is scaled. In PyTorch, call scaler.unscale_(optimizer) of torch.amp.GradScaler before the "
@@ -134,8 +165,12 @@ class TapeSteps:
             )
         if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):
             raise UnsureError(SEVERAL_GRADIENTS)
-        if method_of(source) != "gradient":
-            raise UnsureError(GRAPH)
+
+    def _statements(self, source: cst.Call, apply: cst.Call) -> tuple[cst.BaseSmallStatement, cst.Expr]:
+        """Return the statements that call gradient() and apply_gradients().
+
+        UnsureError: they are not in one block, share a line with other code, or the result of the second one is used.
+        """
         first, last = self._module.small_statement(source), self._module.small_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
             raise UnsureError(
@@ -149,21 +184,7 @@ class TapeSteps:
                 "gradient() and apply_gradients() are not in one block of lines. Write both calls in one block, with "
                 "the same indentation."
             )
-        loss, variables = self._arguments(source)
-        self._check_optimizer(source, apply)
-        values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
-        if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
-            raise UnsureError(
-                "There are several losses. Add them up to one loss before gradient(): backward() takes one."
-            )
-        self._check_apply(apply)
-        self._check_list(source)
-        if not AppliedGradients(self._module, source, variables).is_applied(apply):
-            raise UnsureError(
-                "The step may not apply all gradients, each to its own variable. If it does, write "
-                "apply_gradients(zip(gradients, variables)). Otherwise, set .grad of the applied parameters only."
-            )
-        return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
+        return first, last
 
     def _is_persistent(self, tape: cst.Call) -> bool:
         """Return whether a gradient tape is persistent, so that code can compute gradients with it more than once."""
