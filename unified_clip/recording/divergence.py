@@ -10,7 +10,7 @@ from typing import Literal
 from ..causes.observation import Cause, CauseKind
 from ..causes.scaling import combined_norm
 from .pairing import CallPair
-from .rounding import ROUNDING, Distance, distance, same, single, ulps_at
+from .rounding import ROUNDING, distance, greatest, same, single, ulps_at
 from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
@@ -57,7 +57,7 @@ class StageAgreement:
     greatest_ulps: float
     greatest_relative: float
     greatest_at_step: int | None = None
-    """The step of the largest difference. None if all numbers are equal."""
+    """The step of the largest difference in ULP. None if all numbers are equal."""
 
     beyond_rounding_at_step: int | None = None
     """The first step at which numbers differ by more than `ROUNDING` ULP. None if there is none."""
@@ -137,8 +137,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
     distances = [(distance(a, b), pair.a.step) for pair in pairs for _, a, b in numbers(pair, stage)]
     first = next((step for each, step in distances if each.ulps > max_ulp), None)
     beyond = next((step for each, step in distances if each.ulps > ROUNDING), None)
-    greatest, step = max(distances, key=lambda each: each[0], default=(Distance(0.0, 0.0), None))
-    return StageAgreement(stage, len(distances), first, *greatest, step if greatest.ulps else None, beyond)
+    most = greatest([each for each, _ in distances])
+    at = next((step for each, step in distances if most.ulps and each.ulps == most.ulps), None)
+    return StageAgreement(stage, len(distances), first, *most, at, beyond)
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:

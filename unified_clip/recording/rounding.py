@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,11 @@ def distance(a: float, b: float) -> Distance:
     wide = needs_float64(a, b)
     ulps = abs(_place(a, wide) - _place(b, wide))
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
+
+
+def greatest(distances: Sequence[Distance]) -> Distance:
+    """Return the greatest distance in ULP and the greatest relative one, which can be of different numbers."""
+    return Distance(*(max(values, default=0.0) for values in (zip(*distances, strict=True) if distances else ((), ()))))
 
 
 def is_near(a: float, b: float) -> bool:

@@ -153,13 +153,11 @@ def test_a_passing_report_has_the_largest_differences_and_their_steps(compared: 
     found = compared([*OLD, *losses[0]], [*new, *losses[1]], max_ulp=64)
     assert found.exit_code == 0
     printed = sentences.lines(found)
-    where = "in all 3 calls that were compared, up to 64 ULP: the largest difference is"
-    assert f"Gradients' norms are equal {where} 35 ULP or 3.3e-06 relatively, at step 2." in printed
-    assert f"Coefficients are equal {where} 6 ULP or 3.6e-07 relatively, at step 1." in printed
-    assert (
-        "loss is equal at all 2 steps, up to 64 ULP: the largest difference is 2 ULP or 2.4e-07 relatively, at step 2."
-        in printed
-    )
+    where = "in all 3 calls that were compared, up to 64 ULP: the largest differences are"
+    assert f"Gradients' norms are equal {where} 35 ULP, at step 2, and 3.3e-06 relatively." in printed
+    assert f"Coefficients are equal {where} 6 ULP, at step 1, and 3.6e-07 relatively." in printed
+    where = where.replace("in all 3 calls that were compared", "at all 2 steps")
+    assert f"loss is equal {where} 2 ULP, at step 2, and 2.4e-07 relatively." in printed
     report = model.build(found)
     gradients = next(each for each in report.agreements if each.stage == "gradient")
     assert (gradients.greatest_ulps, gradients.greatest_at_step, gradients.beyond_rounding_at_step) == (35, 2, None)
@@ -194,3 +192,16 @@ def test_rounding_of_a_small_norm_is_measured_at_the_size_of_the_total_norm(comp
     (cause,) = found.findings
     assert "249 ULP of this norm, but only " in cause.sentence
     assert "by up to 64 ULP of that size. --max-ulp counts ULP of the norm itself" in cause.sentence
+
+
+def test_the_greatest_distances_in_ulp_and_relatively_can_be_of_different_numbers(compared: Compared) -> None:
+    """3 ULP just below 2 are less than 2 ULP just above 1."""
+    below = off(2.0, -10)
+    old = [call(1, {"w": below}), call(2, {"w": 1.0})]
+    (agreement,) = [
+        each
+        for each in compared(old, [call(1, {"w": off(below, 3)}), call(2, {"w": off(1.0, 2)})]).agreements
+        if each.stage == "gradient"
+    ]
+    assert (agreement.greatest_ulps, agreement.greatest_at_step) == (3, 1)
+    assert agreement.greatest_relative == pytest.approx(2 * 2.0**-23, rel=1e-3)

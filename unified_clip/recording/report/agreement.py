@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..compare import RecordingComparison
 from ..divergence import StageAgreement
-from ..rounding import ROUNDING, Distance, distance
+from ..rounding import ROUNDING, Distance, distance, greatest
 from ..runs import RecordedRun
 
 STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
@@ -47,14 +47,15 @@ def losses(comparison: RecordingComparison) -> list[str]:
 
 def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison: RecordingComparison) -> str:
     distances = [distance(a, b) for (_, a), (_, b) in pairs]
-    greatest = max(distances)
+    most = greatest(distances)
     differing = next((n for n, each in enumerate(distances) if each.ulps > comparison.max_ulp), None)
     if differing is None:
-        where, step = f"at all {len(pairs)} steps", pairs[distances.index(greatest)][0][0]
-        return f"{name} {_format_same('is', where, greatest, step, comparison)}."
+        where = f"at all {len(pairs)} steps"
+        step = next(each[0] for (each, _), far in zip(pairs, distances, strict=True) if far.ulps == most.ulps)
+        return f"{name} {_format_same('is', where, most, step, comparison)}."
     (step, a), (_, b) = pairs[differing]
     beyond = next((n for n, each in enumerate(distances) if each.ulps > ROUNDING), None)
-    at_most = f"by at most {_format_relative(greatest.relative)}"
+    at_most = f"by at most {_format_relative(most.relative)}"
     if beyond in (None, differing):
         end = f", {at_most}" + (", which can be rounding" if beyond is None else "")
     else:
@@ -95,24 +96,25 @@ def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Num
 
 def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
     name = STAGE_NAMES[agreement.stage]
-    greatest = Distance(agreement.greatest_ulps, agreement.greatest_relative)
+    most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
     if agreement.differs_at_step is None:
         where = f"in {_compared(comparison)}"
-        return f"{name} {_format_same('are', where, greatest, agreement.greatest_at_step, comparison)}."
+        return f"{name} {_format_same('are', where, most, agreement.greatest_at_step, comparison)}."
     is_first = agreement.differs_at_step == comparison.pairs[0].a.step
     since = "the first step" if is_first else f"step {agreement.differs_at_step}"
     beyond = agreement.beyond_rounding_at_step
     is_later = beyond is not None and beyond > agreement.differs_at_step
     later = f"by more than {ROUNDING} ULP from step {beyond} on, and " if is_later else ""
-    return f"{name} differ from {since} on, {later}by at most {format_distance(*greatest)}."
+    return f"{name} differ from {since} on, {later}by at most {format_distance(*most)}."
 
 
-def _format_same(verb: str, where: str, greatest: Distance, step: int | None, comparison: RecordingComparison) -> str:
-    """Return the end of a sentence about numbers that agree, with the largest difference that `max_ulp` allows."""
+def _format_same(verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison) -> str:
+    """Return the end of a sentence about numbers that agree, with the largest differences that `max_ulp` allows."""
     text = f"{verb} equal {where}"
-    if not greatest.ulps:
+    if not most.ulps:
         return text
-    return f"{text}{allowed(comparison)}: the largest difference is {format_distance(*greatest)}, at step {step}"
+    ulps, relative = f"{most.ulps:g} ULP, at step {step}", _format_relative(most.relative)
+    return f"{text}{allowed(comparison)}: the largest differences are {ulps}, and {relative}"
 
 
 def format_distance(ulps: float, relative: float | None) -> str:

@@ -74,7 +74,7 @@ class Agreement(ReportModel):
     greatest_ulps: Real
     greatest_relative: Real
     greatest_at_step: int | None
-    """The step of the largest difference. null if all numbers are equal."""
+    """The step of the largest difference in ULP. null if all numbers are equal."""
 
     beyond_rounding_at_step: int | None
     """The first step at which numbers differ by more than 64 ULP. null if there is none."""
