@@ -79,18 +79,21 @@ class Edits:
         return self.remedy(use)
 
     def remedy(self, use: ClipUse) -> str:
-        """Return advice to clip by the configuration itself, or to correct or ignore the clip."""
+        """Return advice to clip by the configuration itself in source, or to correct or ignore another clip."""
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
-        instead = FORMATS[use.format].instead if use.format in FORMATS else ATTACH.get(use.package, "")
-        if instead:
-            return f'To clip by {self._file.name}: clip = ClipConfig.load("{self._file.name}"), then {instead}.'
         if not use.package:
             return "Correct the file, or ignore it with a reason in check.ignore."
-        return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
+        if use.package not in ATTACH:
+            return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
+        return self._adopt(ATTACH[use.package])
+
+    def _adopt(self, instead: str) -> str:
+        return f'To clip by {self._file.name}: clip = ClipConfig.load("{self._file.name}"), then {instead}.'
 
     def _or_remedy(self, use: ClipUse) -> str:
-        remedy = self.remedy(use)
+        instead = FORMATS[use.format].instead if use.format in FORMATS else ""
+        remedy = self._adopt(instead) if instead else self.remedy(use)
         return f"Or {remedy[0].lower()}{remedy[1:]}"
 
     def _settings_edit(self, use: ClipUse) -> str:
@@ -102,7 +105,7 @@ class Edits:
         problem = (
             f"{FORMATS[use.format].title} does not support a setting of {self._file.name}. {command} prints which."
         )
-        return f"{problem} {self.remedy(use)}"
+        return f"{problem} {self._or_remedy(use)}"
 
     def _literal(self, use: ClipUse) -> str:
         """Return the call or the arguments in source that have the effect of the configuration, or ''."""

@@ -65,11 +65,18 @@ def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
     finding = one(check({"hf.json": HF}, WANTED + 'exclude = ["*.bias"]\n'))
     problem, _, command = finding.edit.partition(". ")
     assert problem == "Hugging Face's TrainingArguments does not support a setting of clip.toml"
-    assert command.startswith("unified-clip config export clip.toml --to hf prints which. To clip by clip.toml: ")
+    assert command.startswith("unified-clip config export clip.toml --to hf prints which. Or to clip by clip.toml: ")
     source = TORCH.format("clip_grad_norm_(model.parameters(), 5.0)")
     assert one(check({"hf.json": HF, "a.py": source}, WANTED + 'exclude = ["*.bias"]\n', "a.py")).edit.startswith(
         "To clip"
     )
+
+
+def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
+    finding = one(check({"ds.json": '{"zero_optimization": {"stage": 2}}'}))
+    assert (finding.kind, finding.edit) == (
+        "unknown", "Correct the file, or ignore it with a reason in check.ignore.",
+    )  # fmt: skip
 
 
 def test_a_yaml_file_gets_yaml_and_a_json_file_json(check: Check) -> None:
