@@ -93,6 +93,12 @@ def test_a_native_that_differs_fails_unless_it_is_known() -> None:
     assert with_native("nobody knows").exit_code == 1
 
 
+def test_a_run_without_its_only_framework_names_it() -> None:
+    missing = FrameworkResult(host=clip_result("missing", math.inf, None))
+    run = build.report(["jax"], [one_case(NAME, jax=missing)], may_be_missing=["jax"])
+    assert run.verdict == "FAIL: 1 case on jax: nothing was compared: jax is missing."
+
+
 def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
     assert result("equal", "equal", known=[known(size=0.5)]).exit_code == 0
     assert result("equal", "equal", known=[STALE]).exit_code == 1

@@ -19,10 +19,12 @@ from unified_clip import cli
 from unified_clip.parity import engine
 from unified_clip.parity.adapters.numpy import Framework as Adapter
 from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.judged_result import JudgedResult, report_result
+from unified_clip.parity.judge.verdict import Verdict
 from unified_clip.parity.known import entries, measure, update
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal_case
-from unified_clip.parity.results import FrameworkResult
+from unified_clip.parity.results import FrameworkResult, NativeResult
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import SuiteError
@@ -107,26 +109,25 @@ def called(folder: Path, body: str, one: Case | None = None) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("return grads", "clip.py:clip returned a list of 2"),
-        ("return grads[:1]", "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)"),
-        ("pass", "returned None. Return"),
-        ("return ['a', 'b'], 1.0", "returned str as a clipped gradient. Return"),
-        ("return grads, None", "returned None as the norm. Return"),
-        ("return grads, grads[0]", "returned numpy.ndarray with several elements as the norm"),
-        ("return grads, 1.0\nraise KeyError(3)", "the file cannot be imported: line 4: KeyError: 3. Correct the file"),
-        ("return grads, 1.0\ndel clip", "the file has no function 'clip'. Correct the name"),
-        ("return grads, 1.0\nclip = 3", "clip.py:clip has the type int. Name a function"),
-    ],
-)
-def test_a_result_of_a_wrong_type_is_no_difference_that_could_be_accepted(
-    tmp_path: Path, body: str, message: str
-) -> None:
-    result = called(tmp_path, body)
-    assert set(result) == {"unreadable"}
-    assert re.search(message, result["unreadable"])
+WRONG_RESULTS = {
+    "return grads": "clip.py:clip returned a list of 2",
+    "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
+    "pass": "returned None. Return",
+    "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",
+    "return grads, None": "returned None as the norm. Return",
+    "return grads, grads[0]": "returned numpy.ndarray with several elements as the norm",
+    "return grads, 1.0\nraise KeyError(3)": "the file cannot be imported: line 4: KeyError: 3. Correct the file",
+    "return grads, 1.0\ndel clip": "the file has no function 'clip'. Correct the name",
+    "return grads, 1.0\nclip = 3": "clip.py:clip has the type int. Name a function",
+}
+"""The body of a function, and the error."""
+
+
+def test_a_result_of_a_wrong_type_is_no_difference_that_could_be_accepted(tmp_path: Path) -> None:
+    for body, message in WRONG_RESULTS.items():
+        result = called(tmp_path, body)
+        assert set(result) == {"unreadable"}, body
+        assert re.search(message, result["unreadable"])
 
 
 def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
@@ -148,25 +149,24 @@ def test_required_arguments_are_passed_by_position_and_optional_ones_by_keyword(
     assert called(tmp_path, "return grads, limit", dataclasses.replace(one, arguments={"clip_norm": 0.5}))["name"]
 
 
-@pytest.mark.parametrize(
-    ("functions", "more", "message"),
-    [
-        ("clip_by_norm = 'clip.py'", "", "clip_by_norm: it is 'clip.py'. Give a file and its function"),
-        ("clip_by_norn = 'clip.py:clip'", "", "clip_by_norn: there is no such function. Did you mean clip_by_norm?"),
-        ("GradientClipByNorm = 'clip.py:clip'", "", "your own classes, hooks and adaptive rules are not supported."),
-        ("clip_by_norm = 'clip.py:clip'", "modes = ['host']", "runs in the mode native. Add 'native' to modes"),
-        ("clip_by_norm = 'clap.py:clip'", "", "clap.py does not exist. Correct the path, which is relative to"),
-        ("clip_by_norm = 'clip.py:clap'", "", "clip.py has no function 'clap'. Correct the name"),
-        ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),
-        ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Add clip_by"),
-    ],
-)  # fmt: skip
-def test_a_function_that_could_not_run_is_an_error_of_the_suite(
-    tmp_path: Path, functions: str, more: str, message: str
-) -> None:
+WRONG_TABLES = [
+    ("clip_by_norm = 'clip.py'", "", "clip_by_norm: it is 'clip.py'. Give a file and its function"),
+    ("clip_by_norn = 'clip.py:clip'", "", "clip_by_norn: there is no such function. Did you mean clip_by_norm?"),
+    ("GradientClipByNorm = 'clip.py:clip'", "", "your own classes, hooks and adaptive rules are not supported."),
+    ("clip_by_norm = 'clip.py:clip'", "modes = ['host']", "runs in the mode native. Add 'native' to modes"),
+    ("clip_by_norm = 'clap.py:clip'", "", "clap.py does not exist. Correct the path, which is relative to"),
+    ("clip_by_norm = 'clip.py:clap'", "", "clip.py has no function 'clap'. Correct the name"),
+    ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),
+    ("clip_by_value = 'clip.py:clip'", "", "no case calls clip_by_value in the mode native on numpy. Add clip_by"),
+]
+"""The functions, other keys of the framework, and the error."""
+
+
+def test_a_function_that_could_not_run_is_an_error_of_the_suite(tmp_path: Path) -> None:
     (tmp_path / "cases.py").write_text("\n[[cases", encoding="utf-8")
-    with pytest.raises(SuiteError, match=re.escape(message)):
-        suites.read(written(tmp_path, functions, more=more))
+    for functions, more, message in WRONG_TABLES:
+        with pytest.raises(SuiteError, match=re.escape(message)):
+            suites.read(written(tmp_path, functions, more=more))
     assert len(suites.read(written(tmp_path, "clip_by_norm = 'clip.py:clip'")).frameworks["numpy"].functions) == 1
 
 
@@ -202,6 +202,17 @@ def test_views_keep_the_frameworks_functions_and_those_of_the_user_apart() -> No
     assert "  torch, your function: clip.py:f: different: no" in terminal_case.lines(run)
     assert [key[1] for key in baseline._entries(run) if key[0]] == ["framework's function", "your function"]
     assert "The frameworks' functions and yours: torch 1 equal, 1 different." in markdown.headline(run)
+
+
+def test_a_function_without_a_result_keeps_its_name() -> None:
+    judged = JudgedResult(Verdict("unreadable", math.inf, "why"))
+    result = report_result("native", judged, None, "again", None, "clip.py:f")
+    assert isinstance(result, NativeResult)
+    run = report(one_case("a", torch=FrameworkResult(native=result)))
+    assert run.exit_code == 3
+    assert compared.line(run) == "Compared with exact arithmetic: nothing."
+    assert markdown.problem_lines(run) == ["torch, your function, unreadable: a: why"]
+    assert markdown.native(run.cases[0].frameworks["torch"]) == "unreadable"
 
 
 def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path) -> None:

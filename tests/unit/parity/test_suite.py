@@ -434,6 +434,17 @@ def test_a_wrong_list_of_frameworks_is_refused(tmp_path: Path, frameworks: str, 
     assert not re.search(r"pydantic|constrained|function-|Input should|\[key\]", str(caught.value))
 
 
+def test_a_removed_key_has_a_remedy_and_is_not_offered(tmp_path: Path) -> None:
+    for line, message in (
+        ("memory = 3", "line 1, memory: memory was removed from"),
+        ("zzz = 3", "Use one of gradients, "),
+    ):
+        (tmp_path / "suite.toml").write_text(f"{line}\n[frameworks.numpy]", encoding="utf-8")
+        with pytest.raises(SuiteError, match=message) as caught:
+            suites.read(tmp_path)
+        assert "memory" not in str(caught.value) or "memory" in line
+
+
 def test_a_framework_may_have_an_interpreter_of_its_own_and_may_be_missing(tmp_path: Path) -> None:
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
     found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
