@@ -40,7 +40,13 @@ def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
 
 
 def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place: bool = False) -> Pair:
-    """Return a pair of functions. `calls`: unified_clip's function, then the framework's if it has one."""
+    """Return a pair of functions to time.
+
+    name: The name of the framework's function, such as "optax.tree.norm (jit)".
+    prepare: It is called before each call, and the function gets its result.
+    calls: unified_clip's function, then the framework's if it has one.
+    in_place: Whether the functions change the gradients that they get.
+    """
     unified, *natives = calls
     return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
 

@@ -16,7 +16,7 @@ from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
 from ..recording.runs import RecordedCall, RecordedRun
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Stage
-from .match_names import Parameters
+from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import ScriptRun, VerifyError
 from .step_pairing import TOLERANCE, MaxDistance, StepPairing, coarsest_ulp, max_distance

@@ -18,7 +18,7 @@ from ..recording.natives.evidence import NativeCall, ObservedTensors, fields
 from ..recording.pairing import count_mergeable, merge_calls
 from ..recording.runs import RecordedCall
 from ..tensors.types import Dense
-from .match_names import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
+from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
 from .run import ScriptRun
 from .worker import RECORDING
 

@@ -12,7 +12,7 @@ from ..recording.pairing import Names
 from ..recording.rounding import Distance
 from ..tensors.arithmetic import FORMATS, Float64s
 from .layouts import Values, closest_axes, match_layout
-from .match_names import Parameters
+from .name_gradients import Parameters
 from .normalize import NormalizedRecording
 from .run import ScriptRun
 

@@ -18,7 +18,7 @@ from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors,
 from unified_clip.recording.rounding import Distance
 from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
-from unified_clip.verify import compare, match_names, normalize, report, step_pairing
+from unified_clip.verify import compare, name_gradients, normalize, report, step_pairing
 from unified_clip.verify.compare import StepComparison, Verification
 from unified_clip.verify.run import Script, ScriptRun, StepOutput, VerifyError
 
@@ -150,7 +150,7 @@ def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
     [(1.0, 1.00005, True), (1.0, 1.0005, False), (math.nan, math.nan, True), (math.nan, 1.0, False)],
 )
 def test_norms_are_those_of_one_gradient_up_to_rounding(norm: float, wanted: float, same: bool) -> None:
-    assert match_names._same(norm, wanted) is same
+    assert name_gradients._same(norm, wanted) is same
 
 
 def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
     parameters = {"0": Parameter(shape=(2,), norm=5.0)}
     for clipped in (False, True):
         line = RecordedCall(step=1, call="clip", rule="value", clipped=clipped, parameters=parameters)
-        match = match_names.NameMatcher(run, {}, 1, 1).match(line, tmp_path)
+        match = name_gradients.NameMatcher(run, {}, 1, 1).match(line, tmp_path)
         assert match is not None
         assert match.yields_unclipped is clipped
 

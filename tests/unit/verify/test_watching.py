@@ -22,7 +22,7 @@ from unified_clip.recording.natives.base import OBSERVER
 from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors, coefficient, coefficient_by_formula
 from unified_clip.recording.startup.after_import import AfterImport
 from unified_clip.tensors.types import Dense
-from unified_clip.verify.match_names import NameMatcher
+from unified_clip.verify.name_gradients import NameMatcher
 from unified_clip.verify.run import Script, ScriptRun, StepOutput
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)

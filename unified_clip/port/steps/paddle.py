@@ -140,7 +140,9 @@ class PaddleOptimizers:
         binding = self._module.binding(self._target(node))
         if binding.key is None:
             raise UnsureError(
-                "The clip is neither assigned to a variable nor passed as grad_clip=. Assign the clip to a variable."
+                "The clip is part of a longer expression, so port cannot find the optimizer that takes it. Write "
+                "clip = ... in a line of its own, for two clips in the branches of an if statement. Pass "
+                "grad_clip=clip to the optimizer."
             )
         return binding.key, self._source_in(binding)
 
