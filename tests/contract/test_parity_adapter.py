@@ -268,7 +268,7 @@ def outcomes(
     """The outcomes of cases that share a graph, by way of the files that the worker reads and writes."""
     pool.write_job(tmp_path, {number: pool.WorkItem(mode, one) for number, one in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
-    jobs = [(described[one.name], one.gradients) for one in cases]
+    jobs = [({**described[one.name], "user_function": None}, one.gradients) for one in cases]
     for number, (result, found) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
         worker.write_result(tmp_path, number, result, found)
     return [pool._read_result(tmp_path, number) for number in range(len(cases))]
