@@ -17,12 +17,11 @@ NIGHTLY_FRAMEWORKS := mlx
 
 # -- the change tier: what every change has to pass
 
-# One suite more at once than there are cores, since suites also wait for processes. Each is one process, the longest first.
-# All run, even if one fails.
-AT_ONCE := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# As many suites at once as there are cores, each in one process, the longest first. All run, even if one fails.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 SUITES := style suite-unit suite-torch suite-jax suite-tensorflow suite-paddle device-torch tables suite-numpy
 test: $(VENV)/requirements
-	$(MAKE) -j$(AT_ONCE) --output-sync=target --keep-going --no-print-directory WORKERS= $(SUITES)
+	$(MAKE) -j$(CORES) --output-sync=target --keep-going --no-print-directory WORKERS= $(SUITES)
 
 # The tests of one framework, in an environment that has no other.
 $(FRAMEWORKS:%=test-%): test-%:

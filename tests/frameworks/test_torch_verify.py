@@ -103,6 +103,7 @@ def without_numbers(text: str) -> list[str]:
     return [" ".join(line.split()) for line in lines]
 
 
+@pytest.mark.nightly
 def test_weights_are_copied_into_the_parameters_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())").replace("0.25", "0.26")
     check_resync(tmp_path, capsys, new)

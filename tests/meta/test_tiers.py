@@ -171,6 +171,7 @@ def test_a_third_of_many_variants_runs_in_the_change_tier_and_other_suites_run_o
     assert {len(kept) for kept in found.values()} == {10}
     assert len(set(map(tuple, found.values()))) == len(FRAMEWORKS)
     assert found["torch"] == in_the_change_tier("torch", list(map(Variant, reversed(many))))
+    assert len(in_the_change_tier("torch", list(map(Variant, many[:5])))) == 1
 
 
 def test_few_variants_and_those_that_the_test_itself_chooses_all_run_in_the_change_tier() -> None:

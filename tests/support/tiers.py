@@ -43,5 +43,5 @@ def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
     for of_one_test in variants.values():
         if len(of_one_test) > 3:
             of_one_test.sort(key=lambda item: crc32(f"{suite} {item.nodeid}".encode()))
-            for item in of_one_test[max(2, len(of_one_test) // 3) :]:
+            for item in of_one_test[len(of_one_test) // 3 :]:
                 item.add_marker(pytest.mark.nightly)
