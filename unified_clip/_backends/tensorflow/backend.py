@@ -216,7 +216,8 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return tf.reduce_min(numbers)
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        return tf.minimum(scalar, constant(sys.float_info.max, tf.float64)) if is_for_xla() else scalar
+        # XLA merges operations, and the optimizer of graphs moves constants: d * d * 0.5 becomes (d * 0.5) * d
+        return scalar if tf.executing_eagerly() else tf.minimum(scalar, constant(sys.float_info.max, tf.float64))
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         return tf.concat([tf.reshape(scalar, [-1]) for scalar in scalars], axis=0)
