@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,8 @@ def weights_of(*values: np.ndarray) -> list[Any]:
     return [paddle.create_parameter(each.shape, "float32", default_initializer=make(each)) for each in values]
 
 
-def test_adagc_and_agc_clip_in_an_optimizer() -> None:
+def adagc_in_an_optimizer() -> tuple[Callable[[Any], Any], Any]:
+    """Return (a function that makes a step from zeros and returns the weights, the clip)."""
     weights, clip = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32)), TENSORS.as_paddle()
     optimizer = paddle.optimizer.SGD(1.0, weights, grad_clip=clip)
 
@@ -157,6 +159,11 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
         optimizer.step()
         return [weight.numpy() for weight in weights]
 
+    return step, clip
+
+
+def test_adagc_and_agc_clip_in_an_optimizer() -> None:
+    step, clip = adagc_in_an_optimizer()
     check_tensors_in_an_optimizer(step, clip.state_dict)
 
     def unit_step(values: Any, grad: Any) -> Any:
@@ -169,20 +176,7 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
 
 
 def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
-    def begin() -> Any:
-        weights, clip = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32)), TENSORS.as_paddle()
-        optimizer = paddle.optimizer.SGD(1.0, weights, grad_clip=clip)
-
-        def step(gradients: Any) -> Any:
-            for weight, grad in zip(weights, gradients, strict=True):
-                weight.set_value(np.zeros(3, np.float32))
-                weight.grad = paddle.to_tensor(grad)
-            optimizer.step()
-            return [weight.numpy() for weight in weights]
-
-        return step, clip
-
-    check_tensors_resume(begin)
+    check_tensors_resume(adagc_in_an_optimizer)
 
 
 def test_several_groups_of_parameters_are_rejected() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -51,10 +52,9 @@ def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework() -> No
     assert second.state_dict()["adaptive"] == first.state_dict()["adaptive"]
 
 
-def test_adagc_and_agc_clip_in_an_optimizer() -> None:
+def adagc_in_an_optimizer() -> tuple[Callable[[Any], Any], Any]:
+    """Return (a function that makes a step from zeros and returns the weights, the handle of the clip)."""
     weights, optimizer = [keras.Variable(np.zeros(3, np.float32)) for _ in range(2)], keras.optimizers.SGD(1.0)
-    with pytest.raises(TypeError, match="the optimizer has no variables yet"):
-        TENSORS.attach_to(optimizer)
     optimizer.build(weights)
     handle = TENSORS.attach_to(optimizer)
 
@@ -64,6 +64,16 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
         optimizer.apply(list(map(keras.ops.convert_to_tensor, gradients)), weights)
         return [keras.ops.convert_to_numpy(weight) for weight in weights]
 
+    return step, handle
+
+
+def test_adagc_needs_the_variables_of_an_optimizer() -> None:
+    with pytest.raises(TypeError, match="the optimizer has no variables yet"):
+        TENSORS.attach_to(keras.optimizers.SGD(1.0))
+
+
+def test_adagc_and_agc_clip_in_an_optimizer() -> None:
+    step, handle = adagc_in_an_optimizer()
     check_tensors_in_an_optimizer(step, handle.state_dict)
 
     def unit_step(values: Any, grad: Any) -> Any:
@@ -77,20 +87,7 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
 
 
 def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
-    def begin() -> Any:
-        weights, optimizer = [keras.Variable(np.zeros(3, np.float32)) for _ in range(2)], keras.optimizers.SGD(1.0)
-        optimizer.build(weights)
-        handle = TENSORS.attach_to(optimizer)
-
-        def step(gradients: Any) -> Any:
-            for weight in weights:
-                weight.assign(np.zeros(3, np.float32))
-            optimizer.apply(list(map(keras.ops.convert_to_tensor, gradients)), weights)
-            return [keras.ops.convert_to_numpy(weight) for weight in weights]
-
-        return step, handle
-
-    check_tensors_resume(begin)
+    check_tensors_resume(adagc_in_an_optimizer)
 
 
 @pytest.mark.nightly
