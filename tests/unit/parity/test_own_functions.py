@@ -77,6 +77,15 @@ def written(folder: Path, functions: str = NAMES, code: str = CLIP, more: str = 
     return suite(folder, cases, frameworks=f"[frameworks.numpy]\n{more}\n[frameworks.numpy.functions]\n{functions}")
 
 
+def test_functions_of_the_user_need_a_list_of_known_differences(tmp_path: Path) -> None:
+    file = written(tmp_path) / "suite.toml"
+    text = file.read_text(encoding="utf-8")
+    assert "known = 'known.toml'\n" in text
+    file.write_text(text.replace("known = 'known.toml'\n", ""), encoding="utf-8")
+    with pytest.raises(SuiteError, match=r'a difference of your function fails nothing\. Add known = "known.toml"'):
+        suites.read(file)
+
+
 def test_every_view_names_functions_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = written(tmp_path, f"{NAMES}global_norm = 'clip.py:total'".replace("clip.py:clip'", "clip.py:off'"))
     out = tmp_path / "out"

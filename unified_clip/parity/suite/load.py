@@ -90,6 +90,12 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         raise SuiteError(f"{file}: no cases here or in files = {data.files}. Add a [[cases]] table")
     for name, framework in frameworks.items():
         own_functions.check(name, framework, file, all_cases)
+    replaced = [name for name, framework in frameworks.items() if framework.functions]
+    if replaced and not data.known:
+        raise SuiteError(
+            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, a difference of your "
+            'function fails nothing. Add known = "known.toml" at the top'
+        )
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():

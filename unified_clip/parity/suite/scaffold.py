@@ -39,7 +39,7 @@ TEXT = """\
 # known = "known.toml"
 
 {frameworks}
-# A function of your own, in place of the framework's (see docs/own-functions.md):
+# A function of your own, in place of the framework's. It needs `known` (see docs/own-functions.md):
 # [frameworks.torch.functions]
 # clip_by_global_norm = "../clip.py:clip_by_global_norm"
 
