@@ -199,7 +199,7 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else PACKAGE
     use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{PACKAGE}.{name}", package=package)
     if not isinstance(call, ast.Call) or call.func is not node:
-        is_passed_on = isinstance(call, ast.Assign) or (isinstance(call, ast.Call) and node in call.args)
+        is_passed_on = not isinstance(call, ast.Attribute | ast.Compare | ast.Expr)
         return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
     try:
         if name == "ClipConfig":

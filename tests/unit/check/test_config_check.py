@@ -136,7 +136,13 @@ def test_an_error_for_a_norm_that_is_not_finite_is_compared(check: Check, functi
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_that_is_passed_on_is_unknown(check: Check, function: str) -> None:
     imports, name = function.split("\n\n")
-    for use in (f"clip = {name}\n", f"clip = functools.partial({name}, max_norm=5.0)\n"):
+    for use in (
+        f"clip = {name}\n",
+        f"clip = functools.partial({name}, max_norm=5.0)\n",
+        f"step = functools.partial(train, clip={name})\n",
+        f"clips = {{'norm': {name}}}\n",
+        f"def train(clip={name}): ...\n",
+    ):
         finding = one(check({"a.py": f"import functools\n{imports}\n{use}"}))
         assert (finding.kind, finding.line) == ("unknown", 3)
         assert "the function is not called here" in finding.does

@@ -2,8 +2,8 @@
 
 To add a rule:
 
-1. Add the function to `port/catalog.toml`. If it is called in a new way, add a `Kind` in `port/catalog.py`, and explain
-   it in the comment on `kind` in `catalog.toml`.
+1. Add the function to `port/catalog.toml`, with a kind of its own, because the rules for another kind match all of its
+   clips. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`.
 2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
