@@ -81,7 +81,7 @@ class Suggestion:
         state: Any = states.first(rule)
         thresholds: list[float] = []
         for norm in self.norms:
-            threshold, state = states.advance(rule, HOST, state, norm)
+            threshold, state = states.advance(rule, state, HOST, norm)
             thresholds.append(threshold)
         clipped = sum(norm > threshold for norm, threshold in zip(self.norms, thresholds, strict=True))
         return Replay(thresholds, clipped / len(self.norms))

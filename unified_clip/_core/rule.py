@@ -232,7 +232,8 @@ def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
 
 def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Scalar:
     """Return an adaptive threshold, or the fixed limit where that is smaller."""
-    limit, _ = _threshold(xp, None, limit)
+    if isinstance(limit, StepThreshold):
+        limit = limit.compute(xp)
     if isinstance(limit, float) and limit == math.inf:
         return adaptive
     limit = limit if isinstance(adaptive, float) else xp.asarray(limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from .._core import containers, entry, rule, validation
@@ -165,7 +166,7 @@ def _clip(
 ) -> tuple[Tensor, Tensor]:
     """Clip gradients. Return (the total norm, the packed state after it)."""
     current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
-    threshold = AdaptiveThreshold(lambda xp, n: states.advance(adaptive, xp, current, n), limit)
+    threshold = AdaptiveThreshold(partial(states.advance, adaptive, current), limit)
     inputs = [tensor for tensor in (state, limit) if not isinstance(tensor, float)] if traced else []
     clip_rule = ClipRule("global_norm", convention, threshold)
     if gradients.shards is not None:

@@ -7,6 +7,7 @@ traced. Each operation of a `Number` is rounded once, also where a compiler woul
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,14 +92,23 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
     """
     if type(condition) is bool and type(yes) is float and type(no) is float:
         return yes if condition else no
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, yes, no)
     number = next((value for value in (yes, no, condition) if isinstance(value, Number)), None)
     if number is not None:
         xp = number.xp
         yes, no = (value.value if isinstance(value, Number) else xp.asarray(value) for value in (yes, no))
         return Number(xp, xp.where(condition, yes, no))
-    if isinstance(condition, np.ndarray):
-        return np.where(condition, yes, no)
     return yes if condition else no
+
+
+def choose(
+    condition: Condition, yes: Callable[[], tuple[Real, ...]], no: Callable[[], tuple[Real, ...]]
+) -> tuple[Real, ...]:
+    """Return the numbers of `yes` where a condition is true, else those of `no`. If it is known, compute only these."""
+    if type(condition) is bool:
+        return yes() if condition else no()
+    return tuple(where(condition, left, right) for left, right in zip(yes(), no(), strict=True))
 
 
 def minimum(left: Real, right: Real) -> Real:
@@ -113,6 +123,10 @@ def minimum(left: Real, right: Real) -> Real:
         >>> adaptive.minimum(1.0, 2.0)
         1.0
     """
+    if type(left) is float and type(right) is float:
+        return left if left - right <= 0.0 else right
+    if isinstance(left, np.ndarray):
+        return np.minimum(left, right)
     return where(left - right <= 0.0, left, right)
 
 
@@ -168,16 +182,26 @@ def put(vector: Real, index: Real, value: Real) -> Real:
 def take(vector: Real, index: Real) -> Real:
     """Return the number at an index of a vector of finite numbers."""
     if not isinstance(vector, Number):
-        return float(vector[int(index)])
+        return vector.item(int(index))
     xp = vector.xp
     zeros = xp.asarray(0.0) * vector.value
     return Number(xp, xp.total(xp.where(_at(vector, index), vector.value, zeros)))
 
 
+def insert(ordered: Real, value: Real) -> Real:
+    """Return a copy of a NumPy array in ascending order with one more number."""
+    index = int(ordered.searchsorted(value))
+    longer = np.empty(ordered.size + 1)
+    longer[:index], longer[index], longer[index + 1 :] = ordered[:index], value, ordered[index:]
+    return longer
+
+
 def sort_first(vector: Real, count: Real, length: int) -> Real:
     """Return a vector that begins with the first `count` numbers of a vector in ascending order."""
     if not isinstance(vector, Number):
-        return np.sort(vector[: int(count)])
+        first = vector[: int(count)].copy()
+        first.sort()
+        return first
     xp = vector.xp
     rest = xp.asarray(0.0) * vector.value + xp.asarray(LARGEST)
     return Number(xp, xp.sort(xp.where(xp.indices(length) < count.value, vector.value, rest)))

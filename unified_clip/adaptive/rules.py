@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from .number import Real, floor, minimum, put, sort_first, sqrt, take, where
+from .number import Real, choose, floor, insert, minimum, put, sort_first, sqrt, take, where
 
 State = dict[str, Real]
 
@@ -106,15 +106,20 @@ def adagc(
     arXiv 2502.11034.
     """
     mean = state["norms"]
-    is_warm = step - warmup_steps >= 0.0
-    nothing = mean * 0.0 + math.inf
-    limits = where(is_warm, where(mean > 0.0, mean * ratio, nothing), nothing)
-    clipped = minimum(norms, limits)
-    ema = mean * alpha + clipped * (1 - alpha)
-    first = norms * scale if warmup_norms == "clipped" else norms
-    smallest = where(first > 0.0, minimum(mean, first), mean)
-    begun = where(mean > 0.0, where(is_warm, ema, smallest), where(is_warm, norms, first))
-    return limits, {"norms": begun}
+    has_begun = mean > 0.0
+
+    def average() -> tuple[Real, Real]:
+        limits = where(has_begun, mean * ratio, math.inf)
+        ema = mean * alpha + minimum(norms, limits) * (1 - alpha)
+        return limits, where(has_begun, ema, norms)
+
+    def smallest() -> tuple[Real, Real]:
+        first = norms * scale if warmup_norms == "clipped" else norms
+        least = where(first > 0.0, minimum(mean, first), mean)
+        return math.inf, where(has_begun, least, first)
+
+    limits, new = choose(step - warmup_steps >= 0.0, average, smallest)
+    return limits, {"norms": new}
 
 
 def percentile(
@@ -129,7 +134,7 @@ def percentile(
     """
     old = state["norms"]
     if window is None:
-        new = np.insert(old, np.searchsorted(old, norm), norm)
+        new = insert(old, norm)
         ordered, count = (new, step + 1.0) if include_current else (old, step)
     else:
         new = put(old, step - floor(step / window) * window, norm)

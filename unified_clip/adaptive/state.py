@@ -76,7 +76,7 @@ def _is_number(value: Any, low: float) -> bool:
 # -- one step
 
 
-def advance(rule: Rule, xp: Scalars, state: State, norm: Scalar) -> tuple[Scalar, State]:
+def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar, State]:
     """Return (the threshold for a norm, the state after it).
 
     A norm that is NaN or infinite has the threshold 0, and leaves the state unchanged. `coefficient` of `_core/rule.py`
@@ -89,14 +89,20 @@ def advance(rule: Rule, xp: Scalars, state: State, norm: Scalar) -> tuple[Scalar
         numbers = dict(state)
         steps = numbers.pop(STEPS)
         threshold, new = rule.threshold(numbers, float(norm), steps)
-        return _checked(rule, threshold), {STEPS: steps + 1.0, **_same_names(rule, new)}
+        after = {**state, **new, STEPS: steps + 1.0}
+        if STEPS in new or not len(new) + 1 == len(after) == len(state):
+            raise _other_names(rule, new)
+        return _checked(rule, threshold), after
     packed = state if not isinstance(state, dict) else pack(rule, xp, state)
     numbers = unpacked(rule, xp, packed)
     steps = numbers.pop(STEPS)
     counts = norm <= xp.asarray(MOST)
     finite = Number(xp, xp.where(counts, norm, xp.asarray(0.0)))
     threshold, new = rule.threshold(numbers, finite, steps)
-    values = [steps + 1.0, *_same_names(rule, new).values()]
+    names = rule.init()
+    if new.keys() != names.keys():
+        raise _other_names(rule, new)
+    values = [steps + 1.0, *(new[name] for name in names)]
     kept = xp.pack([value.value if isinstance(value, Number) else xp.asarray(value) for value in values])
     return where(counts, threshold, Number(xp, xp.asarray(0.0))).value, xp.where(counts, kept, packed)
 
@@ -106,13 +112,10 @@ def is_traced(packed: Tensor, backend: Backend) -> bool:
     return not backend.has_values(packed)
 
 
-def _same_names(rule: Rule, new: Mapping[str, Real]) -> dict[str, Real]:
-    names = rule.init().keys()
-    if new.keys() != names:
-        raise TypeError(
-            f"{rule}.threshold returned a state with {sorted(new)}. Return the names of init: {sorted(names)}."
-        )
-    return {name: new[name] for name in names}
+def _other_names(rule: Rule, new: Mapping[str, Real]) -> TypeError:
+    return TypeError(
+        f"{rule}.threshold returned a state with {sorted(new)}. Return the names of init: {sorted(rule.init())}."
+    )
 
 
 def _checked(rule: Rule, threshold: Any) -> float:

@@ -177,10 +177,10 @@ def _advance(
     norms = _clip(gradients, tensors.thresholds(adaptive, current, count, limit), *([state] if traced else []), limit)
     if not norms:
         return rule.total_norm(gradients, 2.0), state
-    new = norms[0].state
+    new, total = norms[0].state, norms[0].total
     if isinstance(new, dict):
         new = backend.from_state(states.flat(adaptive, new), state)
-    return norms[0].total, new
+    return rule.total_norm(gradients, 2.0) if total is None else total, new
 
 
 def _clip(gradients: GradientList, thresholds: OwnThresholds, *inputs: Any) -> list[rule.Norm]:

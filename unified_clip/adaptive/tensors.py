@@ -16,7 +16,7 @@ from .._core.rule import ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
 from . import rules
 from . import state as states
-from .number import Number, Real
+from .number import Number, Real, choose
 from .protocol import AdaGC
 
 
@@ -41,13 +41,13 @@ def thresholds(adagc: AdaGC, state: states.State, count: int, limit: Any) -> Own
     """
 
     def measure(gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]) -> list[Norm]:
-        current, plain = sized(state, count), clip_rule._replace(threshold=math.inf)
+        current = sized(state, count)
         together = _path_together(gradients, group, current, inputs)
-        total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
         if together is not None:
             with together.scope():
-                vector = Norm(group, together, together.norm(2))
-                return [_decided_together(adagc, current, clip_rule, limit, total, vector)]
+                return [_decided_together(adagc, current, clip_rule, limit, gradients, group, together)]
+        plain = clip_rule._replace(threshold=math.inf)
+        total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
         gradients.tensor_norms(2.0)  # a collective, for ranks without a gradient too
         if not total.path.on_host:
             if isinstance(current, dict):
@@ -79,14 +79,21 @@ def _path_together(gradients: GradientList, group: range, state: states.State, i
 
 
 def _decided_together(
-    adagc: AdaGC, state: states.State, clip_rule: ClipRule, limit: Any, total: Norm, norms: Norm
+    adagc: AdaGC,
+    state: states.State,
+    clip_rule: ClipRule,
+    limit: Any,
+    gradients: GradientList,
+    group: range,
+    path: Path,
 ) -> Norm:
     """Return the norms of all gradients with their coefficients, and the state after them.
 
-    It has no thresholds, which only recordings need.
+    It has no thresholds, which only recordings need, and no total norm.
     """
-    coefs, new = _coefficients(adagc, state, clip_rule, limit, total, norms.n, None)
-    return norms._replace(coef=coefs, total=total.total, state=new)
+    total, norms = gradients.norm(gradients.path(group), group, 2.0), path.norm(2.0)
+    coefs, new = _coefficients(adagc, state, clip_rule, limit, HOST, total, norms, None)
+    return Norm(group, path, norms, coef=coefs, state=new)
 
 
 def _decided(
@@ -101,7 +108,7 @@ def _decided(
     """Return norms with their coefficients, and the state after them."""
     xp = total.path.xp
     each = [xp.asarray(norm.n) for norm in norms]
-    coefs, new = _coefficients(adagc, state, clip_rule, limit, total, _stacked(xp, each), slots)
+    coefs, new = _coefficients(adagc, state, clip_rule, limit, xp, total.n, _stacked(xp, each), slots)
     one, infinite = xp.asarray(1.0), xp.asarray(math.inf)
     return [
         norm._replace(threshold=xp.where(coef < one, n * coef, infinite), coef=coef, total=total.total, state=new)
@@ -110,45 +117,55 @@ def _decided(
 
 
 def _coefficients(
-    adagc: AdaGC, state: states.State, clip_rule: ClipRule, limit: Any, total: Norm, vector: Scalar, slots: Slots
+    adagc: AdaGC,
+    state: states.State,
+    clip_rule: ClipRule,
+    limit: Any,
+    xp: Scalars,
+    total: Scalar,
+    vector: Scalar,
+    slots: Slots,
 ) -> tuple[Scalar, states.State]:
-    """Return (the vector of coefficients, the state after them). vector: The norms of the tensors."""
-    xp, convention = total.path.xp, clip_rule.convention
-    zero, most = xp.asarray(0.0), xp.asarray(states.MOST)
-    scale = rule.coefficient(xp, total.n, adagc.warmup_threshold, convention)
-    step, zeros, limits, new = _advance(adagc, xp, state, (vector, scale, total.n <= most), slots)
-    coefs = rule.coefficient(xp, vector, xp.where(vector <= most, limits, zero), convention)
-    coefs = xp.where(step - adagc.warmup_steps >= 0.0, coefs, zeros + scale)
+    """Return (the vector of coefficients, the state after them). total: The total norm. vector: The tensors' norms."""
+    convention, most = clip_rule.convention, xp.asarray(states.MOST)
+    is_finite = total <= most
+    numbers = state if isinstance(state, dict) else states.unpacked(adagc, xp, state)
+    step, mean = numbers[states.STEPS], _at(xp, numbers["norms"], slots)
+    is_warm = step - adagc.warmup_steps >= 0.0
+    scale = 1.0 if is_warm is True else rule.coefficient(xp, total, adagc.warmup_threshold, convention)
+    limits, new = rules.adagc({"norms": mean}, _real(xp, vector), _real(xp, scale), step, **vars(adagc))
+
+    def own() -> tuple[Real]:
+        # each norm is finite if the total norm is
+        thresholds = limits if is_finite is True else xp.where(vector <= most, _scalar(limits), xp.asarray(0.0))
+        return (_real(xp, rule.coefficient(xp, vector, thresholds, convention)),)
+
+    (coefs,) = map(_scalar, choose(is_warm, own, lambda: (_real(xp, _repeated(mean, scale)),)))
     if not isinstance(limit, float) or limit < math.inf:
         largest = rule.at_most(xp, xp.asarray(math.inf), limit)
-        other = rule.coefficient(xp, vector, zeros + largest, convention)
+        other = rule.coefficient(xp, vector, _repeated(mean, largest), convention)
         coefs = xp.where(other < coefs, other, coefs)
-    return coefs, new
+    return coefs, _after(xp, state, step, _put(xp, numbers["norms"], slots, new["norms"]), is_finite)
 
 
-def _advance(
-    adagc: AdaGC, xp: Scalars, state: states.State, step_norms: tuple[Scalar, Scalar, Any], slots: Slots
-) -> tuple[Real, Scalar, Scalar, states.State]:
-    """Return (the number of steps before this one, zeros, the thresholds of the tensors, the state after the step).
-
-    step_norms: (the vector of norms, the coefficient of a step of the warm-up, whether the norms are finite).
-    """
-    vector, scale, is_finite = step_norms
-    packed = None if isinstance(state, dict) else state
-    numbers = dict(state) if packed is None else states.unpacked(adagc, xp, packed)
-    step, mean = numbers[states.STEPS], _at(xp, numbers["norms"], slots)
-    zeros = mean * 0.0
-    limits, new = rules.adagc({"norms": mean}, _real(xp, vector), _real(xp, scale), step, **vars(adagc))
-    norms = _put(xp, numbers["norms"], slots, new["norms"])
-    if packed is None:
-        after = {states.STEPS: step + 1.0, "norms": norms} if is_finite else state
-        return step, zeros, limits, after
-    kept = xp.pack([(step + 1.0).value, norms.value])
-    return step, zeros.value, limits.value, xp.where(is_finite, kept, packed)
+def _after(xp: Scalars, state: states.State, step: Real, norms: Real, is_finite: Any) -> states.State:
+    """Return the state after a step, which is that before it if the total norm is not finite."""
+    if isinstance(state, dict):
+        return {states.STEPS: step + 1.0, "norms": norms} if is_finite else state
+    return xp.where(is_finite, xp.pack([(step + 1.0).value, norms.value]), state)
 
 
 def _real(xp: Scalars, value: Scalar) -> Real:
     return value if xp is HOST else Number(xp, value)
+
+
+def _scalar(number: Real) -> Scalar:
+    return number.value if isinstance(number, Number) else number
+
+
+def _repeated(vector: Real, scalar: Scalar) -> Scalar:
+    """Return a vector of the length of another one with the same number everywhere."""
+    return _scalar(vector * 0.0) + scalar
 
 
 def _stacked(xp: Scalars, scalars: Sequence[Scalar]) -> Scalar:

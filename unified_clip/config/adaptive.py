@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Annotated, Any, Literal, Self, Union, get_type_hints
 
 from pydantic import Field, create_model, model_validator
@@ -107,7 +108,7 @@ class AdaptiveStates:
         if isinstance(rule, AdaGC):
             return tensors.thresholds(rule, current, count, limit)
         return AdaptiveThreshold(
-            lambda xp, n: state.advance(rule, xp, current, n), limit, lambda: state.description(rule, current)
+            partial(state.advance, rule, current), limit, partial(state.description, rule, current)
         )
 
     def sized(self, counts: Iterable[int]) -> States:

@@ -354,11 +354,11 @@ class Clipper:
 
     def _states_after(self, outcome: Outcome, states: States) -> States:
         """Return the states of the adaptive rules after a clip. A group without a gradient keeps its state."""
-        norms = dict(zip(self._titles, outcome.norms, strict=True))
-        return {
-            title: next((norm.state for norm in norms[title] if norm.state is not None), state)
-            for title, state in states.items()
-        }
+        after = dict(states)
+        for title, norms in zip(self._titles, outcome.norms, strict=True):
+            if norms and norms[0].state is not None:  # all norms of a group have the same state
+                after[title] = norms[0].state
+        return after
 
 
 class OutcomeProperties:
