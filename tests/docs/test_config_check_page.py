@@ -32,7 +32,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (command,) = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)
     assert cli.main(command.split()) == 1
-    assert capsys.readouterr().out == "".join(re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL))
+    printed, missing = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert capsys.readouterr().out == printed
+    (folder / "speech" / "train.py").write_text("")
+    (folder / "llm" / "ds_config.json").write_text('{"gradient_clipping": 1.0}')
+    clip = folder / "clip.toml"
+    (required,) = re.findall(r"# beginning of the table check\n(.*?)```", PAGE, re.DOTALL)
+    clip.write_text(f"# clip.toml\n{clip.read_text()}\n{required}")
+    assert cli.main(command.split()) == 1
+    assert capsys.readouterr().out == missing
 
 
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:

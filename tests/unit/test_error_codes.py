@@ -107,7 +107,7 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
         None,
     ),
     "UC107": ("config export clip.toml --to lightning", {"clip.toml": f'{CLIP}exclude = ["*.bias"]\n'}, None),
-    "UC108": ("config check clip.toml src", {"clip.toml": CLIP, "src/utils.py": "x = 1\n"}, None),
+    "UC108": ("config check clip.toml src", {"clip.toml": CLIP}, None),
     "UC201": ("comapre old.jsonl new.jsonl", {}, None),
     "UC202": ("port train.py --native --to drop-in", {}, None),
     "UC203": ("compare old.jsonl new.jsonl --max-ulp -1", {}, None),

@@ -43,11 +43,14 @@ FOUND = ("damaged.npz", "damaged.jsonl", "empty.json")
 RIGHT = {
     *(f"port {file}" for file in FOUND),
     *(f"port {file} --format diff" for file in FOUND),
+    *(f"config check clip.toml {file}" for file in FOUND),
+    *(f"config check clip.toml {file} --format sarif" for file in FOUND),
     "compare run.jsonl run.jsonl --map empty.json",
     "record missing -- true",
     "record missing.toml -- true",
 }
-"""A file that is named is searched for clips, whatever its suffix. A map may be empty. A recording must not exist."""
+"""A file that is named is searched for clips, whatever its suffix. `config check` reports a file without a clip. A map
+may be empty. A recording must not exist."""
 
 
 @pytest.fixture

@@ -70,8 +70,9 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "config check": {
         SUCCESS: "every clip clips as the configuration does",
-        DIFFERENT: "a clip differs, what it does is unknown, or a rule of the table `check` has no effect",
-        REJECTED: "the command or the configuration is invalid, or no file has a clip",
+        DIFFERENT: "a clip differs or is missing, what it does is unknown, or a rule of the table `check` has no "
+        "effect",
+        REJECTED: "the command or the configuration is invalid",
     },
     "port": {
         SUCCESS: "every clip was rewritten, or would be with --write, or with --check no clip is left to port",

@@ -49,6 +49,10 @@ class ClipUse:
     package: str = ""
     """For Python source: the package of the function or class that clips, such as "torch"."""
 
+    unused: str = ""
+    """For a configuration in Python source that its file makes and does not use: its name, with "." before the name of
+    an attribute. Unless another file may use it, it is no clip."""
+
     note: str = ""
     """A sentence about a configuration in Python source that the file does not use, or ''."""
 

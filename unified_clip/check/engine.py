@@ -10,10 +10,11 @@ from ..config.check_rules import CheckRules, Ignore
 from ..config.clip_config import ClipConfig
 from ..config.documents import Key
 from ..config.explain import describe
-from . import patterns, required, source_files, trainer_files
+from . import patterns, required, trainer_files
 from .clip_use import ClipUse, Found
-from .judge import Judge, clip_result, headline, shown
+from .judge import Judge, clip_result, headline, shown, without_clip
 from .model import CheckReport, Clip, Counts, Finding
+from .python import source_files
 from .trainer_files import PYTHON
 
 MAX_BYTES = 1 << 20
@@ -30,25 +31,22 @@ def check(
 ) -> CheckReport:
     """Compare every clip in `files` with a clip configuration, and return the report.
 
-    A rule of the table `check` that has no effect is a finding, too.
+    A path or a pattern of `check.require` without a clip is a finding, too. So is a rule of the table `check` that has
+    no effect.
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: All files below `paths`.
     advance: Called with the number of files that were just read. nearest: Whether to accept clips that differ in
     family or eps only, with a note.
 
-    Raises:
-        ConfigError: The clip configuration cannot be read, or its table `check.formats` has an unknown format.
-        NothingFoundError: No file has a clip below one of `paths`, or among the files that match a pattern of
-            `check.require`.
+    ConfigError: the clip configuration cannot be read, or its table `check.formats` has an unknown format.
     """
     wanted = ClipConfig.load(clip)
     rules = wanted.check or CheckRules()
     trainer_files.check_formats(clip, rules)
     root = clip.resolve().parent
     found = _read(files, rules, root, advance)
-    notes = required.check(clip, rules.require, paths, files, found)
+    findings, notes = required.check(clip, rules.require, paths, files, found)
     judge = Judge(wanted, clip, nearest=nearest)
-    findings: list[Finding] = []
     ignored: list[Finding] = []
     clips: list[Clip] = []
     used: set[int] = set()
@@ -212,7 +210,4 @@ def _unused(
 
 
 def _unused_rule(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str) -> Finding:
-    return Finding(
-        kind="unused", path=shown(clip), line=trainer_files.line(clip, ("check", *keys)), column=1,
-        clip=f"check.{name}", does=why, wanted="", differences=[], effect="", edit=edit,
-    )  # fmt: skip
+    return without_clip("unused", clip, trainer_files.line(clip, ("check", *keys)), f"check.{name}", why, edit)

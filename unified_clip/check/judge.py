@@ -14,7 +14,7 @@ from ..config.families import family_difference
 from ..config.schema import DEFAULT_FAMILY
 from .clip_use import ClipUse
 from .edits import Edits
-from .model import Clip, Difference, Finding, Kind, Result
+from .model import TITLES, Clip, Difference, Finding, Kind, Result
 
 NORM = re.compile(r"the norm( from \S+)?")
 """Matches what the second of two effects on the same example repeats."""
@@ -112,6 +112,14 @@ def clip_result(use: ClipUse, result: Result) -> Clip:
     )  # fmt: skip
 
 
+def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: str) -> Finding:
+    """Return a finding that is about no clip, such as a missing one. `file`, `line`: its place. `clip`: its subject."""
+    return Finding(
+        kind=kind, path=shown(file), line=line, column=1, clip=clip, does=why, wanted="", differences=[], effect="",
+        edit=edit,
+    )  # fmt: skip
+
+
 def shown(path: Path) -> str:
     """Return a path as text with "/". It is relative to the working directory if the file is below that directory."""
     relative = os.path.relpath(path)
@@ -129,8 +137,8 @@ def headline(findings: Sequence[Finding], ignored: int, clips: int, file: str) -
         same = clips - ignored
         rest = f", {ignored} ignored" if ignored else ""
         return f"{clip_count}: {same} as in {file}{rest}."
-    counts = {kind: sum(each.kind == kind for each in findings) for kind in ("drift", "unknown", "unused")}
+    counts = {kind: sum(each.kind == kind for each in findings) for kind in TITLES}
     rules = f"{'rule' if counts['unused'] == 1 else 'rules'} without effect"
-    words = {"drift": f"not as in {file}", "unknown": "unknown", "unused": rules}
+    words = {"drift": f"not as in {file}", "missing": "missing", "unknown": "unknown", "unused": rules}
     parts = [f"{count} {words[kind]}" for kind, count in counts.items() if count]
     return f"{clip_count}: {', '.join(parts)}{f', {ignored} ignored' if ignored else ''}."

@@ -9,11 +9,12 @@ from typing import Literal
 
 from .._report_model import ReportModel, json_schema
 
-Kind = Literal["drift", "unknown", "unused"]
+Kind = Literal["drift", "missing", "unknown", "unused"]
 Result = Literal["same", "near", "drift", "unknown", "ignored"]
 
 TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
+    "missing": "A clip is missing",
     "unknown": "The effect of a clip cannot be read from the file",
     "unused": "A rule of the table check has no effect",
 }
@@ -29,11 +30,11 @@ class Difference(ReportModel):
 
 
 class Finding(ReportModel):
-    """A clip that differs or may differ from the configuration, or a rule of the table `check` without effect."""
+    """A clip that differs, may differ or is missing, or a rule of the table `check` without effect."""
 
     kind: Kind
-    """"drift": the clip differs. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of
-    the table `check` has no effect."""
+    """"drift": the clip differs. "missing": a path or a pattern of `check.require` has no file with a clip. "unknown":
+    the effect of the clip cannot be read from the file. "unused": a rule of the table `check` has no effect."""
 
     path: str
     """The file, relative to the working directory if it is below it."""
@@ -43,14 +44,14 @@ class Finding(ReportModel):
     """The column, from 1."""
 
     clip: str
-    """The code or key that clips: a function, an argument, or a trainer with its key. For "unused": the rule."""
+    """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the path or the
+    rule. For "unused": the rule."""
 
     does: str
-    """The effect of the clip in sentences. For "unknown": the reason why the effect is unknown. For "unused": the
-    reason why the rule has no effect."""
+    """The effect of the clip in sentences. For other kinds than "drift": the reason in sentences."""
 
     wanted: str
-    """The effect of the clip configuration in sentences. Empty for "unused"."""
+    """The effect of the clip configuration in sentences. Empty for "missing" and "unused"."""
 
     differences: list[Difference]
     """The settings that differ, or empty if they are unknown."""

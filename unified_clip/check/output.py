@@ -15,7 +15,10 @@ from urllib.parse import quote
 from .._display import safe
 from .model import TITLES, CheckReport, Clip, Finding
 
-STYLES = {"drift": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
+STYLES = {"drift": "bold red", "missing": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
+ERRORS = ("drift", "missing")
+"""The kinds of findings that are errors for GitHub. Others are warnings."""
+
 MAX_LINES = 20
 """Up to this number of clips, a check without findings prints a line for each."""
 
@@ -126,7 +129,7 @@ def _sarif(finding: Finding) -> dict[str, Any]:
     location = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
     result: dict[str, Any] = {
         "ruleId": f"clip-{finding.kind}",
-        "level": "error" if finding.kind == "drift" else "warning",
+        "level": "error" if finding.kind in ERRORS else "warning",
         "message": {"text": _message(finding)},
         "locations": [location],
     }
@@ -160,7 +163,7 @@ def as_github(report: CheckReport) -> str:
 
 
 def _annotation(finding: Finding) -> str:
-    level = "error" if finding.kind == "drift" else "warning"
+    level = "error" if finding.kind in ERRORS else "warning"
     place = f"file={_property(finding.path)},line={finding.line},col={finding.column}"
     return f"::{level} {place},title={_property(TITLES[finding.kind])}::{_data(_message(finding))}"
 

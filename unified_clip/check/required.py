@@ -7,20 +7,16 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .._coded_error import CodedError
 from ..config.documents import KINDS
-from ..config.formats import convert
 from ..errors import ConfigError
 from ..port.source_files import files_below
-from . import patterns
-from .clip_use import Found
+from . import patterns, trainer_files
+from .clip_use import ClipUse, Found
+from .judge import shown, without_clip
+from .model import Finding
 from .trainer_files import PYTHON, SHELL
 
 SUFFIXES = (*KINDS, PYTHON, SHELL)
-
-
-class NothingFoundError(CodedError, code="UC108"):
-    """The error of a check that finds no clip where one is required."""
 
 
 def below(path: Path) -> list[Path]:
@@ -39,22 +35,19 @@ def below(path: Path) -> list[Path]:
     return files
 
 
-def check(clip: Path, required: Sequence[str], paths: Sequence[Path], files: Sequence[Path], found: Found) -> list[str]:
-    """Check that each path, and each pattern of `check.require`, has a file with a clip.
+def check(
+    clip: Path, required: Sequence[str], paths: Sequence[Path], files: Sequence[Path], found: Found
+) -> tuple[list[Finding], list[str]]:
+    """Return a finding for each path, and for each pattern of `check.require`, that has no file with a clip.
 
-    A pattern for files outside `paths` is not checked. Return a note for each.
+    A configuration that is never used is no clip for a pattern. For a path, it is: it has a finding of its own.
+    A pattern for files outside `paths` is not checked. Also return a note for each of these.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
     files: The checked files. found: The clips in these files.
-
-    NothingFoundError: a path or a pattern has no file with a clip.
     """
-    clipping = found.files | {
-        os.path.realpath(file) for use in found.uses for file in (use.path, use.read) if file is not None
-    }
-    problems = list(_paths_without_clip(clip, paths, files, clipping))
-    if problems and found.unread:
-        problems.append(f"Files that could not be read: {found.unread}.")
+    findings = list(_paths_without_clip(clip, paths, files, found))
+    clipping = _files([use for use in found.uses if not use.unused]) | found.files
     root, notes = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -63,26 +56,35 @@ def check(clip: Path, required: Sequence[str], paths: Sequence[Path], files: Seq
         if not matching and not _covers(paths, root, glob):
             notes.append(f"check.require: {glob!r} is not checked, since no path contains it.")
             continue
-        problem = f"none of {len(matching)} files that match {glob!r} has a clip. Restore the clip, or remove the rule."
+        why, edit = (
+            f"None of {len(matching)} files that match {glob!r} has a clip.",
+            "Restore the clip, or remove the rule.",
+        )
         if not matching:
-            problem = f"no checked file matches {glob!r}. {patterns.advice(glob, root)}"
-        document = convert.named(clip, convert.UNIFIED_CLIP)[1]
-        problems.append(str(document.wrong(("check", "require", index), problem)))
-    if problems:
-        raise NothingFoundError(" ".join(problems))
-    return notes
+            why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
+        line = trainer_files.line(clip, ("check", "require", index))
+        findings.append(without_clip("missing", clip, line, f'check.require "{glob}"', why, edit))
+    return findings, notes
 
 
-def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path], clipping: set[str]) -> Iterator[str]:
-    """Yield a sentence with a remedy for each path that has no file in `clipping`.
+def _files(uses: Sequence[ClipUse]) -> set[str]:
+    """Return the real paths of the files with these clips."""
+    return {os.path.realpath(file) for use in uses for file in (use.path, use.read) if file is not None}
 
-    clip, paths, files: As for `check`. clipping: The real paths of the files with a clip.
-    """
+
+def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path], found: Found) -> Iterator[Finding]:
+    """Yield a finding for each path that has no file with a clip. `clip, paths, files, found`: as for `check`."""
+    clipping = _files(found.uses) | found.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}
         if not real & clipping:
-            yield f"{path}: none of {len(real)} files has a clip. Restore the clip, or pass other paths."
+            unread = f" Files that could not be read: {found.unread}." if found.unread else ""
+            why = f"None of {len(real)} files has a clip.{unread}"
+            place = path if path.is_file() else clip
+            yield without_clip(
+                "missing", place, 1, f"PATH {shown(path)}", why, "Restore the clip, or pass other paths."
+            )
 
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:

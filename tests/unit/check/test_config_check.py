@@ -13,9 +13,9 @@ from support.config.format_samples import SAMPLES, Sample
 from support.tiers import sampled
 
 from unified_clip import ClipConfig, cli
-from unified_clip.check import engine, model, source_files
+from unified_clip.check import engine, model
 from unified_clip.check.model import CheckReport
-from unified_clip.check.required import NothingFoundError
+from unified_clip.check.python import source_files
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
 from unified_clip.errors import ConfigError
@@ -199,12 +199,12 @@ def test_the_edit_is_for_the_framework_of_the_clip(check: Check, source: str, ed
 def test_a_trainer_that_is_switched_off_in_source_differs(check: Check) -> None:
     source = "from transformers import TrainingArguments\n\nTrainingArguments('out', max_grad_norm=0)\n"
     assert one(check({"a.py": source})).kind == "drift"
-    callback = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml")\n'
+    callback = 'from unified_clip import ClipConfig\n\nTrainer(clip=ClipConfig.load("clip.toml"))\n'
     assert check({"a.py": source + callback}).findings == []
 
 
 def test_the_file_that_source_loads_is_compared(check: Check) -> None:
-    source = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("{}")\n'
+    source = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("{}")\nclip(grads)\n'
     assert check({"a.py": source.format("clip.toml")}).findings == []
     report = check({"a.py": source.format("other.toml"), "other.toml": 'rule = "none"\n'})
     assert [(each.path, each.kind) for each in report.findings] == [("a.py", "drift"), ("other.toml", "drift")]
@@ -268,8 +268,7 @@ def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str
     report = check({name: text, "train.py": TORCH % "1.0"})
     assert report.findings == []
     assert [note.partition(":")[0] for note in report.notes] == [f"{name} sets no clip"]
-    with pytest.raises(NothingFoundError, match="has a clip"):
-        check({name: text}, WANTED, name)
+    assert one(check({name: text}, WANTED, name)).kind == "missing"
 
 
 def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: Check) -> None:
@@ -294,10 +293,8 @@ def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
 def test_names_of_clips_are_found_in_files_that_are_not_read(check: Check, name: str) -> None:
     finding = one(check({"notes.txt": f"{name} 1.0"}, WANTED, "notes.txt"))
     assert (finding.kind, finding.path) == ("unknown", "notes.txt")
-    with pytest.raises(NothingFoundError):
-        check({"empty.txt": ""}, WANTED, "empty.txt")
-    with pytest.raises(NothingFoundError):
-        check({"notes.txt": "a video clip"}, WANTED, "notes.txt")
+    assert one(check({"empty.txt": ""}, WANTED, "empty.txt")).kind == "missing"
+    assert one(check({"notes.txt": "a video clip"}, WANTED, "notes.txt")).kind == "missing"
 
 
 @pytest.mark.parametrize(
@@ -529,7 +526,6 @@ def test_the_json_has_every_clip_with_its_result(run: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("clip.toml", "."), "none of 1 files has a clip"),
         (("clip.toml", "gone"), "gone: no such file or directory"),
         (("gone.toml", "."), "cannot read gone.toml"),
         (("a.yaml", "."), "there is no such key"),

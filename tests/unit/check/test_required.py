@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-from support.config.check_files import DEEPSPEED, TORCH, WANTED, Check
+from support.config.check_files import DEEPSPEED, TORCH, WANTED, Check, one
 
-from unified_clip.check.required import NothingFoundError
+from unified_clip import cli
+from unified_clip.check.model import CheckReport
 
 REQUIRE = '\n[check]\nrequire = [\n  "nlp/**",\n  "{}",\n]\n'
 FILES = {"nlp/ds.json": DEEPSPEED % "1.0", "recsys/train.py": TORCH % "1.0"}
 BY_HAND = "norm = total(grads)\ngrads = [g * min(1, 0.3 / norm) for g in grads]\n"
 
 
+def texts(report: CheckReport) -> list[str]:
+    return [f"{each.place} {each.clip} {each.does} {each.edit}" for each in report.findings if each.kind == "missing"]
+
+
 def test_a_path_without_a_clip_is_an_error_even_if_others_have_clips(check: Check) -> None:
     assert check(FILES, WANTED, "nlp", "recsys").findings == []
-    with pytest.raises(NothingFoundError, match=r"^recsys: none of 1 files has a clip. Restore the clip, or pass"):
-        check({**FILES, "recsys/train.py": BY_HAND}, WANTED, "nlp", "recsys")
-    with pytest.raises(NothingFoundError, match=r"^nlp/a.py: none of 1 files .* recsys: none of 1 files"):
-        check({"nlp/a.py": BY_HAND}, WANTED, "nlp/ds.json", "nlp/a.py", "recsys")
+    report = check({**FILES, "recsys/train.py": BY_HAND}, WANTED, "nlp", "recsys")
+    assert texts(report) == [
+        "clip.toml:1:1 PATH recsys None of 1 files has a clip. Restore the clip, or pass other paths."
+    ]
+    report = check({"nlp/a.py": BY_HAND}, WANTED, "nlp/ds.json", "nlp/a.py", "recsys")
+    assert [(each.kind, each.path) for each in report.findings] == [("missing", "clip.toml"), ("missing", "nlp/a.py")]
     assert check({}, WANTED, ".").counts.clips == 1, "one path covers both"
 
 
@@ -39,24 +45,33 @@ def test_a_base_file_with_the_trainers_default_has_a_clip(check: Check) -> None:
 def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Check) -> None:
     clip = WANTED + REQUIRE.format("recsys/**")
     assert check(FILES, clip).findings == []
-    place = "clip.toml, line 8, check.require 2: "
-    without = re.escape(f"{place}none of 1 files that match 'recsys/**' has a clip. Restore the clip, or remove")
-    with pytest.raises(NothingFoundError, match=f"^{without}"):
-        check({"recsys/train.py": BY_HAND}, clip)
+    place = 'clip.toml:8:1 check.require "recsys/**"'
+    without = f"{place} None of 1 files that match 'recsys/**' has a clip. Restore the clip, or remove the rule."
+    assert texts(check({"recsys/train.py": BY_HAND}, clip)) == [without]
     Path("recsys/train.py").unlink()
-    with pytest.raises(NothingFoundError, match=re.escape(f"{place}no checked file matches 'recsys/**'. Remove")):
-        check({}, clip)
+    gone = f"{place} No checked file matches 'recsys/**'. Remove the rule, or correct its path."
+    assert texts(check({}, clip)) == [gone]
 
 
 @pytest.mark.parametrize("glob", ["recsys", "recsys/"])
 def test_a_required_directory_advises_its_files(check: Check, glob: str) -> None:
-    with pytest.raises(NothingFoundError, match=re.escape('Write "recsys/**" for all files below')):
-        check(FILES, WANTED + REQUIRE.format(glob))
+    assert one(check(FILES, WANTED + REQUIRE.format(glob))).edit.startswith('Write "recsys/**" for all files below')
 
 
 def test_a_pattern_for_files_outside_the_paths_is_a_note(check: Check) -> None:
     clip = WANTED + REQUIRE.format("recsys/*.py")
     (note,) = check(FILES, clip, "nlp").notes
     assert note == "check.require: 'recsys/*.py' is not checked, since no path contains it."
-    with pytest.raises(NothingFoundError, match=r"no checked file matches 'recsys/gone\.py'"):
-        check({"recsys/ds.json": DEEPSPEED % "1.0"}, WANTED + REQUIRE.format("recsys/gone.py"), "nlp", "recsys")
+    report = check({"recsys/ds.json": DEEPSPEED % "1.0"}, WANTED + REQUIRE.format("recsys/gone.py"), "nlp", "recsys")
+    assert one(report).does == "No checked file matches 'recsys/gone.py'."
+
+
+@pytest.mark.parametrize(
+    ("format_", "start"), [("sarif", '"ruleId": "clip-missing"'), ("github", "::error file=clip.toml,line=1,")]
+)
+def test_a_missing_clip_is_in_every_report(
+    check: Check, capsys: pytest.CaptureFixture[str], format_: str, start: str
+) -> None:
+    check({"a.py": BY_HAND}, WANTED)
+    assert cli.main(["config", "check", "clip.toml", ".", "--format", format_]) == 1
+    assert start in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import Check, one
+from support.config.check_files import WANTED, Check, one
 
 IMPORT = "from unified_clip import ClipConfig\n\n"
 LOAD = 'ClipConfig.load("clip.toml")'
@@ -17,14 +17,60 @@ def test_a_function_that_never_uses_its_configuration_does_not_clip(check: Check
     assert finding.does.startswith("The function makes this configuration and never uses clip, so it clips nothing.")
 
 
-@pytest.mark.parametrize(("source", "subject"), [("clip = {}\n", "clip"), ("{}\n", "the configuration")])
-def test_a_configuration_that_only_another_module_could_use_is_a_note(check: Check, source: str, subject: str) -> None:
-    report = check({"a.py": IMPORT + source.format(LOAD)})
-    end = " in this file" if subject == "clip" else ""
+@pytest.mark.parametrize(
+    "source", ["clip = {}\n", "class A:\n    clip = {}\n", "def make(self):\n    self.clip = {}\n"]
+)
+def test_a_configuration_that_no_file_names_does_not_clip(check: Check, source: str) -> None:
+    other = "import torch\n\n\ndef step(clip):\n    torch.clamp(clip, 1)  # a.clip\n"
+    finding = one(check({"team/a.py": IMPORT + source.format(LOAD), "b.py": other}))
+    assert (finding.kind, finding.path) == ("unknown", "team/a.py")
+    assert finding.does.startswith("clip is never used: no file among the checked paths names it, so it clips nothing.")
+
+
+def test_a_configuration_without_a_name_does_not_clip(check: Check) -> None:
+    assert one(check({"a.py": f"{IMPORT}{LOAD}\n"})).does.startswith("The file makes this configuration and never uses")
+
+
+@pytest.mark.parametrize("other", [
+    "from team.a import clip\n\nclip(grads)\n",
+    "from .a import clip as c\n\nc(grads)\n",
+    "from team.a import *\n\nclip(grads)\n",
+    "import team.a\n\nteam.a.clip(grads)\n",
+    "from team import a as settings\n\nsettings.clip(grads)\n",
+    "import importlib\n\nimportlib.import_module('team.a').clip(grads)\n",
+])  # fmt: skip
+def test_a_configuration_that_another_module_uses_is_a_note(check: Check, other: str) -> None:
+    report = check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/b.py": other})
     assert report.findings == []
     assert report.notes == [
-        f"a.py:3 unified_clip.ClipConfig.load: {subject} is not used{end}, so it clips nothing here."
+        "team/a.py:3 unified_clip.ClipConfig.load: clip is not used in this file, so it clips nothing here."
     ]
+
+
+@pytest.mark.parametrize("other", [
+    "from team.a import clip\n",  # the line that clips was removed
+    "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\nclip(grads)\n",  # another team's
+])  # fmt: skip
+def test_the_name_in_another_module_is_no_use(check: Check, other: str) -> None:
+    assert one(check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "b.py": other})).path == "team/a.py"
+
+
+def test_an_import_that_another_module_passes_on_is_followed(check: Check) -> None:
+    files = {"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/__init__.py": "from .a import clip\n"}
+    assert one(check(files)).kind == "unknown"
+    assert check({**files, "b.py": "from team import clip\n\nclip(grads)\n"}).findings == []
+
+
+def test_an_attribute_that_another_module_reads_is_a_note(check: Check) -> None:
+    report = check({"a.py": f"{IMPORT}def make(self):\n    self.clip = {LOAD}\n", "b.py": "self.clip(grads)\n"})
+    assert (report.findings, len(report.notes)) == ([], 1)
+
+
+def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(check: Check) -> None:
+    clip = WANTED + '\n[check]\nrequire = ["a.py"]\n'
+    files = {"a.py": f"{IMPORT}clip = {LOAD}\n", "b.py": f"{IMPORT}{LOAD}(grads)\n"}
+    assert {each.kind for each in check(files, clip).findings} == {"missing", "unknown"}
+    assert check({**files, "a.py": files["a.py"] + "clip(grads)\n"}, clip).findings == []
 
 
 @pytest.mark.parametrize(
@@ -36,8 +82,9 @@ def test_a_configuration_that_only_another_module_could_use_is_a_note(check: Che
         "def outer():\n    clip = None\n    def set():\n        nonlocal clip\n        clip = {}\n    return set\n",
         "def make():\n    clip = {}\n    return locals()\n",
         "__all__ = ['clip']\nclip = {}\n",
-        "class Settings:\n    clip = {}\n",
-        "def make(self):\n    self.clip = {}\n",
+        "class Settings:\n    clip = {}\n    clips = [clip]\n",
+        "class Settings:\n    clip = {}\n\nSettings().clip(grads)\n",
+        "def make(self):\n    self.clip = {}\n    getattr(self, 'clip')(grads)\n",
         "def make():\n    return {}\n",
         "def make(optimizer):\n    {}.attach_to(optimizer)\n",
         "train(clip={})\n",

@@ -6,10 +6,10 @@ import ast
 import re
 from collections.abc import Sequence
 
-from ..config.clip_config import ClipConfig
-from ..config.formats.python_source import Source
-from ..errors import ConfigError
-from .clip_use import THRESHOLD
+from ...config.clip_config import ClipConfig
+from ...config.formats.python_source import Source
+from ...errors import ConfigError
+from ..clip_use import THRESHOLD
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
 """The names of the arguments by which clip functions take parameters, gradients or a model."""

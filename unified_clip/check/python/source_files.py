@@ -7,20 +7,19 @@ import itertools
 import math
 import re
 from collections.abc import Collection
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.clip_config import ClipConfig
-from ..config.formats.python_source import Source
-from ..errors import ConfigError
-from ..port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters
-from ..port.clip_site import ClipSite, PortedFile, UnreadableFile
-from ..port.source_files import port_all
-from . import call_site, engine_methods, lookalikes
-from .clip_use import ClipUse
-from .trainer_files import names_clip
+from ...config.clip_config import ClipConfig
+from ...config.formats.python_source import Source
+from ...errors import ConfigError
+from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters
+from ...port.clip_site import ClipSite, PortedFile, UnreadableFile
+from ...port.source_files import port_all
+from ..clip_use import ClipUse
+from ..trainer_files import names_clip
+from . import call_site, engine_methods, lookalikes, unused
 
 PACKAGE = "unified_clip"
 MEASURES = ("get_total_norm", "global_norm")
@@ -30,12 +29,6 @@ LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
 OFF = "argument.leave_off"
 """The rule of `port` for a trainer's argument that switches clipping off."""
-
-SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-NEVER_USED = (
-    "The function makes this configuration and never uses {name}, so it clips nothing. Clip by it, such as "
-    "{name}(gradients), or remove it."
-)
 
 LINE = re.compile(r"^Line (\d+)")
 
@@ -70,7 +63,8 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     own_uses = {path: _own_uses(path) for path in paths}
     for file in ported:
         uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
-    uses += itertools.chain.from_iterable(own_uses[file.path] for file in ported)
+    own = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
+    uses += unused.resolved(own, paths)
     uses += [_unreadable(file) for file in unreadable]
     known = {*configurations, *(use.path for use in uses if use is not None)}
     others = [path for path in paths if path not in known and names_clip(path)]
@@ -204,9 +198,9 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     try:
         if name == "ClipConfig":
             config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
-            return _marked_if_unused(source, use(config), call)
+            return unused.marked(source, use(config), call)
         if name in LOADERS:
-            return _marked_if_unused(source, use(ClipConfig.import_from(_file(source, path, call))), call)
+            return unused.marked(source, use(ClipConfig.import_from(_file(source, path, call))), call)
         if last in _own_functions():
             config = _config(source, call, last)
             code = call_site.with_threshold_slot(call, positional_parameters(last), _own_functions()[last].limits)
@@ -214,39 +208,6 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     except ConfigError as error:
         return use(why_unknown=str(error))
     return None
-
-
-def _marked_if_unused(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
-    """Return the use of a `ClipConfig`, or an unknown clip if a function certainly never uses the configuration.
-
-    Above all functions, another module may import the name: there, the result has a note. If the file reads the name
-    anywhere, or may look names up by their text, the result is `use`.
-
-    call: The call that makes the configuration.
-    """
-    match source.parents[call]:
-        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-            if any(_may_use(source, node, name) for node in source.nodes):
-                return use
-            outer = [node for node in source.around(call) if isinstance(node, SCOPES)]
-            if outer and not isinstance(outer[0], ast.ClassDef):
-                return replace(use, config=None, why_unknown=NEVER_USED.format(name=name))
-            return use if outer else replace(use, note=f"{name} is not used in this file, so it clips nothing here.")
-        case ast.Expr():
-            return replace(use, note="the configuration is not used, so it clips nothing here.")
-    return use
-
-
-def _may_use(source: Source, node: ast.AST, name: str) -> bool:
-    """Return whether a node reads a name, declares it for another scope, or looks names up by their text."""
-    match node:
-        case ast.Name(id=other, ctx=ast.Load()):
-            return other == name or other in ("locals", "globals", "vars", "eval", "exec")
-        case ast.Global(names=names) | ast.Nonlocal(names=names):
-            return name in names
-        case ast.Constant(value=str(text)):  # in __all__, and in code for another interpreter
-            return text == name
-    return False
 
 
 def _file(source: Source, path: Path, call: ast.Call) -> Path:

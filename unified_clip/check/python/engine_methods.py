@@ -6,8 +6,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..config.clip_config import ClipConfig
-from ..config.formats.python_source import Source
+from ...config.clip_config import ClipConfig
+from ...config.formats.python_source import Source
 
 
 class Engine(NamedTuple):

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..config.documents import Document, format_value
-from ..config.formats import placement
-from ..config.formats.python_source import parse_tree
-from ..errors import ConfigError
-from .clip_use import ClipUse
-from .trainer_files import has_number
+from ...config.documents import Document, format_value
+from ...config.formats import placement
+from ...config.formats.python_source import parse_tree
+from ...errors import ConfigError
+from ..clip_use import ClipUse
+from ..trainer_files import has_number
 
 WHY = (
     "This setting is named like a clip setting, but the code that reads it is unknown. Compare its value with the clip "

@@ -1,0 +1,1 @@
+"""Find clips in Python source, and what they clip."""

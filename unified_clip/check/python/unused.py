@@ -1,0 +1,179 @@
+"""Find configurations in Python source that clip nothing, since no code uses them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from ...config.formats.python_source import Source, parse_tree
+from ...errors import ConfigError
+from ..clip_use import ClipUse
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+BY_TEXT = ("locals", "globals", "vars", "eval", "exec")
+"""Functions that look names up by their text."""
+
+NEVER_USED = (
+    "The {place} makes this configuration and never uses {name}, so it clips nothing. Clip by it, such as "
+    "{name}(gradients), or remove it."
+)
+NOT_NAMED = (
+    "{name} is never used: no file among the checked paths names it, so it clips nothing. Clip by it, such as "
+    "{name}(gradients), or remove it. If a file that is not checked uses it, pass that file, too."
+)
+
+
+def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
+    """Return the use of a `ClipConfig`, or an unknown clip if certainly no code uses the configuration.
+
+    Outside of functions, and for an attribute, other files may use it: the result then has `unused`, for `resolved`.
+    If the file uses the configuration, or may look names up by their text, the result is `use`.
+
+    call: The call that makes the configuration.
+    """
+    match source.parents[call]:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            scopes = (node for node in source.around(call) if isinstance(node, (*FUNCTIONS, ast.ClassDef)))
+            scope = next(scopes, None)
+            if any(_reads(node, name) for node in source.nodes):
+                return use
+            if isinstance(scope, ast.ClassDef):
+                return _marked_attribute(source, use, name)
+            if scope is not None:
+                return _never_used(use, name, NEVER_USED.format(place="function", name=name))
+            return replace(use, unused=name)
+        case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AnnAssign(target=ast.Attribute(attr=name)):
+            return _marked_attribute(source, use, name)
+        case ast.Expr():
+            return _never_used(use, ast.unparse(call), NEVER_USED.format(place="file", name="it"))
+    return use
+
+
+def _marked_attribute(source: Source, use: ClipUse, name: str) -> ClipUse:
+    is_used = any(_reads_attribute(node, name) for node in source.nodes)
+    return use if is_used else replace(use, unused=f".{name}")
+
+
+def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
+    return replace(use, config=None, why_unknown=why, unused=name)
+
+
+def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
+    """Yield the clips, where a configuration that its file does not use gets a note or becomes unknown.
+
+    It gets a note if another file may use it: a file that imports the name from its module and reads it, or for an
+    attribute, any file that reads an attribute of this name.
+
+    paths: All Python files that are checked.
+    """
+    files: dict[Path, _File] = {}
+    for use in uses:
+        if not use.unused or use.config is None:
+            yield use
+            continue
+        name = use.unused.removeprefix(".")
+        files = files or {path: _File(path) for path in paths}
+        others = [file for path, file in files.items() if path != use.path and file.names(name)]
+        if use.unused.startswith("."):
+            is_used = any(_reads_attribute(node, name) for file in others for node in file.nodes)
+        else:
+            is_used = _is_imported(name, _module(use.path), others)
+        if is_used:
+            yield replace(use, unused="", note=f"{name} is not used in this file, so it clips nothing here.")
+        else:
+            yield _never_used(use, name, NOT_NAMED.format(name=name))
+
+
+def _is_imported(name: str, module: str, others: Sequence[_File]) -> bool:
+    """Return whether one of the other files imports a name of a module, and may use it."""
+    modules = {module}
+    while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
+        modules |= added  # the others may import the name from these
+    return any(file.uses(name, modules) for file in others)
+
+
+class _File:
+    """A Python file that may use a configuration of another file. A file that is not valid Python uses none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def _text(self) -> str:
+        return self.path.read_bytes().decode("utf-8", "replace")
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        with contextlib.suppress(ConfigError):
+            return list(ast.walk(parse_tree(self._text, self.path.name)))
+        return []
+
+    def names(self, name: str) -> bool:
+        """Return whether the text has a name, or an import of all names."""
+        return re.search(rf"\b{re.escape(name)}\b|import \*", self._text) is not None
+
+    def aliases(self, name: str, modules: Set[str]) -> set[str]:
+        """Return the names by which the file imports a name from one of these modules."""
+        imports = [node for node in self.nodes if isinstance(node, ast.ImportFrom)]
+        aliases = [each for node in imports if self._origin(node) in modules for each in node.names]
+        return {each.asname or name for each in aliases if each.name in (name, "*")}
+
+    def uses(self, name: str, modules: Set[str]) -> bool:
+        """Return whether the file may use a name of one of these modules.
+
+        It does if it reads the name after an import from there. It may do so if it reads an attribute of this name,
+        and imports such a module or names one in a string.
+        """
+        aliases = self.aliases(name, modules)
+        is_module_named = any(_names_module(node, modules) for node in self.nodes)
+        return any(
+            any(_reads(node, each) for each in aliases) or (is_module_named and _reads_attribute(node, name))
+            for node in self.nodes
+        )
+
+    def _origin(self, node: ast.ImportFrom) -> str:
+        """Return the last part of the module that an import names, which is the file's own package for `.`."""
+        folders = self.path.resolve().parents
+        package = folders[min(node.level, len(folders)) - 1].name if node.level else ""
+        return (node.module or package).rpartition(".")[2]
+
+
+def _names_module(node: ast.AST, modules: Set[str]) -> bool:
+    match node:
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return any(each.name.rpartition(".")[2] in modules for each in names)
+        case ast.Constant(value=str(text)):
+            return re.split(r"[./\\:]", text.removesuffix(".py"))[-1] in modules
+    return False
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    """Return whether a node reads a name, declares it for another scope, or looks names up by their text."""
+    match node:
+        case ast.Name(id=other, ctx=ast.Load()):
+            return other == name or other in BY_TEXT
+        case ast.Global(names=names) | ast.Nonlocal(names=names):
+            return name in names
+        case ast.Constant(value=str(text)):  # in __all__, and in code for another interpreter
+            return text == name
+    return False
+
+
+def _reads_attribute(node: ast.AST, name: str) -> bool:
+    """Return whether a node reads an attribute of this name, or has the name as a text, as for `getattr`."""
+    match node:
+        case ast.Attribute(attr=other, ctx=ast.Load()) | ast.Constant(value=str(other)):
+            return other == name
+        case ast.Name(id=other, ctx=ast.Load()):
+            return other in BY_TEXT
+    return False
+
+
+def _module(path: Path) -> str:
+    """Return the last part of the name by which a file is imported: that of its directory for `__init__.py`."""
+    return path.resolve().parent.name if path.stem == "__init__" else path.stem
