@@ -138,7 +138,8 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=500)
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
-    names = ["FSDP2", "HSDP", "`check_replicas`", "two dimensions", "`mesh_ownership`", "its constructor"]
+    names = ["FSDP2", "HSDP", "`check_replicas`", "two dimensions", "`mesh_ownership`"]
+    names.append("constructor of `mesh_ownership`")
     print(f"| ranks | {' | '.join(names)} |\n{'|---' * (len(names) + 1)}|", flush=True)
     for ranks in options.ranks:
         multiprocessing.spawn(simulate, (ranks, options), nprocs=1)
