@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (command,) = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)
     assert cli.main(command.split()) == 1
-    printed, missing = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    printed, missing, explicit = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert capsys.readouterr().out == printed
     (folder / "speech" / "train.py").write_text("")
     (folder / "llm" / "ds_config.json").write_text('{"gradient_clipping": 1.0}')
@@ -41,6 +42,17 @@ def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.Capt
     clip.write_text(f"# clip.toml\n{clip.read_text()}\n{required}")
     assert cli.main(command.split()) == 1
     assert capsys.readouterr().out == missing
+    shutil.rmtree(folder / "llm")
+    (folder / "sft").mkdir()
+    (folder / "sft" / "qlora.yml").write_text("adapter: qlora\nsequence_len: 2048\n")
+    clip.write_text(clip.read_text().partition("[check]")[0])
+    assert cli.main(command.split()) == 0
+    (line,) = re.findall(r"^    (sft/.*\n)", PAGE, re.MULTILINE)
+    assert capsys.readouterr().out.startswith(line)
+    (table,) = re.findall(r"```toml\n(\[check\]\nexplicit.*?)```", PAGE, re.DOTALL)
+    clip.write_text(clip.read_text() + table)
+    assert cli.main(command.split()) == 1
+    assert capsys.readouterr().out == explicit
 
 
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:

@@ -38,7 +38,10 @@ class ClipUse:
     """For a trainer's configuration: the other files that it was read with, such as base files."""
 
     by_default: bool = False
-    """For a trainer's configuration: whether the file has no clip key."""
+    """For a trainer: whether its file or its arguments have no clip key with a value."""
+
+    needs_key: bool = False
+    """Whether `check.explicit` requires the key that the file does not set."""
 
     set_elsewhere: str = ""
     """For a file without a clip of its own: a sentence with the place that sets the clip. '' for other files."""
@@ -51,7 +54,7 @@ class ClipUse:
 
     unused: str = ""
     """For a configuration in Python source that its file makes and does not use: its name, with "." before the name of
-    an attribute. Unless another file may use it, it is no clip."""
+    an attribute. It counts for `check.require` only if another file may use it."""
 
     note: str = ""
     """A sentence about a configuration in Python source that the file does not use, or ''."""

@@ -52,11 +52,11 @@ ARGUMENT_FORMATS = {
 }  # fmt: skip
 """The format whose keys are also arguments in Python, by package."""
 
-ACCEPT = "This is the nearest rule there. Pass --nearest to accept it."
+ACCEPT = "This is the nearest rule there. To accept it, pass --nearest, or add the file to check.nearest."
 
 
 class Edits:
-    """Suggests edits for clips. `wanted`, `file`, `nearest`: as for `Judge`."""
+    """Suggests edits for clips. `wanted`, `file`: as for `Judge`. `nearest`: as for its method `judge`."""
 
     def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool) -> None:
         self._wanted, self._file, self._nearest = wanted, file, nearest
@@ -69,7 +69,8 @@ class Edits:
         effect, it is left out.
         """
         if use.config is not None and family_difference(use.config, self._wanted) is not None:
-            return f"Pass --nearest to accept differences of this size.\n{self._or_remedy(use)}"
+            accept = "To accept differences of this size, pass --nearest, or add the file to check.nearest."
+            return f"{accept}\n{self._or_remedy(use)}"
         if use.format in FORMATS:
             return self._settings_edit(use)
         if literal := self._literal(use):
@@ -77,6 +78,10 @@ class Edits:
         if [each.about for each in differences] == ["threshold"]:
             return f"Set the threshold to {differences[0].wanted}. {self.remedy(use)}"
         return self.remedy(use)
+
+    def settings(self, use: ClipUse) -> str:
+        """Return the keys or the arguments with which a trainer has the effect of the configuration, or advice."""
+        return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.remedy(use)
 
     def remedy(self, use: ClipUse) -> str:
         """Return advice to clip by the configuration itself in source, or to correct or ignore another clip."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..config.check_rules import CheckRules, Ignore
@@ -36,7 +37,7 @@ def check(
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: All files below `paths`.
     advance: Called with the number of files that were just read. nearest: Whether to accept clips that differ in
-    family or eps only, with a note.
+    family or eps only, with a note. Those of files in `check.nearest` are always accepted.
 
     ConfigError: the clip configuration cannot be read, or its table `check.formats` has an unknown format.
     """
@@ -46,12 +47,12 @@ def check(
     root = clip.resolve().parent
     found = _read(files, rules, root, advance)
     findings, notes = required.check(clip, rules.require, paths, files, found)
-    judge = Judge(wanted, clip, nearest=nearest)
+    judge = Judge(wanted, clip)
     ignored: list[Finding] = []
     clips: list[Clip] = []
     used: set[int] = set()
     for use in found.uses:
-        result, finding = judge.judge(use)
+        result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
         rule = next((i for i, rule in enumerate(rules.ignore) if _ignores(rule, use, root)), None)
         if finding is not None and rule is not None:
             used.add(rule)
@@ -118,7 +119,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             else:
                 found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
         elif (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path):
-            uses = trainer_files.read(path, format_)
+            uses = _with_needed_keys(trainer_files.read(path, format_), rules, root)
             found.trainers += any(not trainer_files.package(use) for use in uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
             found.notes += [f"{shown(path)} sets no clip: {use.set_elsewhere}" for use in uses if use.set_elsewhere]
@@ -128,11 +129,21 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         else:
             advance(1)
     _leave_out_bases(found)
-    uses = source_files.read(sources, advance, configurations)
+    uses = _with_needed_keys(source_files.read(sources, advance, configurations), rules, root)
     found.uses = [use for use in found.uses if not _is_repeated(use, uses)] + uses
     found.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     found.sources = len({use.path for use in uses})
     return found
+
+
+def _with_needed_keys(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
+    """Return the clips, with `needs_key` for the trainers' defaults in files of `check.explicit`."""
+    return [replace(use, needs_key=use.by_default and _matches_any(rules.explicit, use, root)) for use in uses]
+
+
+def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
+    files = [file for file in (use.path, use.read) if file is not None]
+    return any(patterns.matches(glob, file, root) for glob in globs for file in files)
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
@@ -181,8 +192,7 @@ def _glob(rules: CheckRules, path: Path, root: Path) -> str:
 
 def _ignores(rule: Ignore, use: ClipUse, root: Path) -> bool:
     is_clip = rule.clip is None or patterns.pattern(rule.clip, ".*").search(use.clip) is not None
-    files = [file for file in (use.path, use.read) if file is not None]
-    return is_clip and any(patterns.matches(rule.path, file, root) for file in files)
+    return is_clip and _matches_any([rule.path], use, root)
 
 
 def _unused(
@@ -201,8 +211,13 @@ def _unused(
             clips = f" about a clip with {rule.clip!r} in its name" if rule.clip else ""
             why = f"The files that match {rule.path!r} have no finding{clips}."
             yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, patterns.advice(rule.path, root))
-    globs = {_glob(rules, file, root) for file in files}
-    for glob in rules.formats.keys() - globs if is_whole else ():
+    for name, globs in (("explicit", rules.explicit), ("nearest", rules.nearest)) if is_whole else ():
+        for index, glob in enumerate(globs):
+            if not any(patterns.matches(glob, file, root) for file in files):
+                why = f"No checked file matches {glob!r}."
+                yield _unused_rule(clip, (name, index), f'{name} "{glob}"', why, patterns.advice(glob, root))
+    applied = {_glob(rules, file, root) for file in files}
+    for glob in rules.formats.keys() - applied if is_whole else ():
         is_late = any(patterns.matches(glob, file, root) for file in files)
         why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
         edit = "Move the pattern before that one, or remove it." if is_late else patterns.advice(glob, root)

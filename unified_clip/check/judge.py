@@ -20,39 +20,49 @@ NORM = re.compile(r"the norm( from \S+)?")
 """Matches what the second of two effects on the same example repeats."""
 
 
+NO_DEFAULT = (
+    "This is the trainer's default, and check.explicit requires the key. A default hides a key that was removed or "
+    "misspelt, and may change with the trainer's version."
+)
+
+
 class Judge:
     """Compares clips with one clip configuration.
 
-    wanted: The clip configuration. file: Its file. nearest: Whether to accept clips that differ in family or eps only.
-    `notes` gets a sentence with the difference of each accepted clip.
+    wanted: The clip configuration. file: Its file. `notes` gets a sentence with the difference of each accepted clip.
     """
 
-    def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool = False) -> None:
-        self.wanted, self._file, self._nearest = wanted, file, nearest
+    def __init__(self, wanted: ClipConfig, file: Path) -> None:
+        self.wanted, self._file = wanted, file
         self.notes: list[str] = []
-        self._edits = Edits(wanted, file, nearest=nearest)
         self._text = " ".join(describe.sentences(wanted))
         self._comparisons: dict[str, compare.Comparison] = {}
 
-    def judge(self, use: ClipUse) -> tuple[Result, Finding | None]:
+    def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
         """Return (result, finding) for a clip. The finding is None if the result is "same" or "near".
 
-        A clip with an unknown effect always has a finding. A clip that differs in family or eps only is near if
-        `nearest` is set: this adds a sentence to `notes`.
+        A clip with an unknown effect always has a finding. A trainer's default in a file of `check.explicit` is
+        missing, unless it differs.
+
+        nearest: Whether a clip that differs in family or eps only is near. This adds a sentence to `notes`.
         """
+        edits = Edits(self.wanted, self._file, nearest=nearest)
         if use.config is None:
-            return "unknown", self._finding(use, "unknown", use.why_unknown, self._edits.remedy(use))
+            return "unknown", self._finding(use, "unknown", use.why_unknown, edits.remedy(use))
         family = family_difference(use.config, self.wanted)
+        is_accepted = family is not None and (family.same or nearest)
+        if is_accepted and use.needs_key:
+            return "missing", self._finding(use, "missing", NO_DEFAULT, edits.settings(use))
         if family is not None and family.same:
             return "same", None
-        if family is not None and self._nearest:
+        if family is not None and nearest:
             self.notes.append(f"{shown(use.path)}:{use.line} {use.clip} is accepted as near: {family.sentence}")
             return "near", None
         does = " ".join(describe.sentences(use.config))
         compared = self._comparison(use.config)
         differences = [Difference(about=each.about, found=each.a, wanted=each.b) for each in compared.differences]
         effect = family.sentence if family is not None else self._effect(use.config, compared.compared)
-        edit = self._edits.edit(use, differences)
+        edit = edits.edit(use, differences)
         return "drift", self._finding(use, "drift", does, edit, differences, effect)
 
     def _finding(

@@ -40,7 +40,7 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return a finding for each path, and for each pattern of `check.require`, that has no file with a clip.
 
-    A configuration that is never used is no clip for a pattern. For a path, it is: it has a finding of its own.
+    A configuration that is never used is no clip for a pattern. For a path, it is one: it has a finding of its own.
     A pattern for files outside `paths` is not checked. Also return a note for each of these.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.

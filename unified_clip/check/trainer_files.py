@@ -163,7 +163,10 @@ def _is_own(document: Document) -> bool:
 def _use(path: Path, candidate: Candidate, version: object) -> ClipUse:
     trainer, document = candidate
     place = placement.first_read(document, trainer) if trainer else ("rule",)
-    title = f"{trainer.title}: {dotted(place)}" if trainer and place else trainer.title if trainer else "ClipConfig"
+    unset = placement.unset(document, trainer) if trainer else ""
+    title = trainer.title if trainer else "ClipConfig"
+    if unset or (trainer and place):
+        title += f" by default: {unset}" if unset else f": {dotted(place)}"
     name = trainer.name if trainer else convert.UNIFIED_CLIP
     bases = document.files[1:]
     try:
@@ -175,7 +178,8 @@ def _use(path: Path, candidate: Candidate, version: object) -> ClipUse:
         return replace(_unknown(place_of_error, title, str(error), name), read=path, bases=bases)
     file = document.origin(place)[0].path or path
     line = document.line(place) or 1
-    return ClipUse(file, line, 1, title, config, read=path, bases=bases, by_default=not place, format=name)
+    is_default = bool(unset) or not place
+    return ClipUse(file, line, 1, title, config, read=path, bases=bases, by_default=is_default, format=name)
 
 
 def _named_in(message: str, document: Document) -> Path | None:

@@ -30,6 +30,15 @@ class CheckRules(ConfigModel):
         default=[],
         description=f'files of which at least one must have a clip, such as ["nlp/**", "vision/**"]: {GLOB}',
     )
+    explicit: list[Name] = Field(
+        default=[],
+        description=f"files in which a trainer's default is no clip: they must set the clip key: {GLOB}",
+    )
+    nearest: list[Name] = Field(
+        default=[],
+        description="files whose clips may differ in family or eps only, as with --nearest, which is for all files: "
+        f"{GLOB}",
+    )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(
         default={},

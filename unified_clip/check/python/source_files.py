@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,7 +125,10 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
             return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else unknown)
         if math.inf in (config.max, -(config.min or 0)):
             return use(why_unknown=ONE_BOUND)
-        if call is None or (site.meaning is not None and function is None):  # it is an argument of a trainer
+        if call is not None and site.meaning is not None and function is None:  # a trainer without the argument
+            trainer, _, argument = site.name.rstrip("=)").partition("(")
+            return replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
+        if call is None:  # an argument of a trainer
             return use(config)
         code = call_site.with_threshold_slot(call, function.parameters, function.limits) if function else ""
         return use(call_site.narrowed(source, call, config), call=code)

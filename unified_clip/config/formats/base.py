@@ -165,13 +165,15 @@ class Format(ABC):
             data = {key: data}
         return data
 
-    def require_version(self, version: Version | None, document: Document) -> Version:
+    def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
         """Return the version of the trainer that the user passed. ConfigError: the user passed none.
 
         Call this if the meaning of the file's clip keys depends on the version.
+        unset: The key that makes the version irrelevant, or ''.
         """
         if version is None:
-            advice = f"If your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
+            newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
+            advice = f"Set {unset}. Or i{newest}" if unset else f"I{newest}"
             raise ConfigError(f"{document.name}: {self.needs_version}. {advice}", "UC103")
         return version
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from ..._static_values import is_number
@@ -36,6 +38,9 @@ below these tables, and only if its value is a number: elsewhere, it has other m
 
 BY_CODE = "If your own code reads this key, write a clip configuration with its value."
 """Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
+
+MISSPELT, SHORTEST_MISSPELT = 0.85, 8
+"""The smallest similarity (of difflib) of a misspelt clip key, and the shortest clip key to which it applies."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """The last parts of keys that switch clipping on or off."""
@@ -125,6 +130,18 @@ def first_read(document: Document, trainer: Format) -> Path:
     return next((path for path, _ in _entries(document.data, places) if _is_at(path, places)), ())
 
 
+def unset(document: Document, trainer: Format) -> str:
+    """Return the first clip key of a trainer if a file sets none to a value, as "max_grad_norm is not set", else ''.
+
+    Keys that choose a rule do not count. Return '' for a trainer without such keys.
+    """
+    places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
+    read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
+    if not places or any(_raw(document, path) is not None for path in read):
+        return ""
+    return f"{dotted(read[0])} is null" if read else f"{_format_place(places[0])} is not set"
+
+
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
     """Return (path, value) of each key with the name of any trainer's clip key. Null and false values are left out."""
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
@@ -153,17 +170,26 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
     """Return whether the last key of a path has the name of a clip key in `places`, or of any trainer's clip key.
 
-    A key of another trainer does not count if its value is null or false. A value of true counts only for a key in
-    SWITCHES.
+    So does a name that resembles one in `places`, such as max_grad_nrom, if its value is a number. A key of another
+    trainer does not count if its value is null or false. A value of true counts only for a key in SWITCHES.
     """
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
+        return True
+    if is_number(value) and any(_is_misspelt(name, _normalized(place[-1])) for place in places):
         return True
     if value is None or value is False or (value is True and not name.endswith(SWITCHES)):
         return False
     names = f"{_normalized(path[-2])} {name}" if len(path) > 1 and isinstance(path[-2], str) else name
     is_number_key = is_number(value) and NUMBERS.fullmatch(names) is not None
     return is_number_key or LOOKALIKE.fullmatch(name) is not None
+
+
+@cache
+def _is_misspelt(name: str, expected: str) -> bool:
+    if min(len(name), len(expected)) < SHORTEST_MISSPELT or abs(len(name) - len(expected)) > 2:
+        return False
+    return bool(difflib.get_close_matches(name, [expected], 1, MISSPELT))
 
 
 def _normalized(key: Key) -> str:

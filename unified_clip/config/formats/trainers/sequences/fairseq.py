@@ -83,7 +83,7 @@ class Fairseq(OwnFormat):
             if document.kind == "args" and HYDRA.search(document.text):
                 message = "fairseq-hydra-train takes clip_norm from a YAML file. Import that file."
                 raise SetElsewhereError(str(document.wrong([], message)))
-            default = 0.0 if self.require_version(version, document) >= OFF_BY_DEFAULT else 25.0
+            default = 0.0 if self.require_version(version, document, str(place[-1])) >= OFF_BY_DEFAULT else 25.0
             effect = "clips nothing" if default == 0 else "clips at 25"
             notes.append(f"The file does not set {place[-1]}. By default, fairseq {version} {effect}.")
         threshold = self.read_threshold(document, place, default, null="error")

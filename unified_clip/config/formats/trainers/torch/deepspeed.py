@@ -53,7 +53,7 @@ class DeepSpeed(Format):
             raise document.wrong(ARGUMENT, "DeepSpeed rejects this key. Set gradient_clipping instead.")
         if document.get(KEY, default=0.0) is None:
             raise document.wrong([KEY], "training fails with null. Set 0 to clip nothing.")
-        if not document.has(KEY) and self.require_version(version, document) >= CLIPS_BY_DEFAULT:
+        if not document.has(KEY) and self.require_version(version, document, KEY) >= CLIPS_BY_DEFAULT:
             default = 1.0
             notes.append("The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3.")
         threshold = self.read_threshold(document, [KEY], default)

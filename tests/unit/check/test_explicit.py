@@ -1,0 +1,80 @@
+"""The patterns of `check.explicit` and `check.nearest`, and misspelt clip keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.config.check_files import IGNORE, WANTED, Check, one
+
+from unified_clip import cli
+
+EXPLICIT = '\n[check]\nexplicit = ["sft/**"]\n'
+AXOLOTL = "base_model: a\nsequence_len: 2048\n"
+MAXTEXT = "base_emb_dim: 2048\n"
+HF = "from transformers import TrainingArguments\n\nargs = TrainingArguments('out'{})\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "edit"),
+    [
+        ("a.yml", AXOLOTL, "max_grad_norm: 1.0\n", "max_grad_norm: 1.0"),
+        ("a.yml", AXOLOTL + "max_grad_norm: null\n", "", "max_grad_norm: 1.0"),
+        ("a.py", HF.format(""), "", "max_grad_norm=1.0"),
+    ],
+)
+def test_a_default_is_missing_where_the_key_is_required(
+    check: Check, name: str, text: str, key: str, edit: str
+) -> None:
+    assert check({f"sft/{name}": text}).findings == []
+    finding = one(check({f"sft/{name}": text}, WANTED + EXPLICIT))
+    assert (finding.kind, finding.path, finding.edit) == ("missing", f"sft/{name}", edit)
+    if key:
+        assert check({f"sft/{name}": text + key}, WANTED + EXPLICIT).findings == []
+    assert check({f"sft/{name}": text}, WANTED + EXPLICIT + IGNORE.format("sft/*")).findings == []
+
+
+def test_a_passed_argument_is_explicit(check: Check) -> None:
+    assert check({"sft/a.py": HF.format(", max_grad_norm=1.0")}, WANTED + EXPLICIT).findings == []
+
+
+def test_a_default_that_differs_is_a_drift(check: Check) -> None:
+    wanted = WANTED.replace("1.0", "2.0") + EXPLICIT
+    assert one(check({"sft/a.yml": AXOLOTL}, wanted)).kind == "drift"
+
+
+def test_a_success_names_the_default(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+    check({"sft/a.yml": AXOLOTL, "b.py": HF.format("")})
+    assert cli.main(["config", "check", "clip.toml", "."]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "b.py:3 same transformers.TrainingArguments by default: max_grad_norm is not set (pytorch)",
+        "sft/a.yml:1 same Axolotl by default: max_grad_norm is not set (pytorch)",
+    ]
+
+
+def test_the_version_for_a_default_comes_after_the_advice_to_set_the_key(check: Check) -> None:
+    finding = one(check({"ds.json": '{"zero_optimization": {}}'}))
+    assert 'since. Set gradient_clipping. Or if your version is 0.19.6, add "**/ds.json"' in finding.does
+
+
+@pytest.mark.parametrize("key", ["max_grad_nrom", "max_gard_norm", "max_grad_nrm"])
+def test_a_misspelt_key_is_no_default(check: Check, key: str) -> None:
+    finding = one(check({"a.yml": f"{AXOLOTL}{key}: 1.0\n"}))
+    assert (finding.kind, finding.line) == ("unknown", 3)
+    assert f"{key}: Axolotl has no such key. Set max_grad_norm instead." in finding.does
+
+
+def test_the_nearest_rule_is_accepted_in_the_files_of_a_pattern(check: Check) -> None:
+    nearest = WANTED + '\n[check]\nnearest = ["tpu/**"]\n'
+    files = {f"{team}/a.yml": f"{MAXTEXT}gradient_clipping_threshold: 1.0\n" for team in ("tpu", "cpu")}
+    report = check(files, nearest)
+    assert (one(report).path, [each.result for each in report.clips]) == ("cpu/a.yml", ["drift", "near"])
+    Path("cpu/a.yml").unlink()
+    assert check({}, nearest).findings == []
+
+
+@pytest.mark.parametrize("name", ["explicit", "nearest"])
+def test_a_pattern_for_no_file_is_a_finding(check: Check, name: str) -> None:
+    rule = f'\n[check]\n{name} = [\n  "gone/**",\n]\n'
+    finding = one(check({"sft/a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, WANTED + rule))
+    assert (finding.kind, finding.clip, finding.line) == ("unused", f'check.{name} "gone/**"', 7)
