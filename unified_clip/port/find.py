@@ -88,7 +88,10 @@ def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
         why_not = f"{UNKNOWN_OPTIMIZER} Write the argument in the call of the optimizer's class."
         yield FoundClip(entry.node, entry.name, why_not=why_not)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
-        why_not = "The limit is set after the optimizer was created. Pass it to the optimizer's class."
+        why_not = (
+            "The limit is set after the optimizer was created. If it never changes, pass it to the optimizer's class. "
+            "Otherwise, clip the gradients before each step by hand."
+        )
         yield FoundClip(entry.node, entry.name, why_not=why_not)
 
 

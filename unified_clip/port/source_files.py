@@ -187,7 +187,7 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
     except UnreadableError as error:
         return UnreadableFile(path, str(error))
     except OSError as error:
-        return UnreadableFile(path, f"The file cannot be read: {error.strerror}.")
+        return UnreadableFile(path, f"The file cannot be read: {error.strerror}. Check its path and permissions.")
     except RecursionError:
         return UnreadableFile(path, TOO_DEEP)
 

@@ -14,9 +14,10 @@ from .clip_call import Arguments, FoundClip, entry_of
 from .clip_site import Target
 from .source.module import Module
 from .source.syntax_tree import keyword_of, keywords_of, sorted_nodes
-from .steps.paddle import SELECTING_ARGUMENTS, is_static
+from .steps.paddle import SELECTING_ARGUMENTS
 from .steps.parameter_groups import may_have_groups
-from .to_config import UnsureError, meaning, rule_of
+from .steps.static_programs import is_static
+from .to_config import UnsureError, has_several_limits, meaning, rule_of
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
 OPTAX_SELECTIONS = ("optax.masked", "optax.multi_transform", "optax.partition")
@@ -28,12 +29,15 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     """Return the lines of code to write in place of a flagged clip.
 
-    Return [] if the threshold is invalid, or if no lines have the same effect.
+    Return [] if the threshold is invalid, if no lines have the same effect, and for one of several limits of a Keras
+    optimizer.
     """
     try:
         meaning(module, clip)
     except UnsureError:
         return []  # unified_clip rejects the threshold
+    if has_several_limits(module, clip):
+        return []
     if clip.setting is not None:
         return _for_setting(module, clip, clip.setting)
     rule, _, values = rule_of(module, clip)

@@ -67,6 +67,15 @@ def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
     return clip.setting is None and number is not None and number <= 0
 
 
+def has_several_limits(module: Module, clip: FoundClip) -> bool:
+    """Return whether the call of a Keras optimizer passes more than one limit. A limit of None does not count."""
+    if clip.call is None or clip.setting is not None or not clip.is_optimizer_argument:
+        return False
+    passed = keywords_of(clip.call)
+    limits = [name for name in KERAS_RULES if name in passed and module.code(passed[name].value) != "None"]
+    return len(limits) > 1
+
+
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 

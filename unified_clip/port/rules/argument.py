@@ -11,7 +11,7 @@ import libcst as cst
 from .. import trainer_arguments
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
-from ..to_config import is_off_in_keras, is_standalone_clipnorm
+from ..to_config import has_several_limits, is_off_in_keras, is_standalone_clipnorm
 from .function import flag_if_unsupported
 from .registry import RuleOrder, register
 
@@ -24,6 +24,12 @@ VERSIONS_DIFFER = (
 OFF_IN_KERAS = (
     "A limit of 0 or less switches clipping off in Keras up to 2.3.1 and from 2.11. In the versions between them, "
     "tf.keras makes all gradients 0, or rejects the limit. To clip nothing, remove this argument."
+)
+
+SEVERAL_LIMITS = (
+    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects them. TensorFlow 2.11 to 2.15 "
+    "ignores clipvalue beside a norm: remove clipvalue. Older versions and optimizers.legacy apply both limits: clip "
+    "twice by hand, in the order that docs/porting/keras.md gives for your version."
 )
 
 
@@ -40,17 +46,20 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras, as for a limit of 0 or less.
+    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras, as for a limit of 0 or less, and
+    for several limits.
 
     Leave the limit unchanged if it is None. Flag any other argument that clips if unified_clip does not support it.
     """
     assert isinstance(clip.node, cst.Arg)
-    if is_standalone_clipnorm(file.module, clip):
-        file.flag(clip, VERSIONS_DIFFER)
-    elif file.module.code(clip.node.value) == "None":
+    if file.module.code(clip.node.value) == "None":
         file.leave(clip, "A limit of None switches clipping off.")
     elif is_off_in_keras(file.module, clip):
         file.flag(clip, OFF_IN_KERAS)
+    elif has_several_limits(file.module, clip):
+        file.flag(clip, SEVERAL_LIMITS)
+    elif is_standalone_clipnorm(file.module, clip):
+        file.flag(clip, VERSIONS_DIFFER)
     elif clip.function.name:
         flag_if_unsupported(file, clip)
 
@@ -65,11 +74,23 @@ def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
-    file.flag(
-        clip,
-        "PyTorch's parameters have no need_clip. Set it on the parameters of this layer, as in layer.bias.need_clip = "
-        "False: unified_clip reads that attribute.",
-    )
+    """Flag need_clip=False in a call, or the line parameter.need_clip = False."""
+    if file.native:
+        reason = (
+            "PyTorch's functions also clip parameters with need_clip=False. Pass only the other parameters to them, or "
+            "run unified-clip port without --native."
+        )
+    elif clip.name == "need_clip":
+        reason = (
+            "PyTorch's parameters have no need_clip, but unified_clip reads this attribute. Keep the line, and check "
+            "that it names a parameter of the PyTorch model."
+        )
+    else:
+        reason = (
+            "PyTorch's parameters have no need_clip. Set it on the parameters of this layer, as in "
+            "layer.bias.need_clip = False: unified_clip reads that attribute."
+        )
+    file.flag(clip, reason)
 
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="drop-in")

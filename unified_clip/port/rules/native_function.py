@@ -17,7 +17,10 @@ from .registry import RuleOrder, register
 
 TORCH = "torch.nn.utils"
 WITHOUT = "Run unified-clip port without --native."
-ONLY_IN_PLACE = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
+ONLY_IN_PLACE = (
+    "PyTorch's functions clip parameters in place, and return no clipped gradients. Pass the parameters to such a "
+    "function before the step by hand, or run unified-clip port without --native."
+)
 
 WriteClip = Callable[[str, str], list[str]]
 """A function that returns the lines that clip. Its arguments are the names of the clip and of the parameters."""

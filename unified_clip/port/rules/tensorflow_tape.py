@@ -16,7 +16,7 @@ from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
 from ..source.module import Binding, Module
-from ..source.syntax_tree import Target, keyword_of, keywords_of, owner_of
+from ..source.syntax_tree import Target, keyword_of, owner_of
 from ..steps.tape import APPLY_METHODS, StepRange, TapeStep, TapeSteps
 from ..to_config import UnsureError
 from . import native_function
@@ -24,7 +24,8 @@ from .argument import is_need_clip
 from .registry import RuleOrder, register
 
 ATTACH = (
-    "Call ClipConfig(...).attach_to(optimizer) where it is created, or clip the gradients before each optimizer.step()."
+    "Call ClipConfig(...).attach_to(optimizer) after you create the optimizer, or clip the gradients before each "
+    "optimizer.step()."
 )
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
 OUTSIDE_OF_STEPS = f"The file also applies gradients by this optimizer outside of its training steps. {ATTACH}"
@@ -165,10 +166,6 @@ class TapeRewrite:
         binding = self._module.binding(targets[0].target if len(targets) == 1 else None)
         if others := self._module.uses_on_other_objects(binding):
             raise UnsureError(self._other_use(others[0]))
-        if len(keywords_of(call).keys() & KERAS_RULES) > 1:
-            raise UnsureError(
-                "Several of clipnorm, clipvalue and global_clipnorm are set, which Keras 3 rejects. Keep one of them."
-            )
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
         self._check_uses(binding, ranges)
         steps = [span.step for span in ranges if span.step is not None]
@@ -176,12 +173,6 @@ class TapeRewrite:
             raise UnsureError(
                 "The threshold may have another value at the training steps. Assign it to a variable that never "
                 "changes."
-            )
-        meaning = self._file.sites[clip].meaning
-        if meaning is None or (not meaning.threshold and meaning.config.threshold == 0):
-            raise UnsureError(
-                "A limit of 0 or None means no clip in Keras 3, but not in older versions. Remove the argument to clip "
-                "nothing, or set a limit above 0."
             )
         return ranges
 

@@ -15,7 +15,7 @@ import libcst as cst
 from libcst import metadata
 from libcst.metadata import Scope
 
-from .parse_guard import UnreadableError, syntax_problem
+from .parse_guard import TOO_DEEP, UnreadableError, syntax_problem
 
 Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -34,7 +34,7 @@ class SyntaxTree:
     def __init__(self, content: bytes, path: Path | None = None) -> None:
         """Parse a file.
 
-        UnreadableError: the file is not valid Python, or its text cannot be decoded.
+        UnreadableError: the file is not valid Python, is nested too deep, or its text cannot be decoded.
         """
         self.content, self.path = content, path
         try:
@@ -44,7 +44,9 @@ class SyntaxTree:
         except (UnicodeDecodeError, LookupError, SyntaxError) as error:
             remedy = "Save it as UTF-8, and name no other encoding in its first two lines."
             raise UnreadableError(f"The text of the file cannot be decoded: {error}. {remedy}") from None
-        except (RecursionError, ValueError) as error:
+        except RecursionError:
+            raise UnreadableError(TOO_DEEP) from None
+        except ValueError as error:
             raise UnreadableError(f"The file is not valid Python: {error}. Correct it.") from None
         self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}

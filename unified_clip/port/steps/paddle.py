@@ -13,32 +13,28 @@ from ..clip_call import FoundClip
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, is_name, keyword_of, keywords_of, method_of, sorted_nodes
 from ..to_config import UnsureError
+from .harmless_uses import is_harmless
 from .parameter_groups import may_have_groups
+from .static_programs import is_static
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
-STATIC = re.compile(
-    r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
-    r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
-)
-"""Matches names that build or run static programs. `paddle.static.InputSpec` is not such a name: dynamic models use it,
-too.
-"""
-
-DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
-PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
-"""Functions and methods that only print their arguments."""
-
 BY_HAND = "Call ClipConfig(...).attach_to(optimizer) once, or clip the gradients before each optimizer.step()."
-SOMETHING_ELSE = "It is not certain that {0} is {1}: line {2} assigns another value. Assign only {1} to {0}."
+OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
+SOMETHING_ELSE = (
+    "Port cannot see that line {2} assigns {1} to {0}. Create {1} there by its class, or give that value another name."
+)
 CLIP, OPTIMIZER = "a clip of Paddle", "an optimizer of Paddle"
-UNKNOWN_VALUE = "The value of {0} is unknown, as that of an argument or a part of a tuple. Assign it by {0} = ..."
+UNKNOWN_VALUE = (
+    "Port cannot see the value of {0}: it is an argument of a function, a loop variable or a part of a tuple. Assign "
+    "it in a line {0} = ..."
+)
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods of an optimizer that clip, as step() does."""
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
 
 SELECTING_ARGUMENTS = {
-    "need_clip": "selects parameters. Clip only their gradients, before optimizer.step().",
+    "need_clip": "selects the parameters to clip. Pass only these to the clip, before optimizer.step().",
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "is used in static programs only. Remove it.",
 }
@@ -139,22 +135,27 @@ class PaddleOptimizers:
             return node, ClipSource([clip], None, [argument], may_be_none=node is not call)
         binding = self._module.binding(self._target(node))
         if binding.key is None:
+            if isinstance(parent, cst.IfExp):
+                raise UnsureError(
+                    "One expression chooses between two values, so port cannot find the optimizer that takes the clip. "
+                    "Write an if statement with a line clip = ... in each branch, and pass grad_clip=clip to the "
+                    "optimizer."
+                )
             raise UnsureError(
                 "The clip is part of a longer expression, so port cannot find the optimizer that takes it. Write "
-                "clip = ... in a line of its own, for two clips in the branches of an if statement. Pass "
-                "grad_clip=clip to the optimizer."
+                "clip = ... on a line of its own, and pass grad_clip=clip to the optimizer."
             )
         return binding.key, self._source_in(binding)
 
     def _check(self, clip: FoundClip) -> None:
-        for name, remedy in SELECTING_ARGUMENTS.items():
-            if name in clip.arguments.passed:
-                raise UnsureError(f"{name}= {remedy}")
         if self._static:
             raise UnsureError(
                 "The file builds static programs, which PyTorch does not have. Write a training step: backward(), "
                 "clip, step()."
             )
+        for name, remedy in SELECTING_ARGUMENTS.items():
+            if name in clip.arguments.passed:
+                raise UnsureError(f"{name}= {remedy}")
 
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain.
@@ -180,7 +181,10 @@ class PaddleOptimizers:
             clips.append(clip)
         if others := self._module.uses_on_other_objects(binding):
             code, line = self._module.code(others[0]), self._module.position(others[0])[0]
-            raise UnsureError(f"{code} in line {line} may be {binding.text}, too. Give this attribute its own name.")
+            raise UnsureError(
+                f"{code} in line {line} may be {binding.text}, too. If it is something else, rename one of the two "
+                f"attributes. {OTHERWISE}"
+            )
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=. {BY_HAND}")
@@ -206,7 +210,10 @@ class PaddleOptimizers:
                 yield parent
             elif not self._is_test(read) and not is_harmless(self._module, read):
                 line, name = self._module.position(read)[0], binding.text
-                raise UnsureError(f"Line {line} uses {name} in another way than as grad_clip={name}. Remove that use.")
+                raise UnsureError(
+                    f"Line {line} uses {name} in another way than as grad_clip={name}. If an optimizer's class takes "
+                    f"it there, write grad_clip={name}. {OTHERWISE}"
+                )
 
     def _is_test(self, read: cst.CSTNode) -> bool:
         """Return whether code only tests a variable at the node `read`, as in `if clip:` or `clip is not None`."""
@@ -238,14 +245,16 @@ class PaddleOptimizers:
         binding = self._module.binding(target)
         if binding.key is None:
             raise UnsureError(
-                "The optimizer is not assigned to a variable, so its steps cannot be found. Assign it: optimizer = ..."
+                "The optimizer is not assigned to a variable, so its steps cannot be found. If this file calls its "
+                f"step(), assign it first: optimizer = ... {OTHERWISE}"
             )
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("Other code is on the line of the optimizer. Give the optimizer a line of its own.")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
             raise UnsureError(
-                f"{binding.text} is global or nonlocal here. Pass the optimizer to the function as an argument."
+                f"{binding.text} is global or nonlocal here, so port cannot find all its steps. If one function can "
+                f"create the optimizer and call its step(), write both there. {OTHERWISE}"
             )
         if binding.key not in self._by_binding:
             self._by_binding[binding.key] = self._optimizer(binding)
@@ -268,9 +277,13 @@ class PaddleOptimizers:
         if len(call.args) > 2:
             raise UnsureError(f"minimize() in line {line} has more arguments than loss and clip. {BY_HAND}")
         if binding.key is None:
-            raise UnsureError(f"minimize() in line {line} is not called on a variable. Assign the optimizer to one.")
+            raise UnsureError(
+                f"minimize() in line {line} is not called on a variable. Assign the optimizer first: optimizer = ..."
+            )
         if not isinstance(step.statement, cst.Expr):
-            raise UnsureError(f"Code uses the result of minimize() in line {line}. Remove that use.")
+            raise UnsureError(
+                f"Line {line} uses the result of minimize(). Remove that use: step() of PyTorch returns None."
+            )
         return Optimizer(binding, [argument], [step], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
@@ -284,15 +297,23 @@ class PaddleOptimizers:
             passed = keywords_of(value)
             positional = next((arg for arg in value.args if not arg.keyword and calls_parameters(arg.value)), None)
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
-            if "grad_clip" not in passed or parameters is None:
-                name = "parameters=" if "grad_clip" in passed else "grad_clip="
-                raise UnsureError(f"{binding.text} may be created without {name}. Pass {name} in each such call.")
+            if "grad_clip" not in passed:
+                raise UnsureError(
+                    f"{binding.text} may also be an optimizer without grad_clip=. Use another variable for that "
+                    f"optimizer and its steps. {OTHERWISE}"
+                )
+            if parameters is None:
+                raise UnsureError(
+                    f"{binding.text} may be created without parameters=. Pass parameters= by name in each call that "
+                    "creates it."
+                )
             arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
         for what, values in (("clips", [argument.value for argument in arguments]), ("parameters", lists)):
             if len(set(map(self._module.code, values))) > 1:
                 raise UnsureError(
-                    f"{binding.text} may be created with different {what}. Pass the same {what} in each call."
+                    f"{binding.text} may be created with different {what}. Use a variable of its own for each of "
+                    f"these optimizers and its steps. {OTHERWISE}"
                 )
         grouped = self._adds_group(binding) or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
@@ -336,10 +357,15 @@ class PaddleOptimizers:
         name, call = method.attr.value, self._module.parents[method]
         full_name = f"{binding.text}.{name}"
         if name in CLIPPING_METHODS:
-            raise UnsureError(f"{full_name}() in line {line} clips, too. Call {binding.text}.step() instead.")
+            raise UnsureError(
+                f"{full_name}() in line {line} clips, too. If it applies the gradients of backward(), call "
+                f"{binding.text}.step() instead. Otherwise, clip before that line by hand."
+            )
         if name not in ("step", "minimize", "_grad_clip"):
             return None
-        if name == "_grad_clip" or not isinstance(call, cst.Call):
+        if name == "_grad_clip":
+            raise UnsureError(f"Line {line} uses {full_name}, the clip in the optimizer. {BY_HAND}")
+        if not isinstance(call, cst.Call):
             raise UnsureError(f"Line {line} uses {full_name} without a call. {BY_HAND}")
         step = self._at(call, name, line)
         if name == "step" and call.args:
@@ -347,12 +373,12 @@ class PaddleOptimizers:
                 f"{full_name}() in line {line} takes a closure. Clip inside the closure, after backward()."
             )
         if name == "minimize":
+            if len(call.args) > 1:
+                raise UnsureError(f"{full_name}() in line {line} has more arguments than the loss. {BY_HAND}")
             if not all(isinstance(argument.value, Target) for argument in call.args):
                 raise UnsureError(
                     f"Line {line} computes the loss in {full_name}(). Assign the loss to a variable first."
                 )
-            if len(call.args) > 1:
-                raise UnsureError(f"{full_name}() in line {line} has more arguments than the loss. {BY_HAND}")
             if not isinstance(step.statement, cst.Expr):
                 raise UnsureError(
                     f"Line {line} uses the result of {full_name}(). Remove that use: step() returns None."
@@ -365,33 +391,6 @@ class PaddleOptimizers:
         if statement is None or not is_whole or not self._module.has_own_line(statement):
             raise UnsureError(f"Line {line} has other code besides the step. Give the step a line of its own.")
         return OptimizerStep(statement, call, kind)
-
-
-def is_static(module: Module) -> bool:
-    """Return whether a file builds static programs. A file that uses paddle.fluid without dygraph does."""
-    used = module.used_names
-    in_fluid = any(name.startswith("paddle.fluid.") for name in used)
-    eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
-    return any(map(STATIC.match, used)) or _uses_default_program(module) or (in_fluid and not eager)
-
-
-def _uses_default_program(module: Module) -> bool:
-    """Return whether the file uses Paddle's default program.
-
-    Setting random_seed of the program does not count, because dynamic code also sets it.
-    """
-    calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
-    parents = [module.parents[call] for call in calls]
-    return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
-
-
-def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether the code at the node `read` only prints a variable, or is a type annotation."""
-    if module.enclosing(read, cst.Annotation) is not None:
-        return True
-    outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
-    names = [module.code(call.func).rpartition(".")[2] for call in outer]
-    return bool(outer) and set(names) <= set(PRINTING_FUNCTIONS) and isinstance(module.parents[outer[-1]], cst.Expr)
 
 
 def calls_parameters(node: cst.BaseExpression) -> bool:

@@ -18,9 +18,13 @@ from .applied_gradients import AppliedGradients
 GRAPH = "A TensorFlow session runs this step later. In PyTorch, write backward(), clip and step() in the training loop."
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 NOT_TOGETHER = "gradient() and apply_gradients() are not in one function. Move both calls into one function."
-SEVERAL_GRADIENTS = (
-    "Several gradients are computed before they are applied. backward() would add them up. Use "
-    "torch.autograd.grad(loss, parameters) for each."
+NOT_IN_PAIRS = (
+    "The calls of gradient() and apply_gradients() are not in pairs, one after the other. backward() would add up "
+    "gradients of several calls. In PyTorch, call torch.autograd.grad(loss, parameters) for each gradient()."
+)
+PERSISTENT = (
+    "A persistent tape may compute several gradients, which backward() would add up. If the tape computes one, remove "
+    "persistent=. Otherwise, call torch.autograd.grad(loss, parameters) for each in PyTorch."
 )
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
@@ -92,7 +96,7 @@ class TapeSteps:
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
             first = min(self._module.position(call)[0] for call in ordered)
             last = max(self._module.end(call) for call in ordered)
-            yield StepRange(first, last, None, SEVERAL_GRADIENTS if sources and applies else NOT_TOGETHER)
+            yield StepRange(first, last, None, NOT_IN_PAIRS if sources and applies else NOT_TOGETHER)
             return
         for source, apply in zip(ordered[::2], ordered[1::2], strict=True):
             first, last = self._module.position(source)[0], self._module.end(apply)
@@ -164,7 +168,7 @@ class TapeSteps:
                 "clip in PyTorch, and step() inside `with optimizer.skip_synchronize():`."
             )
         if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):
-            raise UnsureError(SEVERAL_GRADIENTS)
+            raise UnsureError(PERSISTENT)
 
     def _statements(self, source: cst.Call, apply: cst.Call) -> tuple[cst.BaseSmallStatement, cst.Expr]:
         """Return the statements that call gradient() and apply_gradients().
@@ -201,8 +205,8 @@ class TapeSteps:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
         if arguments.unknown:
             raise UnsureError(
-                "gradient() has more arguments than loss and variables. Remove the others, or write the step in "
-                "PyTorch: output_gradients= is gradient= of backward()."
+                "gradient() has other arguments than the loss and the variables. Write this step in PyTorch by hand, "
+                "with output_gradients= as the argument gradient= of backward()."
             )
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
@@ -213,8 +217,8 @@ class TapeSteps:
         has_other = any(argument.star or keyword_of(argument) not in ("", "grads_and_vars") for argument in apply.args)
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
             raise UnsureError(
-                f"{method_of(apply)}() has more arguments than gradients and variables. Remove the others, or write "
-                "the step in PyTorch."
+                f"{method_of(apply)}() has other arguments than gradients and variables. Remove name=. With any other "
+                "argument, write the step in PyTorch by hand."
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:

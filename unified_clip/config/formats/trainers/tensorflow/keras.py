@@ -20,6 +20,11 @@ TF_KERAS = Version("2.4")
 NO_ZERO = Version("2.11")
 """From this version on, 0 switches clipping off. Earlier, 0 made all gradients 0."""
 
+NORM_AND_VALUE = (
+    "Keras 2.11 to 2.15 then ignores clipvalue, and Keras 3 rejects it: remove clipvalue. Older versions apply both, "
+    "which is not supported: clip twice by hand."
+)
+
 Era = Literal["standalone", "tf.keras", "keras 3"]
 
 
@@ -49,7 +54,7 @@ class Keras(Format):
         FormatKey("clipvalue", "each element; 0 or less: off", "null", "2.11 and later"),
         rejected_key("global_clipnorm", "does not exist there", versions="2.0 to 2.3.1"),
         rejected_key("optimizer_specs.[].optimizer", "several optimizers, each with its own"),
-        rejected_key("two of them", "rejected by Keras 3; before, both clip or one wins"),
+        rejected_key("two of them", "Keras 3 rejects them; 2.11 to 2.15: only the norm clips; before: both clip"),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -71,8 +76,10 @@ class Keras(Format):
             if _clips(nested):
                 raise document.wrong([*place, name], SEVERAL_OPTIMIZERS)
         names = [name for name in NAMES if document.get(*place, name) is not None]
+        if names[:2] == list(NAMES[:2]):
+            raise document.wrong([*place, names[1]], f"Keras rejects this key together with {names[0]}. Remove one.")
         if len(names) > 1:
-            raise document.wrong([*place, names[1]], f"the file sets {names[0]} too. Remove one of them.")
+            raise document.wrong([*place, names[1]], f"the file sets {names[0]} too. {NORM_AND_VALUE}")
         if not names:
             unset = config.keys().isdisjoint(NAMES)
             note = f"The file does not set {', '.join(NAMES)}. By default, Keras clips nothing."

@@ -1,0 +1,19 @@
+"""Detect code that uses a variable, but neither changes its value nor passes it on."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..source.module import Module
+
+PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
+"""Functions and methods that only print their arguments."""
+
+
+def is_harmless(module: Module, read: cst.CSTNode) -> bool:
+    """Return whether the code at the node `read` only prints a variable, or is a type annotation."""
+    if module.enclosing(read, cst.Annotation) is not None:
+        return True
+    outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
+    names = [module.code(call.func).rpartition(".")[2] for call in outer]
+    return bool(outer) and set(names) <= set(PRINTING_FUNCTIONS) and isinstance(module.parents[outer[-1]], cst.Expr)
