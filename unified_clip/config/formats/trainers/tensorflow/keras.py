@@ -54,7 +54,7 @@ class Keras(Format):
         FormatKey("clipvalue", "each element; 0 or less: off", "null", "2.11 and later"),
         rejected_key("global_clipnorm", "does not exist there", versions="2.0 to 2.3.1"),
         rejected_key("optimizer_specs.[].optimizer", "several optimizers, each with its own"),
-        rejected_key("two of them", "Keras 3 rejects them; 2.11 to 2.15: only the norm clips; before: both clip"),
+        rejected_key("two of them", "rejected by Keras 3. 2.11 to 2.15: only the norm clips. Before: both clip"),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
