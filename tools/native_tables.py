@@ -17,7 +17,7 @@ from typing import Any
 from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
-WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes"}
+WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes", "elements": "yes"}
 """What a table says of a difference that has no size."""
 
 PAGE = ROOT / "docs/native_differences.md"
@@ -73,11 +73,19 @@ def details(report: Mapping[str, Any]) -> str:
     """A row for every difference, in the order of the titles."""
     titles = dict.fromkeys(entry["title"] for entry in report["known"])
     entries = [entry for title in titles for entry in report["known"] if entry["title"] == title]
-    rows = [
-        [e["title"], report["titles"][e["framework"]], f"`{e['function']}`", said(e), str(len(e["cases"])), why(e)]
-        for e in entries
+    rows: dict[tuple[str, ...], list[Entry]] = {}  # entries that differ only in their size and cases share a row
+    for e in entries:
+        rows.setdefault((e["title"], report["titles"][e["framework"]], f"`{e['function']}`", why(e)), []).append(e)
+    lines = [
+        [
+            *words,
+            ", ".join(dict.fromkeys(map(said, each))),
+            str(len({case for e in each for case in e["cases"]})),
+            reason,
+        ]
+        for (*words, reason), each in rows.items()
     ]
-    return markdown(["what differs", "framework", "function", "by", "cases", "why"], rows)
+    return markdown(["what differs", "framework", "function", "by", "cases", "why"], lines)
 
 
 def why(entry: Entry) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is stale")
     options = parser.parse_args(arguments)
     ported = {differences.framework_of(function) for function in catalog.names("measured")}
-    found = [_json.plain(entry(known)) for known in entries.read(options.known) if known.framework in ported]
-    data = {"rounding": TOLERANCE, "known": found}
+    found = merged([entry(known) for known in entries.read(options.known) if known.framework in ported])
+    data = {"rounding": TOLERANCE, "known": [_json.plain(each) for each in found]}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if not options.check:
         options.file.write_text(text, encoding="utf-8")
@@ -42,16 +43,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def entry(known: entries.KnownDifference) -> dict[str, Any]:
     """Return the fields of a `KnownDifferenceSummary`."""
     has_size = known.kind in ("value", "touched")
+    size = math.inf if known.not_finite else known.size
     return {
         "framework": known.framework,
         "function": known.function,
         "kind": known.kind,
-        "size": known.size if has_size else None,
-        "by": entries.size_in_words(known.size) if has_size else entries.KINDS[known.kind],
+        "size": size if has_size else None,
+        "by": entries.size_in_words(size) if has_size else entries.KINDS[known.kind],
         "when": known.title,
         "why": known.reason,
         "versions": known.versions,
     }
+
+
+def merged(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one difference for entries that differ only in their size: that of the largest size."""
+    largest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for each in found:
+        key = tuple(value for name, value in each.items() if name not in ("size", "by"))
+        if key not in largest or (each["size"] or 0.0) > (largest[key]["size"] or 0.0):
+            largest[key] = each
+    return list(largest.values())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ The docstrings have the replacements, with their executed examples.
 from __future__ import annotations
 
 import ast
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ WITHOUT_SIZE = {
     "returns": "it accepts the input",
     "silent": "it gives no warning",
     "form": "shapes differ",
+    "elements": "the number of elements differs",
 }
 
 INDEX = """# Function map
@@ -169,7 +171,8 @@ def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
 def deviation(entry: Mapping[str, Any]) -> list[str]:
     """Return the row of a known difference."""
     names = dict.fromkeys(each.get("known", each["name"]) for each in FUNCTIONS if covers(entry, each))
-    size = WITHOUT_SIZE[entry["kind"]] if "size" not in entry else size_in_words(float(entry["size"]))
+    size = WITHOUT_SIZE[entry["kind"]] if "size" not in entry else size_in_words(entry["size"])
+    size = size_in_words(math.inf) if "not_finite" in entry else size
     return [
         entry.get("title") or ", ".join(case.strip("*: ") for case in entry["cases"]),
         size,

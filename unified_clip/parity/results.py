@@ -8,97 +8,20 @@ removed or changes its meaning, SCHEMA gets a new number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from pydantic import Field, InstanceOf, computed_field, create_model
+from pydantic import Field, InstanceOf, create_model
 
 from .._display import safe
 from .._report_model import Real, ReportModel, json_schema
 from ..tensors.types import Stage
+from .elements import WorstElement
 from .judge.verdict import AGREEING, STAGES, NativeVerdict, VerdictKind
-from .known.entries import DifferenceKind, KnownDifference
+from .known.entries import DifferenceKind, KnownDifference, NotFinite
 from .modes import UNIFIED_CLIP_MODES
 
 SCHEMA: Final = 2
-
-Side = Literal["ours", "native"]
-
-SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
-"""The name of each side in the views of the report."""
-
-
-class Number(ReportModel):
-    """One element of a result: of the exact result, of unified_clip's result, or of the framework's."""
-
-    value: Real
-    ulps: Real
-    """Distance from the exact number, in ULP."""
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def hex(self) -> str:
-        """The value as a hexadecimal float, as Python's `float.hex` writes it."""
-        return self.value.hex()
-
-
-class WorstElement(ReportModel):
-    """The element that is furthest from the exact result, at the first stage that differs."""
-
-    stage: Stage
-    """The first stage of the call at which the result differs."""
-
-    gradient: int | None
-    """Index of the gradient, from 0. null for the norm."""
-
-    name: str
-    element: list[int]
-    """Index in the gradient. For a complex gradient, the last index is 0 for the real part and 1 for the imaginary
-    part."""
-
-    dtype: str
-    """The dtype whose ULP measures the distances."""
-
-    exact: Number
-    """The exact number, rounded as the contract specifies."""
-
-    ours: Number | None
-    native: Number | None
-    apart: int
-    """How many numbers differ at this stage."""
-
-    compared: int
-    """How many numbers were compared at this stage."""
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def nearer(self) -> Side | None:
-        """The side whose number is nearer to the exact one. null if both are equally near, or one side has no
-        number.
-        """
-        if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
-            return None
-        return "ours" if self.ours.ulps < self.native.ulps else "native"
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def place(self) -> str:
-        """The gradient and element in words, or "the norm"."""
-        if self.gradient is None:
-            return "the norm"
-        what = "the coefficient of " if self.stage == "coefficient" else ""
-        called = f" ({self.name})" if self.name and self.name != f"gradient {self.gradient}" else ""
-        index = f", element {self.element}" if self.element else ""
-        return f"{what}gradient {self.gradient}{called}{index}"
-
-    def __str__(self) -> str:
-        lines = [f"first differs at the {self.stage}: {self.place}; {self.apart} of {self.compared} numbers differ"]
-        lines.append(f"{'exact':12} {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
-        for name, number in zip(SIDES.values(), (self.ours, self.native), strict=True):
-            if number:
-                lines.append(f"{name:12} {number.value!r:24} {number.hex}  {number.ulps:.3g} ULP")
-        return "\n".join([*lines, f"{'nearer':12} {SIDES[self.nearer]}"] if self.nearer else lines)
 
 
 class Result(ReportModel):
@@ -153,8 +76,17 @@ class NativeResult(Result):
     gradients: Real | None
     """The largest difference of an element, relative to the largest element."""
 
+    finite_size: Real = 0.0
+    """The largest relative difference of finite numbers. 0 if it is only rounding."""
+
+    not_finite: NotFinite = ""
+    """Where the result has inf or NaN and the exact result does not, or the other way round."""
+
     cause: str
     """The cause of the difference. Empty if no cause was found, or if the difference is a known one."""
+
+    cause_kind: str = ""
+    """The cause in a word or two, such as "another eps". Empty if `cause` is empty."""
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
@@ -240,10 +172,16 @@ class KnownDifferenceResult(ReportModel):
     function: str
     kind: DifferenceKind
     listed_size: Real | None
-    """The size in the list. null if this kind of difference has no size."""
+    """The size in the list, or inf for a difference with inf or NaN. null if the entry lists no numbers."""
 
     size: Real | None
-    """The largest size in this run."""
+    """The largest size in this run, or inf for a difference with inf or NaN."""
+
+    finite_size: Real = 0.0
+    """The largest relative difference of finite numbers in this run."""
+
+    not_finite: NotFinite = ""
+    """Where results have inf or NaN and the exact results do not, or the other way round."""
 
     reason: str
     versions: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from unified_clip.parity.judge.verdict import NativeVerdict, VerdictKind
@@ -47,7 +48,12 @@ def native(
     problem: str = "",
     function: str | None = "clip",
     detail: str = "",
+    **fields: Any,
 ) -> NativeResult:
+    numbers = {
+        "finite_size": norm if norm is not None and math.isfinite(norm) else 0.0,
+        "not_finite": "norm" if norm == math.inf else "",
+    }
     return NativeResult(
         verdict=verdict,
         detail=detail,
@@ -57,8 +63,9 @@ def native(
         kind=kind,
         norm=norm,
         gradients=None,
-        cause="",
+        cause=fields.pop("cause", ""),
         problem=problem,
+        **numbers | fields,
     )
 
 

@@ -184,13 +184,55 @@ def test_a_native_is_measured() -> None:
     assert measured(CallOutcome(dense(5.0 + 2.0**-21), [dense([1.5, 2.0]), None])) == ("", 0.0)
     assert measured(CallOutcome(dense(6.0), [dense([1.5, 1.0]), None])) == ("value", 0.5)
     assert measured(CallOutcome(dense(6.0), [dense([1.5, 2.0]), None])) == ("value", 0.2)
-    assert measured(CallOutcome(dense(math.inf), [dense([math.nan, 2.0]), None])) == ("value", math.inf)
+    assert measured(CallOutcome(dense(math.inf), [dense([math.nan, 2.0]), None])) == ("value", 0.0)
+    assert measured(CallOutcome(dense(math.inf), [dense([3.0, 4.0]), None])) == ("value", 1.0)
     assert measured(CallOutcome(None, [dense([1.5, 2.0]), None])) == ("", 0.0)
 
 
-def test_a_native_that_returns_other_shapes_differs_in_form() -> None:
-    assert measured(CallOutcome(dense(5.0), [dense([[1.5, 2.0]]), None])) == ("form", 0.0)
-    assert measured(CallOutcome(dense(5.0), [dense([1.5, 2.0])])) == ("form", 0.0)
+def deviation(norm: float, *results: list[Any] | None, one: Case = ONE, fault: str = "") -> NativeDeviation:
+    tensors = [None if values is None else dense(values) for values in results]
+    found = measure.measure(one, oracle.expect(one), CallOutcome(dense(norm), tensors, name="native", fault=fault))
+    assert found is not None
+    return found
+
+
+def test_inf_and_nan_are_measured_apart_from_finite_numbers() -> None:
+    inf, nan = math.inf, math.nan
+    found = {
+        "norm": deviation(inf, [1.5, 2.0], None),
+        "gradients": deviation(5.0, [nan, 4.0], None),
+        "norm and gradients": deviation(nan, [inf, 2.0], None),
+        "": deviation(6.0, [1.5, 2.0], None),
+    }
+    assert all(each.not_finite == where for where, each in found.items())
+    assert [each.size for each in found.values()] == [0.0, 1.0, 0.0, 0.2]
+
+
+def test_a_number_in_place_of_an_exact_zero_has_a_finite_size() -> None:
+    zero = dataclasses.replace(ONE, arguments={"clip_norm": 0.0})
+    assert deviation(5.0, [0.0, 1e-20], None, one=zero).size == 0.0
+    assert deviation(5.0, [0.0, 2.0], None, one=zero).size == 0.5  # relative to the gradients
+    nothing = case([dense([0.0])], "clip_by_global_norm", clip_norm=1.0)
+    absolute = deviation(1e-6, [0.0], one=nothing)
+    assert (absolute.kind, absolute.not_finite) == ("value", "")
+    assert 0 < absolute.size < 1e-5
+
+
+def test_a_native_that_returns_other_shapes_differs_in_form_and_its_numbers_are_compared() -> None:
+    expected = {
+        "form": [
+            deviation(5.0, [[1.5, 2.0]], None),
+            deviation(5.0, [1.5, 2.0]),
+            deviation(5.0, [1.5, 2.0], [0.0]),
+            deviation(5.0, [1.5, 2.0], None, fault="gradient 0 is float64 instead of float32"),
+        ],
+        "elements": [deviation(5.0, [1.5, 2.0, 0.0], None), deviation(5.0, [1.5, 2.0], [1.0])],
+    }
+    for kind, found in expected.items():
+        assert [(each.kind, each.size) for each in found] == [(kind, 0.0)] * len(found)
+    assert deviation(5.0, [[10.5, 14.0]], None).size == 6.0
+    assert deviation(5.0, [10.5, 14.0], [0.0]).size == 6.0
+    assert deviation(6.0, [1.5, 2.0, 0.0], None).size == 0.2
 
 
 def test_a_native_that_changes_what_should_be_left_alone_has_touched_it() -> None:
@@ -326,6 +368,40 @@ def test_rounding_is_close_and_needs_no_entry() -> None:
         {"a": "close", "b": "equal"},
         [],
     )
+
+
+def listed(**fields: Any) -> KnownDifference:
+    same = {"framework": "torch", "function": "torch.norm", "cases": ["long *"], "reason": "inf / inf"}
+    return KnownDifference.model_validate({"kind": "value", **same, **fields})
+
+
+def showing(size: float, not_finite: Any = "", kind: Any = "value") -> dict[tuple[str, str], NativeDeviation]:
+    return {("torch", "long tensor"): NativeDeviation("torch.norm", kind, size, not_finite=not_finite)}
+
+
+def test_an_entry_for_inf_and_nan_covers_no_finite_difference_and_the_other_way_round() -> None:
+    nan, finite = listed(not_finite="gradients"), listed(size=4.0)
+    assert judged_as([nan], showing(0.0, "gradients")) == ({"long tensor": "known"}, [])
+    problem, stale = judged_as([nan], showing(4.0))[1]
+    assert stale == STALE
+    assert problem == (
+        "numbers differ, by 400 %; the known difference 'inf / inf' lists only a difference with inf or NaN in the "
+        "gradients. Run --accept to list this one"
+    )
+    for where in ("norm", "norm and gradients"):
+        assert STALE in judged_as([nan], showing(0.0, where))[1]
+    assert "lists only a difference of finite numbers" in judged_as([finite], showing(4.0, "gradients"))[1][0]
+    assert "more than rounding, as listed" in judged_as([nan], showing(0.5, "gradients"))[1][0]
+
+
+def test_an_entry_of_shapes_or_dtypes_bounds_the_numbers() -> None:
+    form = listed(kind="form")
+    assert judged_as([form], showing(0.0, kind="form")) == ({"long tensor": "known"}, [])
+    (problem,) = judged_as([form], showing(6.0, kind="form"))[1]
+    assert problem.endswith("by 600 %: more than rounding, as listed. Run --accept to list the new size")
+    assert judged_as([listed(kind="form", size=6.0)], showing(6.0, kind="form")) == ({"long tensor": "known"}, [])
+    assert STALE in judged_as([form], showing(0.0, "gradients", kind="form"))[1]
+    assert STALE in judged_as([form], showing(0.0, kind="elements"))[1]
 
 
 def test_an_error_is_known_by_the_function_that_raised_it() -> None:

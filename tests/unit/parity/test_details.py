@@ -10,10 +10,10 @@ import numpy as np
 from support.parity.cases import case, dense
 from support.parity.runs import right
 
+from unified_clip.parity.elements import Number, WorstElement
 from unified_clip.parity.judge import oracle, worst_element
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome
-from unified_clip.parity.results import Number, WorstElement
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense
 

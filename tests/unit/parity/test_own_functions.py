@@ -22,7 +22,8 @@ from unified_clip.parity.adapters.numpy import Framework as Adapter
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.judged_result import JudgedResult, report_result
 from unified_clip.parity.judge.verdict import Verdict
-from unified_clip.parity.known import entries, measure, update
+from unified_clip.parity.known import entries, match, measure, update
+from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal_case
 from unified_clip.parity.results import FrameworkResult, NativeResult
@@ -229,5 +230,68 @@ def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path)
     sizes = {"large": 1.0, "inf": math.inf, "small": 0.002, "alike": 0.0015}
     cases = [one_case(name, torch=FrameworkResult(native=native(norm=size))) for name, size in sizes.items()]
     update.write(tmp_path / "known.toml", report(*cases))
-    listed = {tuple(entry.cases): entry.size for entry in entries.read(tmp_path / "known.toml")}
-    assert listed == {("large",): 1.0, ("inf",): math.inf, ("alike", "small"): 0.002}
+    listed = {tuple(entry.cases): (entry.size, entry.not_finite) for entry in entries.read(tmp_path / "known.toml")}
+    assert listed == {("large",): (1.0, ""), ("inf",): (0.0, "norm"), ("alike", "small"): (0.002, "")}
+
+
+def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tmp_path: Path) -> None:
+    causes = {
+        "a": ("another eps", "as with eps 0 instead of 1e-06"),
+        "b": ("another eps", "as with eps 0 instead of 1e-06"),
+        "c": ("another threshold", "as with a threshold of 2 instead of 1"),
+        "d": ("another threshold", "as with a threshold of 3 instead of 1"),
+        "e": ("", ""),
+    }
+    cases = [
+        one_case(name, torch=FrameworkResult(native=native(norm=0.02, cause_kind=kind, cause=sentence)))
+        for name, (kind, sentence) in causes.items()
+    ]
+    update.write(tmp_path / "known.toml", report(*cases))
+    assert {tuple(entry.cases): entry.reason for entry in entries.read(tmp_path / "known.toml")} == {
+        ("a", "b"): "as with eps 0 instead of 1e-06",
+        ("c", "d"): "as with a threshold of 2 instead of 1 (in the first of 2 cases)",
+        ("e",): "numbers differ",
+    }
+
+
+UNBOUNDED = """
+[[known]]
+framework = "torch"
+title = "no number"
+function = "clip"
+kind = "value"
+size = inf
+cases = ["n*"]
+reason = "inf / inf"
+"""
+
+
+def test_an_entry_without_a_bound_is_rejected_and_accepting_replaces_it(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(f"{UNBOUNDED}\n{UNBOUNDED.replace('torch', 'jax')}", encoding="utf-8")
+    with pytest.raises(SuiteError, match=r"size = inf would accept any number, in 2 of 2 entries.*Run --accept once"):
+        entries.read(file)
+    found = {("torch", "no norm"): (0.0, "norm"), ("torch", "nothing"): (0.5, "norm"), ("torch", "now"): (4.0, "")}
+    known = [entry for entry in entries.read(file, accepting=True) if entry.framework == "torch"]
+    deviations = {
+        place: NativeDeviation("clip", "value", size, not_finite=where) for place, (size, where) in found.items()
+    }
+    judgements, results = match.match_deviations(known, deviations, {"torch": {}})
+    cases = [
+        one_case(
+            name,
+            torch=FrameworkResult(
+                native=native(finite_size=size, not_finite=where, problem=judgements["torch", name][1])
+            ),
+        )
+        for (_, name), (size, where) in found.items()
+    ]
+    update.write(file, report(*cases, known=results))
+    listed = [
+        (entry.framework, entry.size, entry.not_finite, entry.title, entry.reason) for entry in entries.read(file)
+    ]
+    assert listed == [
+        ("torch", 0.5, "norm", "no number", "inf / inf"),
+        ("torch", 4.0, "", "no number", "inf / inf"),
+        ("jax", 0.0, "norm and gradients", "no number", "inf / inf"),
+    ]

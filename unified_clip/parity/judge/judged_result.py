@@ -11,11 +11,12 @@ from threading import Lock
 from typing import Any
 
 from ...tensors.types import Stage
+from ..elements import WorstElement
 from ..known import measure
 from ..known.entries import KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..outcome import CallOutcome, Failure
-from ..results import NativeResult, UnifiedClipResult, WorstElement
+from ..results import NativeResult, UnifiedClipResult
 from ..suite.cases import Case
 from ..suite.schema import Framework
 from ..workers.pool import WorkItem
@@ -93,10 +94,12 @@ def judge_result(
         if (
             deviation
             and deviation.kind
-            and not any(entry.covers(entry.framework, case.name, deviation.function, deviation.kind) for entry in known)
+            and not any(
+                entry.covers(entry.framework, case.name, deviation) and entry.bounds(deviation.size) for entry in known
+            )
+            and (cause := diagnose(case, expected, outcome))
         ):
-            cause = diagnose(case, expected, outcome)
-            deviation = dataclasses.replace(deviation, cause=cause.sentence if cause else "")
+            deviation = dataclasses.replace(deviation, cause=cause.sentence, cause_kind=cause.kind)
     else:
         verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
         if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
@@ -156,7 +159,8 @@ def report_result(
         )
     return NativeResult(
         **shared,
-        **{key: getattr(deviation, key) for key in ("kind", "norm", "gradients", "cause")},
+        **{key: getattr(deviation, key) for key in ("kind", "norm", "gradients", "not_finite", "cause", "cause_kind")},
+        finite_size=deviation.size,
         function=deviation.function or user_function or None,
         problem=judgement[1] if judgement else "",
     )

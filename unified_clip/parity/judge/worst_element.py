@@ -14,9 +14,9 @@ import numpy as np
 from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
 from ...tensors.types import PARTS, Dense, Lazily, Stage, encode
+from ..elements import Number, Side, WorstElement
 from ..modes import HOST, NATIVE
 from ..outcome import CallOutcome, ClipTensors
-from ..results import Number, Side, WorstElement
 from ..suite.cases import Case
 from .oracle import Expected
 from .verdict import STAGES, coefficients

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import Field, field_validator, model_validator
@@ -16,7 +16,10 @@ from pydantic import Field, field_validator, model_validator
 from ..suite import schema
 from ..suite.schema import Name
 
-DifferenceKind = Literal["value", "touched", "raises", "returns", "silent", "form"]
+DifferenceKind = Literal["value", "touched", "raises", "returns", "silent", "form", "elements"]
+
+NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
+"""Where a result has inf or NaN and the exact result has another number, or the other way round. '' for nowhere."""
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
@@ -25,9 +28,15 @@ KINDS: Mapping[str, str] = {
     "returns": "it returns a result, but should raise an error",
     "silent": "it issues no warning",
     "form": "shapes, dtypes or the number of gradients differ",
+    "elements": "the number of elements differs, so the gradients are not compared",
 }
 
 SIZED = ("value", "touched")
+"""The kinds of differences that are differences of numbers. Their entries need a size or `not_finite`."""
+
+WITH_NUMBERS = (*SIZED, "form", "elements")
+"""The kinds of differences whose numbers are compared. Their entries may have a size and `not_finite`."""
+
 WITHIN = 1.1
 
 
@@ -40,23 +49,42 @@ class NativeDeviation:
     """A key of `KINDS`; '' if nothing differs, or only by rounding."""
 
     size: float = 0.0
-    """The larger of `norm` and `gradients`, for the kinds "value" and "touched"."""
+    """The largest relative difference of finite numbers. 0 if it is only rounding, except for the kind "touched"."""
 
     norm: float | None = None
-    """The relative difference from the exact norm. None if there is no norm to compare."""
+    """The relative difference from the exact norm. None if there is no norm to compare. inf if one is not finite."""
 
     gradients: float | None = None
-    """The largest difference of an element, relative to the largest element of the exact result."""
+    """The largest difference of an element, relative to the largest element of the exact result. inf if one element is
+    not finite."""
+
+    not_finite: NotFinite = ""
 
     detail: str = ""
     cause: str = ""
     """The cause of the difference, as a sentence. '' if no cause was found, or if the list already has the difference.
     """
 
+    cause_kind: str = ""
+    """The cause in a word or two, such as "another eps". '' if `cause` is ''."""
+
     @property
     def differs(self) -> bool:
         """Return whether any number differs, even by rounding."""
         return bool(self.norm or self.gradients)
+
+
+class Difference(Protocol):
+    """A difference of a framework's function: a `NativeDeviation`, or a result of a report."""
+
+    @property
+    def function(self) -> str | None: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def not_finite(self) -> str: ...
 
 
 class KnownDifference(schema.Table):
@@ -69,7 +97,13 @@ class KnownDifference(schema.Table):
     """Names of cases, or patterns of names with `*`."""
 
     reason: Name
-    size: Annotated[float, Field(gt=0)] = math.inf
+    size: Annotated[float, Field(gt=0)] = 0.0
+    """The largest relative difference of finite numbers. 0: they differ by no more than rounding."""
+
+    not_finite: NotFinite = ""
+    """Where results have inf or NaN and the exact results do not, or the other way round. The entry covers only cases
+    that differ so."""
+
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
     """A few words for the table of known differences. Entries with the same title share a row of it."""
@@ -92,10 +126,19 @@ class KnownDifference(schema.Table):
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
-        if ("size" in self.model_fields_set) != (self.kind in SIZED):
-            remedy = "needs a size. Add size" if self.kind in SIZED else "takes no size. Remove size"
-            raise ValueError(f"kind = {self.kind!r} {remedy}")
+        given = [name for name in ("size", "not_finite") if getattr(self, name)]
+        if given and self.kind not in WITH_NUMBERS:
+            raise ValueError(f"kind = {self.kind!r} takes no {given[0]}. Remove {given[0]}")
+        if not given and self.kind in SIZED:
+            raise ValueError(f"kind = {self.kind!r} needs a size. Add size, or not_finite for inf and NaN")
+        if self.size == math.inf and self.not_finite:
+            raise ValueError("size = inf is not a size of finite numbers. Remove size")
         return self
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Return whether the entry is from an earlier version and has `size = inf`, which bounds no number."""
+        return self.size == math.inf
 
     @property
     def _required(self) -> Requirement | None:
@@ -123,14 +166,26 @@ class KnownDifference(schema.Table):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
-    def covers(self, framework: str, case: str, function: str, kind: str) -> bool:
-        """Return whether the entry is for this framework, case, function and kind of difference. Sizes are not
+    def is_for(self, framework: str, case: str, difference: Difference) -> bool:
+        """Return whether the entry is for this framework, case, function and kind of difference. No numbers are
         compared.
         """
-        if (framework, kind) != (self.framework, self.kind):
+        if (framework, difference.kind) != (self.framework, self.kind):
             return False
-        named = _pattern(self.function).fullmatch(function)
-        return named is not None and any(_pattern(text).fullmatch(case) for text in self.cases)
+        named = _pattern(self.function).fullmatch(difference.function or "")
+        return named is not None and is_match(case, self.cases)
+
+    def covers(self, framework: str, case: str, difference: Difference) -> bool:
+        """Return whether the entry is for this difference, with inf or NaN in the same places. Sizes are not compared.
+
+        An entry with `size = inf` covers any numbers, so that `--accept` can replace it.
+        """
+        same = self.is_unbounded or difference.not_finite == self.not_finite
+        return same and self.is_for(framework, case, difference)
+
+    def bounds(self, size: float) -> bool:
+        """Return whether a difference of finite numbers is as listed, or smaller."""
+        return size <= self.within * self.size
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:
         """Return the patterns in `cases` that match none of these case names."""
@@ -143,9 +198,28 @@ class KnownFile(schema.Table):
     known: list[KnownDifference] = Field(default=[])
 
 
-def read(path: Path) -> list[KnownDifference]:
-    """Return the entries of a `known.toml`. SuiteError: the file does not exist, or is invalid."""
-    return schema.read(path, KnownFile).known
+def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
+    """Return the entries of a `known.toml`.
+
+    accepting: Whether entries of earlier versions with `size = inf` are allowed, because `--accept` replaces them.
+
+    SuiteError: the file does not exist, or is invalid.
+    """
+    known = schema.read(path, KnownFile).known
+    if not accepting and (unbounded := [entry for entry in known if entry.is_unbounded]):
+        first = unbounded[0]
+        raise schema.SuiteError(
+            f"{path}: size = inf would accept any number, in {len(unbounded)} of {len(known)} entries, first that of "
+            f"{first.function!r} with the reason {first.reason!r}. Run --accept once to replace it by not_finite and "
+            "the size of finite numbers. Titles and reasons stay",
+            "UC303",
+        )
+    return known
+
+
+def is_match(case: str, patterns: Iterable[str]) -> bool:
+    """Return whether a case name matches one of the patterns of an entry."""
+    return any(_pattern(text).fullmatch(case) for text in patterns)
 
 
 def size_in_words(size: float) -> str:

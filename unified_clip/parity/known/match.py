@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult
-from .entries import KINDS, SIZED, KnownDifference, NativeDeviation, size_in_words
+from .entries import KINDS, WITH_NUMBERS, KnownDifference, NativeDeviation, size_in_words
 
 Place = tuple[str, str]
 """The key of a result of a framework's function: (framework, case name)."""
@@ -37,10 +37,11 @@ def match_deviations(
     for (framework, case), deviation in deviations.items():
         entries = []
         for entry, sizes in sizes_by_entry:
-            if entry.covers(framework, case, deviation.function, deviation.kind):
+            if entry.covers(framework, case, deviation):
                 entries.append(entry)
                 sizes[case] = deviation.size
-        problem = _problem(entries, deviation)
+        others = [entry for entry, _ in sizes_by_entry if entry.is_for(framework, case, deviation)]
+        problem = _problem(entries, deviation, others)
         judgement: NativeVerdict = (
             "different" if problem else "known" if entries else "close" if deviation.differs else "equal"
         )
@@ -48,26 +49,34 @@ def match_deviations(
     return judgements, [_result(entry, sizes, versions[entry.framework]) for entry, sizes in sizes_by_entry]
 
 
-def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
+def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, others: Sequence[KnownDifference]) -> str:
     """Return the reason why a deviation fails the run, or '' if it does not.
 
     entries: The known differences that cover the deviation.
+    others: The known differences for the same function, case and kind of difference.
     """
     if not deviation.kind:
         return ""
     what = KINDS[deviation.kind]
+    if deviation.not_finite:
+        what += f", with inf or NaN in the {deviation.not_finite}"
     if deviation.size:
-        what += f", {'by' if math.isfinite(deviation.size) else 'with'} {size_in_words(deviation.size)}"
+        what += f", by {size_in_words(deviation.size)}"
     if deviation.detail:
         what += f" ({deviation.detail})"
+    cause = deviation.cause and f"; {deviation.cause}"
+    if not entries and others:
+        listed = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
+        listed = f"only a difference {listed or 'of finite numbers'}"
+        return f"{what}; the known difference {others[0].reason!r} lists {listed}{cause}. Run --accept to list this one"
     if not entries:
-        cause = deviation.cause and f"; {deviation.cause}"
         return f"{what}; not listed as a known difference{cause}. Run --accept to list it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         return f"{what}: {len(entries)} known differences cover it ({reasons}). Remove all but one"
-    if deviation.size > entries[0].within * entries[0].size:
-        return f"{what}: more than the listed {size_in_words(entries[0].size)}. Run --accept to list the new size"
+    if not entries[0].bounds(deviation.size):
+        listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
+        return f"{what}: more than {listed}{cause}. Run --accept to list the new size"
     return ""
 
 
@@ -82,13 +91,16 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
     elif unmatched := entry.unmatched_patterns(cases):
         patterns = ", ".join(map(repr, unmatched))
         problem = f"no case that matches {patterns} shows this difference. Run --accept to update `cases`"
-    elif entry.kind in SIZED and size < entry.size / entry.within:
+    elif entry.is_unbounded:
+        problem = "size = inf bounds no number. Run --accept to list not_finite and the size of finite numbers"
+    elif entry.kind in WITH_NUMBERS and size < entry.size / entry.within:
         smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
         problem = f"{smaller}. Run --accept to list the new size"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within"}),
-        listed_size=entry.size if size else None,
-        size=size or None,
+        listed_size=(math.inf if entry.not_finite else entry.size) or None if cases else None,
+        size=(math.inf if entry.not_finite else size) or None if cases else None,
+        finite_size=size,
         problem=problem,
         cases=list(cases),
         entry=entry,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
-from ...tensors.types import Dense, densify
+from ...tensors.arithmetic import FORMATS, Float64s, rounded
+from ...tensors.types import Dense, Gradient, densify, encode
 from ..judge.oracle import Expected
-from ..judge.verdict import relative_error
 from ..outcome import CallOutcome
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE
-from .entries import DifferenceKind, NativeDeviation
+from .entries import DifferenceKind, NativeDeviation, NotFinite
 
 
 def measure(
@@ -23,7 +24,7 @@ def measure(
     """Return the difference between the result of a framework's function and the exact result.
 
     Return None if the framework has no function for this case. If the function raised an error, or should have raised
-    one, compare no numbers.
+    one, compare no numbers. Results of other shapes or dtypes are converted before their numbers are compared.
 
     tolerance: A relative difference up to this size counts as rounding.
     """
@@ -33,23 +34,100 @@ def measure(
         return NativeDeviation(outcome.name, "" if case.options.raises else "raises", detail=outcome.message)
     if case.options.raises:
         return NativeDeviation(outcome.name, "returns", detail=_first_numbers(outcome))
-    if outcome.fault:
-        return NativeDeviation(outcome.name, "form", detail=outcome.fault)
-    norm = None
+    parts = dict[str, _Difference]()
     if outcome.norm is not None and expected.wide_norm is not None and outcome.norm.array.size == 1:
-        norm = relative_error(float(outcome.norm.values().reshape(())), expected.wide_norm)
-    gradients = None
+        parts["norm"] = _difference([outcome.norm.values()], [np.asarray(expected.wide_norm)], [])
+    kind: DifferenceKind | Literal[""] = "form" if outcome.fault else ""
     if outcome.gradients is not None and expected.gradients is not None:
-        if [g and g.shape for g in case.clipped_inputs] != [g and g.shape for g in outcome.gradients]:
-            return NativeDeviation(outcome.name, "form", norm=norm, detail=_first_numbers(outcome))
-        gradients = _largest_difference(expected.gradients, outcome.gradients)
-    size = max(norm or 0.0, gradients or 0.0)
-    kind: DifferenceKind | Literal[""] = (
-        "value" if size > tolerance else "touched" if _touched(case, expected, outcome) else ""
+        results: Sequence[Dense | None] | None = outcome.gradients
+        if kind or [g and g.shape for g in case.clipped_inputs] != [g and g.shape for g in outcome.gradients]:
+            results = _converted(outcome.gradients, expected.gradients)
+            kind = "elements" if results is None else "form"
+        if results is not None:
+            sides = (results, expected.gradients, case.clipped_inputs)
+            parts["gradients"] = _difference(*map(_values, sides))
+    not_finite = cast(NotFinite, " and ".join(name for name, part in parts.items() if not part.is_finite))
+    size = max((part.size for part in parts.values() if part.size > tolerance or part.is_absolute), default=0.0)
+    if not kind and (size or not_finite):
+        kind = "value"
+    elif not kind and _touched(case, expected, outcome):
+        kind, size = "touched", parts["gradients"].size
+    elif not kind and case.options.warns:
+        kind = "silent"
+    detail = (outcome.fault or _first_numbers(outcome)) if kind in ("form", "elements") else ""
+    shown = {name: part.size if part.is_finite else math.inf for name, part in parts.items()}
+    return NativeDeviation(
+        outcome.name, kind, size, shown.get("norm"), shown.get("gradients"), not_finite=not_finite, detail=detail
     )
-    if case.options.warns and not kind:
-        return NativeDeviation(outcome.name, "silent", norm=norm, gradients=gradients)
-    return NativeDeviation(outcome.name, kind, size if kind else 0.0, norm, gradients)
+
+
+class _Difference(NamedTuple):
+    """The difference between some numbers and the exact numbers."""
+
+    size: float = 0.0
+    """The largest difference of finite numbers, relative to the largest exact number."""
+
+    is_finite: bool = True
+    """Whether inf and NaN are in the same places on both sides."""
+
+    is_absolute: bool = False
+    """Whether `size` is absolute and not 0, because all exact numbers are 0, and so are the gradients."""
+
+
+Arrays = Sequence[Float64s]
+
+
+def _difference(results: Arrays, exact: Arrays, inputs: Arrays) -> _Difference:
+    """Return the difference between numbers and the exact numbers, array by array.
+
+    inputs: The gradients before the clip. If all exact numbers are 0, the size is relative to the largest of them.
+    """
+    largest = _largest(exact) or _largest(inputs)
+    size, is_finite = 0.0, True
+    for result, right in zip(results, exact, strict=True):
+        both = np.isfinite(result) & np.isfinite(right)
+        with np.errstate(all="ignore"):
+            same = (result == right) | (np.isnan(result) & np.isnan(right))
+            difference = float(np.max(np.abs(result - right), where=both & ~same, initial=0.0))
+        size = max(size, difference / largest if largest else difference)
+        is_finite = is_finite and bool((both | same).all())
+    return _Difference(min(size, sys.float_info.max), is_finite, is_absolute=bool(size) and not largest)
+
+
+def _largest(arrays: Arrays) -> float:
+    """Return the largest finite magnitude in some arrays. Return 0 if they have none."""
+    return max((float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0)) for a in arrays), default=0.0)
+
+
+def _values(tensors: Sequence[Gradient]) -> list[Float64s]:
+    """Return the elements of each tensor. None has no elements."""
+    return [np.empty(0) if dense is None else dense.values() for dense in map(densify, tensors)]
+
+
+def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
+    """Return results with the shapes and dtypes of the exact results. Each number is rounded to its dtype.
+
+    None and a tensor of zeros are the same numbers. If the numbers of results differ, None does not count. Return None
+    if a result has another number of elements than the exact one.
+    """
+    if len(results) != len(exact):
+        remaining = iter([tensor for tensor in results if tensor is not None])
+        results = [right and next(remaining, None) for right in exact]
+        if next(remaining, None) is not None:
+            return None
+    converted: list[Dense | None] = []
+    for result, right in zip(results, exact, strict=True):
+        if result is None or right is None:
+            present = result if right is None else right
+            if present is not None and right is None and present.values().any():
+                return None
+            converted.append(None if right is None else Dense(right.dtype, np.zeros_like(right.array)))
+        elif result.array.size != right.array.size:
+            return None
+        else:
+            dtype = right.dtype if right.dtype in FORMATS else "float64"  # not int64, which has no inf
+            converted.append(encode(rounded(result.values().reshape(right.array.shape), dtype), dtype))
+    return converted
 
 
 def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
@@ -71,22 +149,3 @@ def _first_numbers(outcome: CallOutcome) -> str:
     """Return text with the first three numbers of each of the first three tensors."""
     tensors = [outcome.norm, *(outcome.gradients or [])]
     return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)
-
-
-def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
-    """Return the largest difference between an element and its exact value, divided by the largest exact element.
-
-    Return inf if the difference is not finite, or if all exact elements are 0 and one differs.
-    """
-    difference = largest = 0.0
-    for left, right in zip(exact, results, strict=True):
-        if left is not None and right is not None:
-            a, b = left.values(), right.values()
-            with np.errstate(invalid="ignore"):
-                same = (a == b) | (np.isnan(a) & np.isnan(b))
-                # np.maximum returns NaN if either is NaN; Python's max() may not
-                difference = float(np.maximum(difference, np.max(np.abs(a - b), where=~same, initial=0.0)))
-            largest = max(largest, float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0)))
-    if difference == 0:
-        return 0.0
-    return difference / largest if math.isfinite(difference) and largest else math.inf

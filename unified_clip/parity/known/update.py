@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from ..results import NativeResult, ParityReport
-from .entries import KINDS, SIZED, WITHIN, KnownDifference
+from .entries import KINDS, WITHIN, KnownDifference, NotFinite, is_match
 from .match import Place
 
 
@@ -30,51 +30,66 @@ def write(path: Path, report: ParityReport) -> Changes:
     and loses the patterns that match no case. If the file does not exist, create it.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
-    entries = _entry_tables(document)
+    tables = _entry_tables(document)
+    old = [table.unwrap() for table in tables]
     differences = _differences(report)
-    correct, stale_entries = list[KnownDifference](), list[KnownDifference]()
-    for result in report.known:
-        if result.entry:
-            natives = (native for place, native in differences.items() if _covers(result.entry, place, native))
-            is_correct = not result.problem and not any(native.problem for native in natives)
-            (correct if is_correct else stale_entries).append(result.entry)
+    correct, stale_entries = _correct_and_stale(report, differences)
     unlisted = {
         place: native
         for place, native in differences.items()
         if not any(_covers(each, place, native) for each in correct)
     }
-    renewed, stale = 0, []
-    for index, entry in enumerate(entries):
-        if known := next((known for known in stale_entries if _is_same_entry(entry, known)), None):
+    renewed, stale, more = 0, list[int](), list[tuple[int, Table]]()
+    for index, table in enumerate(tables):
+        if known := next((known for known in stale_entries if _is_same_entry(table, known)), None):
             covered = {place: native for place, native in unlisted.items() if _covers(known, place, native)}
             if covered:
-                _renew(entry, known, covered, report)
+                more += [(index, each) for each in _renew(table, known, covered, report)]
                 renewed += 1
             else:
                 stale.append(index)
             unlisted = {place: native for place, native in unlisted.items() if place not in covered}
-    groups: dict[tuple[str, str, str, float], dict[str, NativeResult]] = {}
-    for (framework, case), difference in unlisted.items():
+        elif table.get("size") == math.inf:  # an entry of an earlier version, which this run did not measure
+            del table["size"]
+            table["not_finite"] = "norm and gradients"
+    groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
+    for (framework, case), each in unlisted.items():
         # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
-        key = (framework, difference.function or "", difference.kind, _magnitude(difference.size))
-        groups.setdefault(key, {})[case] = difference
-    added = [_entry(*key[:3], natives, list(entries)) for key, natives in groups.items()]
-    for index in reversed(stale):
-        del entries[index]
-    kept = len(entries) - renewed
-    for entry in added:
-        entries.append(entry)
-    if not entries:
+        key = (framework, each.function or "", each.kind, each.not_finite, each.cause_kind, _magnitude(each))
+        groups.setdefault(key, {})[case] = each
+    added = [_entry(*key[:3], natives=natives, old=old) for key, natives in groups.items()]
+    kept = len(tables) - len(stale) - renewed
+    for index in reversed(range(len(tables))):
+        for table in reversed([each for place, each in more if place == index]):
+            tables.insert(index + 1, table)
+        if index in stale:
+            del tables[index]
+    for table in added:
+        tables.append(table)
+    if not tables:
         del document["known"]  # `known = []` would be in the way of later [[known]] tables
     partial = path.with_suffix(".partial")
     partial.write_text(tomlkit.dumps(document), encoding="utf-8")
     partial.replace(path)
-    return Changes(kept, renewed + len(stale), renewed + len(added))
+    return Changes(kept, renewed + len(stale), renewed + len(more) + len(added))
 
 
-def _magnitude(size: float) -> float:
-    """Return the order of magnitude of a size, as the exponent of 10. Return the size itself if it is 0 or infinite."""
-    return math.floor(math.log10(size)) if 0 < size < math.inf else size
+def _correct_and_stale(
+    report: ParityReport, differences: Mapping[Place, NativeResult]
+) -> tuple[list[KnownDifference], list[KnownDifference]]:
+    """Return (entries of the list that are correct, entries that are stale or have another size)."""
+    correct, stale = list[KnownDifference](), list[KnownDifference]()
+    for result in report.known:
+        if result.entry:
+            natives = (native for place, native in differences.items() if _covers(result.entry, place, native))
+            is_correct = not result.problem and not any(native.problem for native in natives)
+            (correct if is_correct else stale).append(result.entry)
+    return correct, stale
+
+
+def _magnitude(native: NativeResult) -> str:
+    """Return the order of magnitude of a difference of finite numbers, as the exponent of 10. Return '' for none."""
+    return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
@@ -94,14 +109,14 @@ def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
     return tables
 
 
-def _is_same_entry(entry: Any, known: KnownDifference) -> bool:
+def _is_same_entry(table: Any, known: KnownDifference) -> bool:
     names = ("framework", "function", "kind", "cases", "reason")
-    same = all(entry[name] == getattr(known, name) for name in names)
-    return same and entry.get("versions", "") == known.versions
+    same = all(table[name] == getattr(known, name) for name in names)
+    return same and all(table.get(name, "") == getattr(known, name) for name in ("versions", "not_finite"))
 
 
 def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:
-    return known.covers(*place, native.function or "", native.kind)
+    return known.covers(*place, native)
 
 
 def _differences(report: ParityReport) -> dict[Place, NativeResult]:
@@ -114,15 +129,39 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
     }
 
 
-def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
+def _renew(
+    table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport
+) -> list[Table]:
     """Remove from an entry the cases that no longer differ, and set its size to the measured size.
+
+    An entry of an earlier version with `size = inf` may cover differences with inf or NaN in several places. Return a
+    new entry for each place but the first, with the same title and reason.
+
+    table: The entry in the TOML document, which this function changes.
+    known: The same entry as a model, with its values before the change.
+    covered: The results that the entry covers, by (framework, case name).
+    """
+    groups: dict[NotFinite, dict[Place, NativeResult]] = {}
+    for place, native in covered.items():
+        groups.setdefault(native.not_finite, {})[place] = native
+    tables = [table]
+    for not_finite in sorted(groups, reverse=True):
+        if not_finite != max(groups):
+            tables.append(tomlkit.table())
+            tables[-1].update(
+                {key: value.unwrap() for key, value in table.items() if key not in ("size", "not_finite")}
+            )
+        _set(tables[-1], known.model_copy(update={"not_finite": not_finite, "size": 0.0}), groups[not_finite], report)
+    for each in tables[1:]:
+        each.add(tomlkit.nl())
+    return tables[1:]
+
+
+def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
+    """Set the cases, the size and `not_finite` of an entry to those of the results that it covers.
 
     If its patterns also match a difference that another entry covers, replace the patterns by the names of the cases.
     Remove `versions` if the report has no version of its package.
-
-    entry: The entry in the TOML document, which this function changes.
-    known: The same entry as a model, with its values before the change.
-    covered: The results that the entry covers, by (framework, case name).
     """
     names = sorted(case for _, case in covered)
     gone = known.unmatched_patterns(names)
@@ -130,20 +169,29 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeR
     narrowed = known.model_copy(update={"cases": patterns})
     also = {place for place, native in _differences(report).items() if _covers(narrowed, place, native)}
     cases = patterns if also == covered.keys() else names
-    if cases != known.cases:
-        entry["cases"] = cases
+    if cases != table["cases"]:
+        table["cases"] = cases
     if known.unreported(report.versions):
-        del entry["versions"]
-    if known.kind in SIZED:
-        entry["size"] = _size(covered.values(), known.within)
+        del table["versions"]
+    _set_numbers(table, covered.values(), known.within)
 
 
-def _size(natives: Iterable[NativeResult], within: float) -> float:
+def _set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:
+    """Set the size and `not_finite` of an entry to those of its results, and remove the other one."""
+    numbers = {"size": _size(natives, within), "not_finite": next(iter(natives)).not_finite}
+    for key, value in numbers.items():
+        if value:
+            table[key] = value
+        elif key in table:
+            del table[key]
+
+
+def _size(natives: Collection[NativeResult], within: float) -> float:
     """Return the largest size of these results, rounded to three digits.
 
     within: If rounding changes the size by more than this factor, return the size unrounded.
     """
-    greatest = max(difference.size for difference in natives)
+    greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
@@ -151,17 +199,25 @@ def _size(natives: Iterable[NativeResult], within: float) -> float:
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
     """Return a new entry for the differences of a function.
 
-    natives: The results of the function that differ, by case name.
-    old: The previous entries. The first one for the same framework, function and kind provides the title and the
-        reason. Without such an entry, the reason describes the kind.
+    natives: The results of the function that differ, by case name. All have the same kind of cause.
+    old: The previous entries. The first one for the same framework, function, kind and some of these cases provides the
+        title and the reason. Without such an entry, the reason is the cause. If no cause is known, it is the kind.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
+    same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}
     entry = tomlkit.table()
     entry.update(subject)
-    if kind in SIZED:
-        entry["size"] = _size(natives.values(), WITHIN)
+    _set_numbers(entry, natives.values(), WITHIN)
     entry["cases"] = sorted(natives)
-    entry.update({"reason": KINDS[kind], **words})
+    entry.update({"reason": _reason(kind, list(natives.values())), **words})
     return entry
+
+
+def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
+    """Return the cause of some differences. If there is none, return what differs."""
+    causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
+    if not causes:
+        return KINDS[kind]
+    return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"

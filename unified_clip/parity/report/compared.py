@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..elements import SIDES
 from ..modes import NATIVE, TITLES, YOURS
-from ..results import SIDES, NativeResult, ParityReport, Result
+from ..results import NativeResult, ParityReport, Result
 
 THEIRS = "the frameworks' functions"
 BOTH = f"framework's or {YOURS}"

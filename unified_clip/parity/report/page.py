@@ -16,10 +16,11 @@ from ..._page.templates import environment
 from ...recording.report import run_plots
 from ...recording.report.curves import clip_points
 from ...recording.runs import RecordedCall
+from ..elements import SIDES
 from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
-from ..results import SIDES, CaseResult, FrameworkResult, ParityReport, Problem, Result
+from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
 from . import baseline, by_rule, compared, plots
 from .markdown import size
 

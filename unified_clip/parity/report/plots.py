@@ -10,7 +10,8 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
-from ..results import SIDES, ParityReport, Result, Side
+from ..elements import SIDES, Side
+from ..results import ParityReport, Result
 
 BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³⁴⁵⁶⁷⁸⁹"), "not finite"]
 """The bins of the histogram: distances in ULP."""

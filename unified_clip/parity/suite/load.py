@@ -99,7 +99,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
-        known = entries.read(known_file)
+        known = entries.read(known_file, accepting=accepting)
     elif known_file and not accepting:
         command = f"unified-clip parity --suite {shlex.quote(str(directory))} --accept"
         raise SuiteError(f"{known_file} does not exist. Write it with {command}", "UC303")
