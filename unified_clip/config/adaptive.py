@@ -42,6 +42,16 @@ class AdaptiveTable(ConfigModel):
         settings = self.data()
         return RULES[settings.pop("rule")](**settings)
 
+    @property
+    def meaning(self) -> Self:
+        """This table with all settings, and equal for two tables with the same effect."""
+        rule = self.make()
+        if not isinstance(rule, AGC):
+            return self
+        eps, smallest_norm = rule.floors
+        convention = "timm" if rule.convention == "composer" else rule.convention  # which has the same units
+        return self.model_copy(update={"convention": convention, "eps": eps, "smallest_norm": smallest_norm})
+
     def __str__(self) -> str:
         return str(self.make())
 

@@ -240,10 +240,10 @@ class Settings(Clipping):
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if is_off(part)
-            else part.as_clip_rule(part.adaptive or part.threshold)
+            else part.as_clip_rule(part.adaptive.meaning if part.adaptive else part.threshold)
             for part in self.parts
         ]
-        limits = [(part.threshold, str(part.adaptive)) if part.adaptive else None for part in self.parts]
+        limits = [(part.threshold, str(part.adaptive.meaning)) if part.adaptive else None for part in self.parts]
         if self.nonfinite != "family":  # no rule applies to a norm that is not finite
             parts = [part._replace(convention=ClipConvention(part.convention.eps, False)) for part in parts]
         return self.nonfinite, self.patterns, limits, parts

@@ -292,6 +292,50 @@ def test_export_names_the_way_to_clip_in_python(settings: dict[str, object], to:
     assert str(caught.value).endswith(python)
 
 
+OPTAX_EPS = {"convention": "optax", "eps": 0.5, "clip_factor": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("table", "to", "text"),
+    [
+        ({"convention": "composer", "clip_factor": 0.5}, "composer", "clipping_threshold: 0.5"),
+        ({"eps": 0, "smallest_norm": 0}, "composer", "adaptive\n    clipping_threshold: 0.01"),
+        ({"convention": "optax", "eps": 1e-3}, "optax", "optax.adaptive_grad_clip(0.01)  #"),
+        (OPTAX_EPS, "optax", "optax.adaptive_grad_clip(0.25, eps=0.5)  #"),
+    ],
+)  # fmt: skip
+def test_agc_is_exported_where_the_trainers_is_the_same(table: dict[str, object], to: str, text: str) -> None:
+    config = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc", **table})
+    assert text in config.export_to(to)
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "to", "message"),
+    [
+        ({}, {}, "timm", "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key"),
+        (OPTAX_EPS, {}, "composer", "its adaptive clipping has other units than those of optax. Set `adaptive.conv"),
+        ({"convention": "composer"}, {}, "optax", "its adaptive clipping has other units than those of composer."),
+        ({}, {}, "composer", "its adaptive clipping has `adaptive.eps = 0`, and this configuration 0.001. Set `adap"),
+        (
+            {"convention": "composer", "smallest_norm": 0.5},
+            {},
+            "composer",
+            "its adaptive clipping has `adaptive.smallest_norm = 0`, and this configuration 0.5. Remove `adaptive.sm",
+        ),
+        (OPTAX_EPS, {"threshold": 2.0}, "optax", "its adaptive clipping has no largest threshold. Remove `threshold`"),
+        (OPTAX_EPS, {"exclude": ["*.bias"]}, "optax", "it does not support `exclude`. Remove it."),
+        (OPTAX_EPS, {"eps": 1e-6}, "optax", "its adaptive clipping adds no eps to the norm, and this configuration ad"),
+    ],
+)
+def test_agc_is_not_exported_where_the_trainers_differs(
+    table: dict[str, object], more: dict[str, object], to: str, message: str
+) -> None:
+    config = ClipConfig(**{"rule": "norm", "eps": 0.0, "adaptive": {"rule": "agc", **table}, **more})
+    with pytest.raises(NotRepresentableError) as caught:
+        config.export_to(to)
+    assert str(caught.value).startswith(f"Cannot export to {FORMATS[to].title}: {message}")
+
+
 def test_each_suggested_clip_is_there() -> None:
     """Of the modules and methods that messages suggest in place of an export."""
     suggested = " ".join(trainer.instead for trainer in FORMATS.values())

@@ -190,17 +190,6 @@ class Format(ABC):
         norm = {} if rule == "value" else {"family": family or self.family}
         return {"rule": rule, "threshold": threshold, **norm, **({} if norm_type == 2 else {"norm_type": norm_type})}
 
-    def agc_settings(self, clip_factor: float | None, convention: str, **options: float) -> dict[str, Any]:
-        """Return the settings of adaptive gradient clipping (AGC), whose thresholds are shares of parameters' norms.
-
-        clip_factor: The share. None and inf give {"rule": "none"}.
-        convention: The trainer whose variant of AGC applies. options: More settings of the rule, such as eps.
-        """
-        if clip_factor is None or clip_factor == math.inf:
-            return {"rule": "none"}
-        table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention, **options}
-        return {"rule": "norm", "eps": 0.0, "adaptive": table}
-
     # -- reading
 
     def read_threshold(
@@ -267,7 +256,7 @@ class Format(ABC):
         NotRepresentableError: the format does not support a setting.
         """
         rules, zero = rules or self.rules, zero or self.zero
-        problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules)
+        problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
         if not problem and zero != "zeros" and settings.threshold == 0:
             effect = "switches clipping off" if zero == "off" else "fails in training"
             problem = (
@@ -283,7 +272,7 @@ class Format(ABC):
     def not_exported(self, problem: str) -> NotRepresentableError:
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
-    def _unsupported_keys(self, settings: Settings) -> str:
+    def unsupported_keys(self, settings: Settings) -> str:
         """Return an error message if the format does not support include, exclude, groups or nonfinite, else ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
@@ -292,10 +281,10 @@ class Format(ABC):
         if not unsupported:
             return ""
         pronoun = "it" if len(unsupported) == 1 else "them"
-        return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}.{self._in_python}"
+        return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}.{self.in_python}"
 
     @property
-    def _in_python(self) -> str:
+    def in_python(self) -> str:
         """A sentence with the Python code that clips by the configuration. '' if the format has no `instead`."""
         return f" Or clip in Python: `clip = ClipConfig.load(FILE)`, then {self.instead}." if self.instead else ""
 
@@ -307,19 +296,19 @@ class Format(ABC):
         if is_off(settings):
             return ""
         if settings.rule not in rules:
-            return f"it does not support the rule {settings.rule!r}. {choose_rule(rules)}{self._in_python}"
+            return f"it does not support the rule {settings.rule!r}. {choose_rule(rules)}{self.in_python}"
         if settings.adaptive is not None:
-            return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self._in_python
+            return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self.in_python
         if settings.bounds:
             error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
-            return "" if self.has_bounds else error + self._in_python
+            return "" if self.has_bounds else error + self.in_python
         if not isinstance(settings.threshold, float):
-            return "it does not support a schedule. Set `threshold` to a number." + self._in_python
+            return "it does not support a schedule. Set `threshold` to a number." + self.in_python
         if settings.rule == "value":
             return ""
         if not self.norm_types and settings.norm_type not in (None, 2.0):
             advice = "Set `norm_type = 2`, or export to another format."
-            return f"it does not support `norm_type = {settings.norm_type:g}`. {advice}{self._in_python}"
+            return f"it does not support `norm_type = {settings.norm_type:g}`. {advice}{self.in_python}"
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:

@@ -9,10 +9,14 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import FormatKey, Imported, imported_key, rejected_key
+from ...agc import agc_settings, exported_agc
+from ...base import FormatKey, Imported, rejected_key
 from ...python_source import PythonFormat, Source
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_clip": "clipping"}
+
+EPS = 1e-3
+"""The default of adaptive_grad_clip."""
 
 KEEP = "This is not supported: keep optax's clip."
 SELECT = "Write a clip configuration with `include`."
@@ -55,7 +59,7 @@ class Optax(PythonFormat):
         FormatKey("clip(max_delta)", "each element; 0: all gradients become 0"),
         rejected_key("a clip after another transformation", "clips updates, not gradients"),
         rejected_key("clip_by_block_rms", "each tensor by its root mean square"),
-        imported_key("adaptive_grad_clip(clipping, eps)", "each unit by the parameter's (AGC), without axis"),
+        FormatKey("adaptive_grad_clip(clipping, eps)", "each unit by the parameter's (AGC), without axis"),
         rejected_key("per_example_global_norm_clip", "each example's gradient (privacy)"),
         rejected_key("per_example_layer_norm_clip", "each example's gradient (privacy)"),
         rejected_key("differentially_private_aggregate, dpsgd", "each example's gradient (privacy)"),
@@ -89,10 +93,14 @@ class Optax(PythonFormat):
         """Return the settings of `adaptive_grad_clip`. ConfigError: an argument is not supported."""
         if arguments.get("axis") is not None:
             raise arguments.wrong(["axis"], "axis is not supported. Keep optax's clip.")
-        eps = self.read_threshold(arguments, ["eps"], 1e-3, zero="zeros")
-        return self.agc_settings(clip_factor, "optax", **({} if eps in (None, 1e-3) else {"eps": eps}))
+        eps = self.read_threshold(arguments, ["eps"], EPS, zero="zeros")
+        return agc_settings(clip_factor, "optax", **({} if eps in (None, EPS) else {"eps": eps}))
 
     def write(self, settings: Settings, version: Version) -> Any:
+        agc = exported_agc(self, settings, "optax", has_eps=True)
+        if agc is not None:
+            eps, _ = agc.floors
+            return f"optax.adaptive_grad_clip({agc.clip_factor!r}{'' if eps == EPS else f', eps={eps!r}'})"
         threshold = self.export_threshold(settings)
         function = "clip_by_global_norm" if settings.rule == "global_norm" else "clip"
         return "optax.identity()" if threshold is None else f"optax.{function}({threshold!r})"

@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
+from ...agc import agc_settings, exported_agc
 from ...base import Format, FormatKey, Imported, imported_key, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
@@ -50,7 +51,7 @@ class Composer(Format):
             f"algorithms.{ALGORITHM}.{KIND}: value", "each element; with fsdp_config: global norm with norm type inf"
         ),
         FormatKey(f"algorithms.{ALGORITHM}.{THRESHOLD}", "the threshold; 0: zeros; null: fails"),
-        imported_key(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
+        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
         imported_key("parameters", "the same below it, in a file that starts a run"),
     )
 
@@ -76,7 +77,7 @@ class Composer(Format):
         if kind == "adaptive" and document.get(*root, "fsdp_config"):
             raise document.wrong([*place, KIND], AGC_FSDP)
         if kind == "adaptive":
-            return Imported(self.agc_settings(threshold, "composer"))
+            return Imported(agc_settings(threshold, "composer"))
         if kind == "value" and document.get(*root, "fsdp_config"):
             return Imported(self.settings("global_norm", threshold, math.inf), [FSDP_VALUE])
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
@@ -100,6 +101,9 @@ class Composer(Format):
         return places[0] if places else None
 
     def write(self, settings: Settings, version: Version) -> Any:
+        agc = exported_agc(self, settings, "composer")
+        if agc is not None:
+            return {"algorithms": {ALGORITHM: {KIND: "adaptive", THRESHOLD: agc.clip_factor}}}
         threshold = self.export_threshold(settings)
         clip = {KIND: "value" if settings.rule == "value" else "norm", THRESHOLD: threshold}
         return {"algorithms": {} if threshold is None else {ALGORITHM: clip}}

@@ -8,11 +8,15 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
+from ...agc import agc_settings
 from ...base import ATTACH, Format, FormatKey, Imported, default_note, imported_key, paths, words
 
 LAST_TWO = (
     "With agc, timm does not clip the last two parameters of the model, such as the head's weight and bias. Add their "
     "names to exclude."
+)
+LAST_TWO_UNCLIPPED = (
+    "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key changes that."
 )
 
 
@@ -49,7 +53,7 @@ class Timm(Format):
             notes.append("clip_grad = 0 makes all gradients 0. null switches clipping off.")
         mode = document.get("clip_mode", default="norm")
         if mode == "agc":
-            return Imported(self.agc_settings(threshold, "timm"), [*notes, LAST_TWO])
+            return Imported(agc_settings(threshold, "timm"), [*notes, LAST_TWO])
         if mode not in ("norm", "value"):
             raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm, value or agc.")
         return Imported(self.settings("value" if mode == "value" else "global_norm", threshold), notes)
@@ -65,6 +69,8 @@ class Timm(Format):
         ]
 
     def write(self, settings: Settings, version: Version) -> Any:
+        if settings.adaptive is not None and settings.adaptive.rule == "agc":
+            raise self.not_exported(LAST_TWO_UNCLIPPED + self.in_python)
         threshold = self.export_threshold(settings)
         mode = {} if threshold is None else {"clip_mode": "value" if settings.rule == "value" else "norm"}
         return {"clip_grad": threshold, **mode}

@@ -1,0 +1,62 @@
+"""Adaptive gradient clipping (AGC) in the formats of trainers that have it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from ...adaptive.protocol import AGC
+from ..schema import DEFAULT_FAMILY, FAMILIES, Settings
+from .base import Format, OtherFamilyError
+
+Convention = Literal["timm", "optax", "composer"]
+
+
+def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
+    """Return the settings of AGC, whose thresholds are shares of parameters' norms.
+
+    clip_factor: The share. None and inf give {"rule": "none"}.
+    convention: The trainer whose variant of AGC applies. options: More settings of the rule, such as eps.
+    """
+    if clip_factor is None or clip_factor == math.inf:
+        return {"rule": "none"}
+    table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention, **options}
+    return {"rule": "norm", "eps": 0.0, "adaptive": table}
+
+
+def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
+    """Return the rule to export, or None if the settings have no AGC. Then `export_threshold` has more to check.
+
+    convention: The trainer's variant. has_eps: Whether the trainer's key for `eps` is exported.
+
+    NotRepresentableError: the trainer's AGC differs from that of the settings.
+    """
+    table = settings.adaptive
+    if table is None or table.rule != "agc":
+        return None
+    rule: AGC = table.make()
+    if problem := trainer.unsupported_keys(settings):
+        raise trainer.not_exported(problem)
+    if settings.threshold is not None:
+        problem = "its adaptive clipping has no largest threshold. Remove `threshold`."
+    if problem := problem or _problem(rule, convention, has_eps=has_eps):
+        raise trainer.not_exported(problem + trainer.in_python)
+    family = FAMILIES[settings.family or DEFAULT_FAMILY, "norm"]
+    added = family.eps if settings.eps is None else settings.eps
+    if added != 0:
+        problem = f"its adaptive clipping adds no eps to the norm, and this configuration adds {added:g}. "
+        raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set `eps = 0.0` beside `rule`.")), "paddle")
+    return rule
+
+
+def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
+    """Return an error message if a rule differs from that of a trainer by more than its factor, else ''."""
+    same = f'Set `adaptive.convention = "{convention}"`.'
+    if (rule.convention == "optax") != (convention == "optax"):
+        return f"its adaptive clipping has other units than those of {rule.convention}. {same}"
+    floors = list(zip(("eps", "smallest_norm"), rule.floors, AGC(convention=convention).floors, strict=True))
+    for name, value, own in floors[1 if has_eps else 0 :]:
+        if value != own:
+            remedy = f"Remove `adaptive.{name}`." if rule.convention == convention else same
+            return f"its adaptive clipping has `adaptive.{name} = {own:g}`, and this configuration {value:g}. {remedy}"
+    return ""
