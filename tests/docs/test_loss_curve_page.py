@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_block_of_output_belongs_to_a_script() -> None:
-    assert PAGE.count("```text") == len(PRINTED) == 9
+    assert PAGE.count("```text") == len(PRINTED) == 10
     assert set(PRINTED) == CHANGES.keys() | SCRIPTS.keys() - {"data", "train", "port"}
 
 
@@ -90,6 +90,21 @@ def test_a_difference_of_a_framework_is_named(folder: Path, name: str, package: 
         pytest.skip(f"{package} is not installed")
     record(folder, {name: SCRIPTS[name]})
     check(folder, name, "port", PRINTED[name])
+
+
+@pytest.mark.nightly
+def test_adam_with_the_formula_of_keras_has_the_same_numbers(folder: Path) -> None:
+    if find_spec("keras") is None:
+        pytest.skip("Keras is not installed")
+    for name in ("keras_script", "keras_adam"):
+        record(folder, {name: SCRIPTS[name]})
+    files = ("keras_script.jsonl", "keras_adam.jsonl", "--max-ulp", "64")
+    assert PRINTED["keras_adam"].strip() in run(folder, "-m", "unified_clip", "compare", *files).splitlines()
+    without = re.sub(r" *group\[\"lr\"\].*\n", "", SCRIPTS["keras_adam"])
+    record(folder, {"without": without})
+    output = run(folder, "-m", "unified_clip", "compare", "keras_script.jsonl", "without.jsonl", "--max-ulp", "64")
+    assert "rounds to float32" in output
+    assert "by at most 206 ULP" in output
 
 
 def check(folder: Path, old: str, new: str, printed: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from support.agreement import agreeing
+from support.epsilon import BETA2, BETAS, check_places
 
 import unified_clip
 from unified_clip import ClipWarning
@@ -114,3 +115,18 @@ def test_a_step_that_cannot_be_reported_does_not_end_the_training(
         with pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"):
             updates, _ = transformation.update(params, transformation.init(params), params)
     assert updates["a"].tolist() == [-0.5, -0.5]
+
+
+@pytest.mark.nightly
+def test_the_place_of_epsilon() -> None:
+    def steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
+        betas = {"b1": 0.5, "b2": BETA2} if name in BETAS else {}
+        decay = {"weight_decay": 0.0} if name == "adamw" else {}
+        optimizer = getattr(optax, name)(0.125, eps=eps, **betas, **decay)
+        state, changes = optimizer.init(jnp.zeros(1)), []
+        for gradient in gradients:
+            update, state = optimizer.update(jnp.array([gradient]), state, jnp.zeros(1))
+            changes.append(float(update[0]))
+        return changes
+
+    check_places("optax", optax, steps)

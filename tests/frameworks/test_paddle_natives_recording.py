@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import paddle
 import pytest
 from support.agreement import agreeing
+from support.epsilon import BETA2, BETAS, check_places
 
 import unified_clip
 from unified_clip import ClipWarning
@@ -138,3 +140,22 @@ def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(tmp_path
         with pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"):
             optimizer.step()
     assert (layer.weight.numpy() != before).all()
+
+
+@pytest.mark.nightly
+def test_the_place_of_epsilon() -> None:
+    def steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
+        weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(0.0))
+        betas = {"beta1": 0.5, "beta2": BETA2} if name.lower() in BETAS else {}
+        decay = {"weight_decay": 0.0} if name == "AdamW" else {}
+        optimizer = getattr(paddle.optimizer, name)(0.125, epsilon=eps, parameters=[weight], **betas, **decay)
+        changes = []
+        for gradient in gradients:
+            before = weight.item()
+            (weight * gradient).sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            changes.append(weight.item() - before)
+        return changes
+
+    check_places("paddle", paddle.optimizer, steps)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import keras
 import pytest
 import tensorflow as tf
 from support.agreement import agreeing
+from support.epsilon import BETA2, BETAS, check_places
 
 import unified_clip
 from unified_clip import ClipWarning
@@ -262,3 +264,28 @@ def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(tmp_path
     ):
         optimizer.apply_gradients(list(zip(grads, weights, strict=True)))
     assert (weights[0].numpy() != WEIGHTS[0]).all()
+
+
+@pytest.mark.nightly
+def test_the_place_of_epsilon() -> None:
+    def steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
+        betas = {"beta_1": 0.5, "beta_2": BETA2} if name.lower() in BETAS else {}
+        decay = {"weight_decay": 0.0} if name == "AdamW" else {}
+        optimizer = getattr(keras.optimizers, name)(0.125, epsilon=eps, **betas, **decay)
+        return changes(lambda gradient, weight: optimizer.apply([gradient], [weight]), gradients)
+
+    def tensorflow_1_steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
+        betas = {"beta1": 0.5, "beta2": BETA2} if name == "AdamOptimizer" else {}
+        optimizer = getattr(tf.compat.v1.train, name)(0.125, epsilon=eps, **betas)
+        return changes(lambda gradient, weight: optimizer.apply_gradients([(gradient, weight)]), gradients)
+
+    def changes(apply: Callable[[tf.Tensor, tf.Variable], None], gradients: Sequence[float]) -> list[float]:
+        weight = tf.Variable([0.0])
+        weights = [0.0]
+        for gradient in gradients:
+            apply(tf.constant([gradient]), weight)
+            weights.append(float(weight[0]))
+        return [after - before for before, after in itertools.pairwise(weights)]
+
+    check_places("keras", keras.optimizers, steps)
+    check_places("tf", tf.compat.v1.train, tensorflow_1_steps, "optimizer")

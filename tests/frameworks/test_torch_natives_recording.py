@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support.agreement import agreeing
+from support.epsilon import BETA2, BETAS, check_places
 
 import unified_clip
 import unified_clip.torch as uc
@@ -310,3 +311,19 @@ def test_nothing_is_read_while_a_cuda_graph_is_captured(tmp_path: Path, monkeypa
         with pytest.warns(ClipWarning, match="a clip call inside a graph of CUDA is not recorded"):
             train_once(model(torch.ones(3, 2)).sum(), optimizer)
     assert lines(tmp_path / "run.jsonl") == []
+
+
+@pytest.mark.nightly
+def test_the_place_of_epsilon() -> None:
+    def steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
+        weight = torch.nn.Parameter(torch.zeros(1))
+        betas = {"betas": (0.5, BETA2)} if name.lower() in BETAS else {}
+        optimizer = getattr(torch.optim, name)([weight], lr=0.125, eps=eps, weight_decay=0.0, **betas)
+        changes = []
+        for gradient in gradients:
+            before, weight.grad = weight.item(), torch.tensor([gradient])
+            optimizer.step()
+            changes.append(weight.item() - before)
+        return changes
+
+    check_places("torch", torch.optim, steps)

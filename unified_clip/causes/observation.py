@@ -33,10 +33,10 @@ CauseKind = Literal[
     "per tensor for per group", "per tensor for per slice", "rounding", "rounding that has grown", "rows",
     "scaled gradients", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
-    "another dtype", "another learning rate", "another optimizer", "clipping after the step",
-    "clipping before unscaling", "gradient accumulation", "gradients are not cleared", "left-out clip",
-    "one run is shorter", "other data or loss", "other initial weights", "repeated parameter", "shifted step",
-    "the clip does not reach the step", "untransposed weight",
+    "another dtype", "another learning rate", "another optimizer", "another place of epsilon",
+    "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
+    "left-out clip", "one run is shorter", "other data or loss", "other initial weights", "repeated parameter",
+    "shifted step", "the clip does not reach the step", "untransposed weight",
 ]  # fmt: skip
 """The kinds of causes that `parity`, `compare` and `verify` report."""
 

@@ -7,7 +7,10 @@ LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.",
 the name of another class, both match: MyAdam matches Adam.
 """
 
-SETTINGS = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "amsgrad", "maximize")
+SETTINGS = (
+    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "eps_in_sqrt", "amsgrad",
+    "maximize",
+)  # fmt: skip
 """The settings that are recorded, by PyTorch's names. Two recordings are compared by these names."""
 
 

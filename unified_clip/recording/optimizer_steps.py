@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 from ..causes.observation import Cause
 from .divergence import Divergence, Stage
+from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .optimizer_names import LIBRARIES
 from .runs import OptimizerStep, RecordedRun, Setting
 
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 """The stages that this module compares."""
-
-EQUAL = 1e-6
-"""Settings with a relative difference of at most this count as equal, because some frameworks store them as float32."""
 
 
 class StepDifference(NamedTuple):
@@ -169,17 +167,28 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
     Other settings than the learning rate are compared only if the class is the same. A setting that only one of the
-    runs recorded is not compared.
+    runs recorded is not compared. If the optimizers add eps at different places, its effect is compared.
     """
+    differs = f"{b.name} differs from {a.name} as with"
+    is_moved = _are_one_kind(left, right) and places_differ(left, right)
+    if is_moved and (found := compare_places(a, b, left, right)):
+        old_effect, new_effect, cause = found
+        yield _difference(left, "optimizer", old_effect, new_effect, cause, "effective eps")
     for name in left.settings:
         old, new = left.settings[name], right.settings.get(name)
-        if new is None or (old == new if name == "betas" else _same_setting(old, new)):
+        tolerance = tolerance_of(left, right) if name == "lr" else EQUAL
+        if (
+            new is None
+            or (name == "eps" and is_moved)
+            or _same_setting(old, new, tolerance, is_ordered=name == "betas")
+        ):
             continue
+        values = f"{setting_text(new)} instead of {setting_text(old)}"
         if name == "lr":
-            sentence = f"{b.name} differs from {a.name} as with a learning rate of {_text(new)} instead of {_text(old)}"
+            sentence = f"{differs} a learning rate of {values}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif _are_one_kind(left, right):
-            sentence = f"{b.name} differs from {a.name} as with {name} {_text(new)} instead of {_text(old)}"
+            sentence = f"{differs} {name} {values}"
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     if not _are_one_kind(left, right):
         sentence = f"{a.name} uses the optimizer {left.optimizer}, and {b.name} uses {right.optimizer}"
@@ -208,15 +217,13 @@ def _difference(
     return StepDifference(Divergence(step.step, stage, a, b, setting), cause)
 
 
-def _same_setting(a: Setting, b: Setting) -> bool:
-    """Return whether two settings are equal, up to a relative difference of `EQUAL`.
+def _same_setting(a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False) -> bool:
+    """Return whether two settings are equal, up to a relative difference of `tolerance`.
 
     A tuple has a value for each parameter group. Tuples are equal if they contain the same values, in any order and
-    number.
+    number. If `is_ordered`, tuples must have the same values in the same order.
     """
-    left, right = (sorted({*each} if isinstance(each, tuple) else [each]) for each in (a, b))
-    return len(left) == len(right) and all(math.isclose(x, y, rel_tol=EQUAL) for x, y in zip(left, right, strict=True))
-
-
-def _text(value: Setting) -> str:
-    return " and ".join(f"{each:.6g}" for each in (value if isinstance(value, tuple) else [value]))
+    sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
+    left, right = sides if is_ordered else [sorted({*each}) for each in sides]
+    pairs = zip(left, right, strict=False)
+    return len(left) == len(right) and all(math.isclose(x, y, rel_tol=tolerance) for x, y in pairs)

@@ -18,7 +18,8 @@ TABLES = (sentences.RULED_OUT, sentences.RULED_OUT_BY_NORMS, sentences.RULED_OUT
 NOT_RULED_OUT = {
     # the numbers show these directly, so an unexplained difference has none of them
     "NaN", "inf", "overflow", "underflow", "zeros", "touched", "one run is shorter", "per group for global",
-    "not clipped", "clipped below the threshold", "another optimizer", "not scaled", "not finite in one run",
+    "not clipped", "clipped below the threshold", "another optimizer", "another place of epsilon", "not scaled",
+    "not finite in one run",
     # only these follow from other weights or data
     "untransposed weight", "other initial weights", "other data or loss",
     # rounding is never ruled out

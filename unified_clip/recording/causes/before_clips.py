@@ -6,6 +6,7 @@ from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
 from ..arrangement import order_of
 from ..divergence import DivergencePoint, numbers
+from ..epsilon import BEFORE, place_of
 from ..pairing import CallPair
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
@@ -141,14 +142,22 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
         step = point.pairs[point.index - 1].a.step
         sentence = (
             f"the gradients and coefficients of step {step} agree, and the weights differ after it: compare the "
-            f"optimizers, their learning rates and their other settings{_precision_of_settings(pair)}"
+            f"optimizers, their learning rates and their other settings{_precision_of_settings(point, pair)}"
         )
         return Cause("another optimizer", sentence)
     return None
 
 
-def _precision_of_settings(pair: CallPair) -> str:
-    """Return a sentence about the precision of settings if the calls are in float64 and one of them is Paddle's."""
+def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
+    """Return sentences about settings that a framework rounds to float32, if one of the runs uses such a framework."""
+    steps = [run.optimizer_steps[0] for run in (point.a, point.b) if run.optimizer_steps]
+    rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
+    if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
+        return (
+            f". If these are equal, compare their precision: {rounding.pop()} computes the bias correction from betas "
+            "that it rounds to float32, which changes its first updates by about 1e-5 relatively. Multiply the other "
+            "learning rate by this factor: docs/my-loss-curve-differs.md has the code"
+        )
     if {pair.a.dtype, pair.b.dtype} != {"float64"} or "paddle" not in (pair.a.framework, pair.b.framework):
         return ""
     return (

@@ -29,6 +29,7 @@ SETTINGS = {
     "weight_decay": "weight_decay",
     "decay": "alpha",
     "eps": "eps",
+    "eps_in_sqrt": "eps_in_sqrt",
 }
 """The name of each setting in a recording, by the argument of optax."""
 

@@ -1,0 +1,148 @@
+"""`unified-clip compare`: the epsilon of optimizers that add it at different places is compared by its effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_clip.recording.compare import RecordingComparison, compare
+from unified_clip.recording.report import sentences
+
+HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
+BETAS = (0.9, 0.999)
+ROUNDED = tuple(float(np.float32(beta)) for beta in BETAS)
+PLACE = "another place of epsilon"
+
+Compared = Callable[..., RecordingComparison]
+
+
+def as_after(eps: float, beta2: float = 0.999) -> list[float]:
+    """The eps at each step that has, after the bias correction, the effect of `eps` before it."""
+    return [eps / (1 - beta2**t) ** 0.5 for t in (1, 2, 3)]
+
+
+def run_of(
+    optimizer: str, eps: Sequence[Any], lr: float = 0.1, *, norms: Sequence[float], **settings: Any
+) -> list[dict[str, Any]]:
+    """Clip calls, each with a step of an optimizer."""
+    clip = {"call": "clip", "framework": "torch", "rule": "global", "threshold": 9.0, "norm_type": 2.0, "eps": 0.0}
+    clip |= {"dtype": "float32", "clipped": False, "seconds": 0.001, "count": 1, "coef": 1.0}
+    return [
+        line
+        for step, (value, norm) in enumerate(zip(eps, norms, strict=True), 1)
+        for line in (
+            {**clip, "step": step, "norm": norm},
+            {"step": step, "optimizer": optimizer, "settings": {"lr": lr, "betas": BETAS, "eps": value, **settings}},
+        )
+    ]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Compared:
+    def compare_steps(a: tuple[Any, ...], b: tuple[Any, ...], **settings: Any) -> RecordingComparison:
+        """Compare two runs whose norms differ from step 2 on.
+
+        a, b: (optimizer, its eps at each of three steps), and a learning rate.
+        settings: More settings of the second run.
+        """
+        paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+        runs = (run_of(*a, norms=[1.0, 2.0, 3.0]), run_of(*b, norms=[1.0, 2.5, 3.5], **settings))
+        for path, lines in zip(paths, runs, strict=True):
+            path.write_text("".join(json.dumps(each) + "\n" for each in (HEADER, *lines)))
+        return compare(*paths)
+
+    return compare_steps
+
+
+KERAS, TF1 = ("keras.optimizers.Adam", [1e-7] * 3), ("tf.compat.v1.train.Adam", [1e-7] * 3)
+
+
+@pytest.mark.parametrize("eps", [1e-7, 1e-8])
+@pytest.mark.parametrize("old", [KERAS, TF1], ids=["keras", "tf1"])
+def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
+    compared: Compared, old: tuple[Any, ...], eps: float
+) -> None:
+    found = compared(old, ("torch.optim.Adam", [eps] * 3))
+    assert [each.kind for each in found.findings] == [PLACE]
+    what, text, *rest = sentences.describe(found)
+    assert what.endswith(f"at step 1: effective eps of the optimizer is {as_after(1e-7)[0]} and {eps}.")
+    assert text == (
+        f"Another place of epsilon: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and b.jsonl "
+        f"(torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has the effect "
+        "of 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 and so on, type "
+        '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`.'
+    )
+    assert "This difference can follow from the one at step 1." in rest
+
+
+def test_the_line_to_type_has_the_same_effect(compared: Compared) -> None:
+    """Other numbers of the runs differ, so every setting with an effect is reported."""
+    adam = ("torch.optim.Adam", as_after(1e-7))
+    assert compared(KERAS, adam).findings == []
+    assert compared(adam, KERAS).findings == []
+    assert compared(KERAS, ("torch.optim.Adam", as_after(1e-7, ROUNDED[1])), betas=ROUNDED).findings == []
+    groups = ("torch.optim.Adam", [[each, each] for each in as_after(1e-7)])
+    assert compared(KERAS, groups).findings == []
+    groups[1][2][1] *= 2
+    assert [each.step for each, causes in compared(KERAS, groups).divergences.items() if causes] == [3]
+
+
+@pytest.mark.parametrize(("factor", "kinds"), [(1 + 2e-5, []), (1 + 2e-4, ["another learning rate"])])
+def test_a_learning_rate_may_have_the_rounding_of_the_bias_correction(
+    compared: Compared, factor: float, kinds: list[str]
+) -> None:
+    found = compared((*KERAS, 0.01), ("torch.optim.Adam", as_after(1e-7), 0.01 * factor))
+    assert [each.kind for each in found.findings] == kinds
+    same_place = compared(("optax.adam", [1e-8] * 3, 0.01), ("torch.optim.Adam", [1e-8] * 3, 0.01 * factor))
+    assert [each.kind for each in same_place.findings] == ["another learning rate"]
+
+
+def test_the_effect_of_the_first_step_only_is_not_enough(compared: Compared) -> None:
+    found = compared(KERAS, ("torch.optim.Adam", as_after(1e-7)[:1] * 3))
+    assert [each.step for each in found.divergences if each.parameter == "effective eps"] == [2]
+    assert [each.kind for each in found.findings] == [PLACE]
+    assert "At step 2, the eps of a.jsonl has the effect of 2.23663e-06 in b.jsonl" in found.findings[0].sentence
+
+
+def test_other_frameworks_get_the_number_to_set(compared: Compared) -> None:
+    (cause,) = compared(("optax.adamw", [1e-8] * 3), ("keras.optimizers.AdamW", [1e-7] * 3)).findings
+    assert cause.sentence.endswith(
+        "the eps of b.jsonl has the effect of 3.16228e-06 in a.jsonl. For the same effect, set the eps of a.jsonl at "
+        "step t = 1, 2, 3 and so on to 1e-07 / (1 - 0.999**t) ** 0.5"
+    )
+
+
+def test_places_without_an_equal_number_are_named(compared: Compared) -> None:
+    (cause,) = compared(("keras.optimizers.RMSprop", [1e-7] * 3), ("torch.optim.RMSprop", [1e-7] * 3)).findings
+    assert cause.kind == PLACE
+    assert cause.sentence == (
+        "a.jsonl (keras.optimizers.RMSprop) adds eps 1e-07 inside the root, and b.jsonl (torch.optim.RMSprop) adds eps "
+        "1e-07 outside the root. No constant eps has the same effect at both places"
+    )
+    assert compared(("keras.optimizers.RMSprop", [0] * 3), ("torch.optim.RMSprop", [0] * 3)).findings == []
+
+
+def test_the_same_place_and_an_unknown_place_compare_the_numbers(compared: Compared) -> None:
+    for old, new in (("paddle.optimizer.Adam", "torch.optim.Adam"), ("keras.optimizers.Adam", "mine.MyAdam")):
+        assert compared((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
+        (cause,) = compared((old, [1e-8] * 3), (new, [1e-7] * 3)).findings
+        assert cause.kind == "another optimizer"
+        assert "as with eps 1e-07 instead of 1e-08" in cause.sentence
+
+
+def test_optax_rmsprop_may_add_epsilon_outside_the_root(compared: Compared) -> None:
+    old = ("torch.optim.RMSprop", [1e-8] * 3)
+    assert compared(old, ("optax.rmsprop", [1e-8] * 3), eps_in_sqrt=False).findings == []
+    assert [each.kind for each in compared(old, ("optax.rmsprop", [1e-8] * 3)).findings] == [PLACE]
+
+
+def test_betas_that_a_framework_rounds_to_float32_are_the_same(compared: Compared) -> None:
+    old = ("torch.optim.Adam", [1e-8] * 3)
+    assert compared(old, old, betas=ROUNDED).findings == []
+    for other in ((0.999, 0.9), (0.9, 0.99901)):
+        assert [each.kind for each in compared(old, old, betas=other).findings] == ["another optimizer"]

@@ -1,0 +1,146 @@
+"""Where each optimizer adds its epsilon, and the epsilon of PyTorch's Adam that has the same effect."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from ..causes.observation import Cause
+from .optimizer_names import LIBRARIES
+from .runs import OptimizerStep, RecordedRun, Setting
+
+EQUAL = 1e-6
+"""Settings with a relative difference of at most this count as equal, because some frameworks store them as float32."""
+
+Place = Literal[
+    "after the bias correction", "before the bias correction", "inside the root", "outside the root",
+    "to each gradient", "to the maximum", "to the earlier maximum",
+]  # fmt: skip
+"""What an optimizer adds epsilon to.
+
+With a bias correction c = 1 - beta2**t of the second moment v at step t: "after" is sqrt(v / c) + eps, and "before" is
+(sqrt(v) + eps) / sqrt(c). Without a bias correction: "inside" is sqrt(v + eps), and "outside" is sqrt(v) + eps. The
+others are about Adamax, which divides by a maximum of gradients.
+"""
+
+AFTER: Final = "after the bias correction"
+BEFORE: Final = "before the bias correction"
+INSIDE: Final = "inside the root"
+OUTSIDE: Final = "outside the root"
+
+PLACES: Mapping[str, Mapping[str, Place]] = {
+    "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
+    "adamw": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE},
+    "nadam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": AFTER},
+    "radam": {"torch": BEFORE, "paddle": BEFORE, "optax": AFTER},
+    "adamax": {
+        "torch": "to each gradient", "optax": "to each gradient", "keras": "to the maximum",
+        "paddle": "to the earlier maximum",
+    },
+    "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
+    "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
+}  # fmt: skip
+"""The place of epsilon, by the class of the optimizer in lower case, and by the first part of its module's name.
+
+The tests of each framework measure it: `test_the_place_of_epsilon` in `tests/frameworks/`.
+"""
+
+
+def place_of(step: OptimizerStep) -> Place | None:
+    """Return where an optimizer adds its epsilon, or None if that is unknown, as for a class of the user."""
+    if not step.optimizer.startswith(LIBRARIES):
+        return None
+    if step.optimizer == "optax.rmsprop" and step.settings.get("eps_in_sqrt") is False:
+        return OUTSIDE
+    names = step.optimizer.lower().split(".")
+    return PLACES.get(names[-1], {}).get(names[0])
+
+
+def after_correction(step: OptimizerStep) -> Setting | None:
+    """Return the epsilon which, added after the bias correction, has the effect of a step's own epsilon.
+
+    Return None if there is no such number, or if it is unknown because the step has no betas.
+    """
+    place, eps = place_of(step), step.settings.get("eps")
+    if place == AFTER or eps is None:
+        return eps
+    if place != BEFORE or not 0 <= _beta2(step) < 1:
+        return None
+    correction = (1 - _beta2(step) ** step.step) ** 0.5
+    return tuple(each / correction for each in eps) if isinstance(eps, tuple) else eps / correction
+
+
+def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
+    """Return whether two optimizers add epsilon at different places. Return False if a place is unknown."""
+    places = (place_of(left), place_of(right))
+    return None not in places and places[0] != places[1]
+
+
+def compare_places(
+    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
+) -> tuple[object, object, Cause] | None:
+    """Compare the effect of the epsilons of two optimizers that add them at different places.
+
+    Return (effect in `left`, effect in `right`, cause), or None if the effects are equal, or if an eps is not recorded.
+    An effect is the equal epsilon after the bias correction. If there is no such number, it is the place.
+    """
+    sides = [(run, step, eps) for run, step in ((a, left), (b, right)) if (eps := step.settings.get("eps")) is not None]
+    if len(sides) < 2 or not any(eps for *_, eps in sides):
+        return None
+    adds = [f"{run.name} ({step.optimizer}) adds eps {setting_text(eps)} {place_of(step)}" for run, step, eps in sides]
+    sentence = f"{', and '.join(adds)}. "
+    old, new = after_correction(left), after_correction(right)
+    if old is None or new is None:
+        sentence += "No constant eps has the same effect at both places"
+        return place_of(left), place_of(right), Cause("another place of epsilon", sentence)
+    early, late = sides if place_of(left) == BEFORE else reversed(sides)
+    if _are_close(old, new, tolerance_of(left, right)):
+        return None
+    effect = old if early[1] is left else new
+    sentence += f"At step {left.step}, the eps of {early[0].name} has the effect of {setting_text(effect)} in "
+    return old, new, Cause("another place of epsilon", f"{sentence}{late[0].name}{_advice(early[1], late[0], late[1])}")
+
+
+def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
+    """Return whether two effects are equal up to a relative difference. A tuple has the values of parameter groups."""
+    sides = [each if isinstance(each, tuple) else (each,) for each in (old, new)]
+    pairs = itertools.product(*({*each} for each in sides)) if 1 in map(len, sides) else zip(*sides, strict=False)
+    return all(math.isclose(x, y, rel_tol=tolerance) for x, y in pairs)
+
+
+def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
+    """Return the relative difference up to which learning rates, and effects of epsilon, of two steps are equal.
+
+    If only one of the optimizers adds epsilon before the bias correction, it is larger: Keras computes this correction
+    from float32 betas, and a port may divide the learning rate by the rounded correction.
+    """
+    is_before = [place_of(step) == BEFORE for step in (left, right)]
+    if is_before[0] == is_before[1]:
+        return EQUAL
+    beta2 = _beta2(left if is_before[0] else right)
+    return EQUAL if math.isnan(beta2) or beta2 >= 1 else EQUAL + 2.0**-25 / (1 - beta2)  # float32 is off by 2**-25
+
+
+def _advice(early: OptimizerStep, run: RecordedRun, late: OptimizerStep) -> str:
+    """Return how to give the epsilon of the step `late` the effect of that of the step `early`."""
+    eps = early.settings["eps"]
+    formula = f"{'eps' if isinstance(eps, tuple) else setting_text(eps)} / (1 - {_beta2(early):.6g}**t) ** 0.5"
+    if late.optimizer.startswith("torch."):
+        return (
+            f". Before each optimizer.step() of {run.name}, with t = 1, 2, 3 and so on, type "
+            f'`for group in optimizer.param_groups: group["eps"] = {formula}`'
+        )
+    return f". For the same effect, set the eps of {run.name} at step t = 1, 2, 3 and so on to {formula}"
+
+
+def _beta2(step: OptimizerStep) -> float:
+    """Return beta2 of a step, or NaN if it is not recorded."""
+    betas = step.settings.get("betas")
+    return float(betas[1]) if isinstance(betas, tuple) and len(betas) == 2 else math.nan
+
+
+def setting_text(value: Setting) -> str:
+    """Return a setting as text, with " and " between the values of several parameter groups."""
+    return " and ".join(f"{each:.6g}" for each in (value if isinstance(value, tuple) else [value]))
