@@ -12,7 +12,7 @@
 #include "elementwise.hpp"
 #include "interpreter_lock.hpp"
 #include "norm.hpp"
-#include "tensorflow.hpp"
+#include "tensorflow_xla.hpp"
 #include "torch.hpp"
 #include "xla.hpp"
 
@@ -113,6 +113,10 @@ NB_MODULE(_kernels, module) {
     module.attr("xla_norm") = nb::steal(PyCapsule_New(reinterpret_cast<void*>(&xla::handle), nullptr, nullptr));
     module.def("register_tensorflow", &tensorflow::register_operations,
                "Register the operations UnifiedClipNorm and UnifiedClipScale. Return whether this TensorFlow takes them.");
+    module.def("register_tensorflow_xla", &tensorflow::register_custom_call,
+               "Register the target of XlaCustomCallV2, unified_clip_norm. Return whether this TensorFlow takes it.");
+    module.attr("tensorflow_xla_norm") =
+        nb::steal(PyCapsule_New(reinterpret_cast<void*>(&tensorflow::call_norm), nullptr, nullptr));
 
     module.def("register_torch", &torch::register_operators,
                "Implement unified_clip::kernel_norm and unified_clip::scale_. Return whether this PyTorch takes them.");

@@ -30,6 +30,17 @@ constexpr int RESOURCE_EXHAUSTED = 8, INTERNAL = 13;  // codes of errors
 
 using ShapeFunction = void (*)(ShapeContext*, Status*);
 
+// Return a function of the loaded TensorFlow; nullptr if there is none with this name.
+inline void* find(const char* name) {
+#if defined(__linux__)
+    for (const char* library : {"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"})  // 2.18 and 2.21 have them
+        if (void* handle = dlopen(library, RTLD_NOLOAD | RTLD_NOW))
+            if (void* found = dlsym(handle, name)) return found;
+#endif
+    (void)name;
+    return nullptr;
+}
+
 // TensorFlow's functions, without the prefix TF_.
 struct Api {
     Status* (*NewStatus)();
@@ -55,6 +66,8 @@ struct Api {
 
     void (*OpKernelConstruction_GetAttrInt64)(Construction*, const char*, std::int64_t*, Status*);
     void (*OpKernelConstruction_GetAttrBool)(Construction*, const char*, unsigned char*, Status*);
+    void (*OpKernelConstruction_GetAttrSize)(Construction*, const char*, std::int32_t*, std::int32_t*, Status*);
+    void (*OpKernelConstruction_GetAttrString)(Construction*, const char*, char*, std::size_t, Status*);
     void (*OpKernelConstruction_Failure)(Construction*, Status*);
     KernelBuilder* (*NewKernelBuilder)(const char*, const char*, void* (*)(Construction*), void (*)(void*, Context*),
                                        void (*)(void*));
@@ -85,6 +98,7 @@ struct Api {
         CLIP_LOAD(NumInputs), CLIP_LOAD(GetInput), CLIP_LOAD(SetOutput), CLIP_LOAD(AllocateOutput);
         CLIP_LOAD(ForwardInputOrAllocateOutput), CLIP_LOAD(OpKernelContext_Failure);
         CLIP_LOAD(OpKernelConstruction_GetAttrInt64), CLIP_LOAD(OpKernelConstruction_GetAttrBool);
+        CLIP_LOAD(OpKernelConstruction_GetAttrSize), CLIP_LOAD(OpKernelConstruction_GetAttrString);
         CLIP_LOAD(OpKernelConstruction_Failure);
         CLIP_LOAD(NewKernelBuilder), CLIP_LOAD(RegisterKernelBuilder);
         CLIP_LOAD(NewOpDefinitionBuilder), CLIP_LOAD(OpDefinitionBuilderAddAttr);
@@ -95,17 +109,6 @@ struct Api {
         CLIP_LOAD(ShapeInferenceContextSetUnknownShape);
 #undef CLIP_LOAD
         return found;
-    }
-
-   private:
-    static void* find(const char* name) {
-#if defined(__linux__)
-        for (const char* library : {"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"})  // 2.18 and 2.21 have them
-            if (void* handle = dlopen(library, RTLD_NOLOAD | RTLD_NOW))
-                if (void* found = dlsym(handle, name)) return found;
-#endif
-        (void)name;
-        return nullptr;
     }
 };
 
@@ -310,6 +313,12 @@ inline void shapes_of_inputs(ShapeContext* context, Status* status) {
     }
 }
 
+inline bool register_kernel(const char* name, void* (*create)(Construction*), void (*compute)(void*, Context*)) {
+    const OwnStatus status;
+    api.RegisterKernelBuilder(name, api.NewKernelBuilder(name, "CPU", create, compute, destroy), status);
+    return !api.GetCode(status);
+}
+
 inline bool register_op(const char* name, std::initializer_list<const char*> inputs, const char* output,
                         ShapeFunction shapes, void (*compute)(void*, Context*)) {
     OpBuilder* op = api.NewOpDefinitionBuilder(name);
@@ -319,11 +328,9 @@ inline bool register_op(const char* name, std::initializer_list<const char*> inp
     for (const char* input : inputs) api.OpDefinitionBuilderAddInput(op, input);
     api.OpDefinitionBuilderAddOutput(op, output);
     api.OpDefinitionBuilderSetShapeInferenceFunction(op, shapes);
-    const OwnStatus definition, kernel;
+    const OwnStatus definition;
     api.RegisterOpDefinition(op, definition);
-    if (api.GetCode(definition)) return false;
-    api.RegisterKernelBuilder(name, api.NewKernelBuilder(name, "CPU", create, compute, destroy), kernel);
-    return !api.GetCode(kernel);
+    return !api.GetCode(definition) && register_kernel(name, create, compute);
 }
 
 // Register both operations, once per process. Return false if this TensorFlow does not have the functions for it.

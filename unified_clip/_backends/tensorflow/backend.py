@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.context import ensure_initialized
+from tensorflow.python.framework.smart_cond import smart_constant_value
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
 from ..._compute import collected, host, kernels, processor, sparse_rows
@@ -132,7 +133,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     def _merged(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         if not self._takes_host([indices, values], watched=[values] if differentiable else []):
-            rows, segments = tf.unique(indices)
+            rows, segments = _unique(indices)
             wide = tf.cast(values, tf.complex128 if values.dtype.is_complex else tf.float64)
             sums = tf.math.unsorted_segment_sum(wide, segments, tf.size(rows))
             return rows, tf.cast(sums, values.dtype)
@@ -337,6 +338,21 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 def _is_watched(tensors: Sequence[Tensor]) -> bool:
     """Return whether an active GradientTape or ForwardAccumulator watches any of these eager tensors."""
     return bool(tensors) and bool(gradient_types(list(tensors)))
+
+
+def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (the different rows in the order of their first index, for each index the position of its row).
+
+    XLA takes the number of rows of `tf.unique` for unknown, even where TensorFlow knows it because the indices are
+    constant. So constants are compared here.
+    """
+    constants = smart_constant_value(indices) if is_for_xla() else None
+    if constants is None:
+        rows, segments = tf.unique(indices)
+        return rows, segments
+    different, first, inverse = np.unique(constants, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return tf.constant(different[order], indices.dtype), tf.constant(np.argsort(order)[inverse])
 
 
 def _all_different(indices: Tensor) -> bool:

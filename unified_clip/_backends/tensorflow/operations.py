@@ -1,7 +1,8 @@
-"""The compiled kernels as operations of TensorFlow, for graphs on a CPU that XLA does not compile.
+"""The compiled kernels as operations of TensorFlow, for graphs on a CPU.
 
 `UnifiedClipNorm` and `UnifiedClipScale` do what the host path does. The rule between them is part of the graph.
-Derivatives are those of TensorFlow's own operations.
+Derivatives are those of TensorFlow's own operations. In a graph that XLA compiles, a custom call computes the norm, and
+TensorFlow's own operations compute the products.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tensorflow.python.ops.parallel_for import pfor
 from ..._compute import host, kernels, processor
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
-from .arithmetic import is_for_xla, product
+from . import custom_call
+from .arithmetic import computed_once, is_for_xla, product
 
 NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
@@ -30,6 +32,7 @@ def _register() -> bool:
 
 
 REGISTERED = _register()
+REGISTERED_FOR_XLA = REGISTERED and custom_call.register()
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
@@ -43,11 +46,11 @@ def supports(tensors: Sequence[Tensor]) -> bool:
         REGISTERED
         and tensors
         and not tf.executing_eagerly()
-        and not is_for_xla()
         and not tf.distribute.has_strategy()
         and host.kernels_in_graphs()
         and all(device.device_type == "CPU" for device in tf.config.get_visible_devices())
         and all(tensor.dtype.name in kernels.CODES for tensor in tensors)
+        and (not is_for_xla() or (REGISTERED_FOR_XLA and custom_call.supports(tensors)))
     )
 
 
@@ -63,6 +66,8 @@ def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[
 
     coef: One coefficient for all tensors, or a vector with one for each tensor.
     """
+    if is_for_xla():
+        return _products(tensors, computed_once(coef), per_tensor)
     return list(_apply(SCALE, tensors, per_tensor=per_tensor, coef=coef))
 
 
@@ -79,8 +84,11 @@ def _apply(
     is_batch: Whether the first axis of each tensor has the members of a batch, each with its own norm.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
-    attributes = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
-    result = op_def_library.apply_op(name, gradients=list(tensors), **inputs, **attributes)
+    attributes: dict[str, Any] = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
+    if name == NORM and is_for_xla():
+        result = custom_call.norm(tensors, **attributes)
+    else:
+        result = op_def_library.apply_op(name, gradients=list(tensors), **inputs, **attributes)
     if execute.must_record_gradient():  # a GradientTape in the graph, as TensorFlow's own operations do
         op = (result[0] if isinstance(result, list) else result).op
         execute.record_gradient(name, op.inputs, tuple(itertools.chain(*attributes.items())), op.outputs)
@@ -93,27 +101,29 @@ def register(norm_by_operations: NormByOperations) -> None:
     norm_by_operations: Computes a norm by TensorFlow's operations. Its arguments: tensors, p and `per_tensor`.
     """
 
+    def by_operations(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool) -> Scalar:
+        if not is_batch:
+            return norm_by_operations(tensors, float(p), per_tensor)
+        return tf.vectorized_map(lambda member: norm_by_operations(member, float(p), per_tensor), tensors)
+
     def norm_gradient(op: Any, gradient: Tensor) -> list[Tensor]:
-        p, per_tensor = float(op.get_attr("p")), op.get_attr("per_tensor")
-
-        def compute(*tensors: Tensor) -> list[Tensor]:
-            if not op.get_attr("is_batch"):
-                return [norm_by_operations(tensors, p, per_tensor)]
-            return [tf.vectorized_map(lambda member: norm_by_operations(member, p, per_tensor), tensors)]
-
-        return _derivatives(compute, op.inputs, [gradient])
+        return _derivatives(lambda *tensors: [by_operations(tensors, **_attributes(op))], op.inputs, [gradient])
 
     def scale_gradient(op: Any, *gradients: Tensor) -> list[Tensor]:
         per_tensor = op.get_attr("per_tensor")
         return _derivatives(lambda *inputs: _products(inputs[:-1], inputs[-1], per_tensor), op.inputs, gradients)
 
     def vectorized_norm(loop: Any) -> Any:
-        tensors, settings = _stacked_inputs(loop), {name: loop.get_attr(name) for name in ("p", "per_tensor")}
-        if not loop.get_attr("is_batch"):
-            return pfor.wrap(_apply(NORM, tensors, is_batch=True, **settings), True)
+        tensors, settings = _stacked_inputs(loop), _attributes(loop.op)
+        is_nested, settings["is_batch"] = settings["is_batch"], True
+        if not is_nested:
+            return pfor.wrap(norms_of_batch(tensors, settings), True)
         batches = tf.shape(tensors[0])[:2]  # a `tf.vectorized_map` inside another one
         flat = [_with_first_axes(tensor, tf.reduce_prod(batches, keepdims=True), replaced=2) for tensor in tensors]
-        return pfor.wrap(_with_first_axes(_apply(NORM, flat, is_batch=True, **settings), batches, replaced=1), True)
+        return pfor.wrap(_with_first_axes(norms_of_batch(flat, settings), batches, replaced=1), True)
+
+    def norms_of_batch(tensors: Sequence[Tensor], settings: dict[str, Any]) -> Scalar:
+        return _apply(NORM, tensors, **settings) if supports(tensors) else by_operations(tensors, **settings)
 
     def vectorized_scale(loop: Any) -> Any:
         *tensors, coef = _stacked_inputs(loop)
@@ -122,12 +132,20 @@ def register(norm_by_operations: NormByOperations) -> None:
 
     for name, derive, vectorize in (
         (NORM, norm_gradient, vectorized_norm),
+        (custom_call.NAME, norm_gradient, vectorized_norm),
         (SCALE, scale_gradient, vectorized_scale),
     ):
         with suppress(KeyError):  # this process has imported unified_clip before
             tf.RegisterGradient(name)(derive)
         with suppress(KeyError):
             pfor.RegisterPFor(name)(vectorize)
+
+
+def _attributes(op: Any) -> dict[str, Any]:
+    """Return what an operation for norms computes: `p`, `per_tensor` and `is_batch`."""
+    if op.type == custom_call.NAME:
+        return custom_call.attributes(op)
+    return {name: op.get_attr(name) for name in ("p", "per_tensor", "is_batch")}
 
 
 def _stacked_inputs(loop: Any) -> list[Tensor]:

@@ -1,0 +1,321 @@
+"""TensorFlow: graphs that XLA compiles call the compiled kernels, and get norms with the bits of the host path."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import reference
+from support.kits import in_a_new_process
+
+import unified_clip.tensorflow as uc
+from unified_clip._backends.tensorflow import custom_call, operations
+
+pytestmark = pytest.mark.skipif(not operations.REGISTERED_FOR_XLA, reason="XLA cannot call the compiled kernels")
+
+Clip = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
+    monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
+
+
+def compiled(function: Clip, **settings: Any) -> Any:
+    return tf.function(lambda *given: function(*given), jit_compile=True, autograph=False, **settings)
+
+
+def clip(grads: Any) -> tuple[Any, tf.Tensor]:
+    clipped, norm = uc.clip_by_global_norm(list(grads), 1.0)
+    return clipped, norm
+
+
+def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list[tf.Tensor]:
+    random = np.random.default_rng(seed)
+    arrays = (random.standard_normal(shape) * scale for shape in ((5, 7), (3,), (), (2, 1, 4), (0, 2)))
+    return [tf.cast(tf.constant(array), dtype) for array in arrays]
+
+
+def calls(function: Any, *arguments: Any) -> int:
+    """Return the number of custom calls in a function. Some of those in `tf.vectorized_map` are never run."""
+    graph = function.get_concrete_function(*arguments).graph.as_graph_def()
+    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+    assert not {operations.NORM, operations.SCALE} & {node.op for node in nodes}  # XLA does not compile them
+    return sum(node.op == custom_call.NAME for node in nodes)
+
+
+def same_bits(got: Any, wanted: Any) -> None:
+    both = [[each.numpy().tobytes() for each in tf.nest.flatten(tensors)] for tensors in (got, wanted)]
+    assert both[0] == both[1]
+
+
+# -- which graphs
+
+
+def test_shapes_have_to_be_known() -> None:
+    assert calls(compiled(clip), gradients()) == 1
+    unknown = compiled(lambda x: clip([x]), input_signature=[tf.TensorSpec([None])])
+    assert calls(unknown) == 0
+    same_bits(unknown(tf.constant([3.0, 4.0])), clip([tf.constant([3.0, 4.0])]))
+
+
+def test_a_strategy_and_settings_leave_the_kernels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        assert calls(compiled(clip), gradients()) == 0
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
+    assert calls(compiled(clip), gradients()) == 0
+
+
+def test_devices_elsewhere_leave_the_kernels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tf.config.list_logical_devices()
+    elsewhere = tf.config.LogicalDevice("/job:worker/replica:0/task:0/device:CPU:0", "CPU")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda: [*here, elsewhere])
+    assert calls(compiled(clip), gradients()) == 0
+
+
+@pytest.fixture
+def _checked_anew() -> Iterator[None]:
+    custom_call._is_called.cache_clear()
+    yield
+    custom_call._is_called.cache_clear()
+
+
+@pytest.mark.usefixtures("_checked_anew")
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [("TARGET", "No registered implementation"), ("tf.constant", "a norm of 5 is 10.0")],
+)
+def test_operations_compute_if_xla_does_not_call_the_kernels(
+    monkeypatch: pytest.MonkeyPatch, changed: str, problem: str
+) -> None:
+    if changed == "TARGET":
+        monkeypatch.setattr(custom_call, "TARGET", "a target that nobody has registered")
+    else:
+        monkeypatch.setattr(tf, "constant", lambda numbers: 2.0 * np.array(numbers, np.float32))
+    with pytest.warns(RuntimeWarning, match=problem):
+        assert not custom_call._is_called()
+    monkeypatch.undo()
+    function = compiled(clip)
+    assert calls(function, gradients()) == 0  # without another warning
+    np.testing.assert_allclose(function([tf.constant([3.0, 4.0])])[0][0], [0.6, 0.8], rtol=1e-6)
+
+
+# -- values
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_random_lists_have_the_bits_of_the_host_path(dtype: str) -> None:
+    def clip_both(grads: list[tf.Tensor]) -> list[Any]:
+        held = list(grads)
+        reals = [*grads] if grads[0].dtype.is_floating else []
+        return [*clip(grads), uc.clip_grad_norm_(held, 1.0, norm_type=2.0), held, uc.get_total_norm(reals, 1.0)]
+
+    function = compiled(clip_both)
+    for seed in range(20):
+        grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
+        same_bits(function(grads), clip_both(grads))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype: str) -> None:
+    function = compiled(uc.global_norm)
+    bits = 24 if dtype == "float32" else 53
+    for legs in ((3, 4, 5), (5, 12, 13), (8, 15, 17)):
+        scale = (2 ** (bits + 1) - 1) // legs[2] | 1
+        for least in (0.0, 2.0**-40):
+            grads = [tf.constant([number], dtype) for number in (legs[0] * scale, legs[1] * scale, least)]
+            assert function(grads).numpy() == reference.norm([grad.numpy() for grad in grads])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-38])
+def test_special_values_and_subnormal_numbers(value: float) -> None:
+    """XLA's threads flush subnormal numbers, and the kernels do not: the norm of 4 times 1e-38 is a normal number."""
+    grads = [tf.constant([value] * 4), tf.constant([0.0, -0.0])]
+    same_bits(compiled(lambda given: uc.clip_by_global_norm(given, 0.5))(grads), uc.clip_by_global_norm(grads, 0.5))
+
+
+def test_each_tensor_has_its_own_norm_by_one_call() -> None:
+    held = [tf.Variable(tf.zeros_like(grad)) for grad in gradients()]
+
+    def clip_each(grads: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [grad for grad, _ in uc.GradientClipByNorm(0.5)(list(zip(grads, held, strict=True)))]
+
+    function = compiled(clip_each)
+    assert calls(function, gradients()) == 1
+    same_bits(function(gradients()), clip_each(gradients()))
+
+
+def test_constant_rows_of_slices_have_a_known_number() -> None:
+    """XLA does not know how many different rows `tf.unique` finds, even of constants."""
+    values = tf.reshape(tf.range(10.0), [5, 2])
+
+    def clip_rows(values: tf.Tensor, dense: tf.Tensor) -> tuple[Any, ...]:
+        slices = tf.IndexedSlices(values, tf.reshape(tf.constant([[4, 1], [4, 0]]), [-1]), tf.constant([6, 2]))
+        (clipped, other), norm = clip([slices, dense])
+        return clipped.values, clipped.indices, other, norm
+
+    function, dense = compiled(clip_rows), tf.constant([1.0, 2.0])
+    assert calls(function, values[:4], dense) == 1
+    got = function(values[:4], dense)
+    np.testing.assert_array_equal(got[1], [4, 1, 0])
+    merged = [tf.stack([values[0] + values[2], values[1], values[3]]), dense]
+    (wanted, other), norm = clip(merged)
+    same_bits([got[0], *got[2:]], [wanted, other, norm])
+
+
+# -- with what TensorFlow does to graphs
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_a_function_that_was_traced_for_xla_runs_without_it(compiled_first: bool) -> None:
+    inner = tf.function(lambda *grads: clip(grads), autograph=False)
+    function = compiled(inner)
+    if compiled_first:
+        same_bits(function(*gradients()), clip(gradients()))
+    function.get_concrete_function(*gradients())
+    assert calls(inner, *gradients()) == 1
+    same_bits(inner(*gradients()), clip(gradients()))
+
+
+def test_loops_and_branches() -> None:
+    def step(grads: list[tf.Tensor], twice: tf.Tensor) -> list[tf.Tensor]:
+        def body(index: tf.Tensor, *held: tf.Tensor) -> tuple[Any, ...]:
+            return index + 1, *uc.clip_by_global_norm(held, 2.0 / tf.cast(index + 1, tf.float32))[0]
+
+        once = tf.while_loop(lambda index, *_: index < 3, body, (0, *grads))[1:]
+        result: list[tf.Tensor] = tf.cond(twice, lambda: uc.clip_by_global_norm(once, 0.5)[0], lambda: list(once))
+        return result
+
+    function = compiled(step)
+    assert calls(function, gradients(), tf.constant(True)) == 2
+    for twice in (True, False):
+        same_bits(function(gradients(), tf.constant(twice)), step(gradients(), tf.constant(twice)))
+
+
+@pytest.mark.parametrize("length", [3, None])
+def test_members_of_a_batch_have_norms_of_their_own(length: int | None) -> None:
+    rows = tf.random.normal([2, 3, 4], seed=2)
+    held = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
+
+    def clip_row(row: tf.Tensor) -> list[tf.Tensor]:
+        (one, other), norm = clip([row, row * row])
+        (each, _), _ = uc.GradientClipByNorm(0.5)(list(zip([row, row * row], held, strict=True)))
+        return [one, other, tf.fill([4], norm), each]
+
+    def clip_all(batch: tf.Tensor) -> Any:
+        return tf.vectorized_map(clip_row, batch, fallback_to_while_loop=False)
+
+    function = compiled(clip_all, input_signature=[tf.TensorSpec([length, 4])])
+    assert calls(function) == (4 if length else 2)
+    np.testing.assert_array_equal(tf.stack(function(rows[0]), axis=1), [clip_row(row) for row in rows[0]])
+    if length:
+        of_batches = compiled(lambda rows: tf.vectorized_map(clip_all, rows, fallback_to_while_loop=False))
+        wanted = [[clip_row(row) for row in batch] for batch in rows]
+        np.testing.assert_array_equal(tf.stack(of_batches(rows), axis=2), wanted)
+
+
+def test_derivatives_are_those_of_operations() -> None:
+    def derivative(x: tf.Tensor) -> list[Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (one, _), norm = clip([x, x * x])
+            loss = tf.reduce_sum(tf.sin(one)) * norm
+        return [tape.gradient(loss, x)]
+
+    def of_a_batch(rows: tf.Tensor) -> list[Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(rows)
+            loss = tf.reduce_sum(tf.vectorized_map(lambda row: clip([row])[1], rows))
+        return [tf.convert_to_tensor(tape.gradient(loss, rows))]
+
+    x = tf.constant([3.0, -4.0, 1.0])
+    np.testing.assert_allclose(compiled(derivative)(x), derivative(x), rtol=1e-6)
+    function = compiled(lambda given: clip([given])[1])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        norm = function(x)
+    np.testing.assert_allclose(tape.gradient(norm, x), x / norm, rtol=1e-6)
+    rows = tf.stack([x, 2.0 * x])
+    np.testing.assert_allclose(compiled(of_a_batch)(rows)[0], [x / norm, x / norm], rtol=1e-6)
+
+
+def test_custom_calls_of_others_keep_their_errors() -> None:
+    def other(x: tf.Tensor) -> tf.Tensor:
+        from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
+
+        (result,) = xla_custom_call_v2([x], "others", "", False, [tf.float32], [[2]])
+        return result
+
+    def derivative(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = other(x)
+        return tape.gradient(y, x)
+
+    with pytest.raises(LookupError, match=r"no derivative .* if its target is 'others'"):
+        compiled(derivative)(tf.ones(2))
+    with pytest.raises(tf.errors.OpError, match="needs a function with jit_compile=True"):
+        tf.function(other, autograph=False)(tf.ones(2))
+
+
+# -- saved programs, and several copies
+
+
+SAVE = """
+import tensorflow as tf
+import unified_clip.tensorflow as uc
+
+
+class Program(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([2])], jit_compile=True)
+    def clip(self, x):
+        return uc.clip_by_global_norm([x], 1.0)[0][0]
+
+
+tf.saved_model.save(Program(), {path!r})
+"""
+LOAD = """
+import tensorflow as tf
+
+print(tf.saved_model.load({path!r}).clip(tf.constant([3.0, 4.0])).numpy().tolist())
+"""
+
+
+@pytest.mark.nightly
+def test_a_saved_program_needs_unified_clip_and_names_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "program")
+    in_a_new_process(SAVE.format(path=path))
+    loaded = in_a_new_process("import unified_clip.tensorflow" + LOAD.format(path=path))
+    assert loaded.strip() == str(np.array([0.6, 0.8], np.float32).tolist())
+    command = [sys.executable, "-P", "-c", LOAD.format(path=path)]
+    failed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert failed.returncode
+    assert custom_call.TARGET in failed.stderr
+
+
+OTHER_COPY = """
+import shutil, tempfile
+from importlib.util import module_from_spec, spec_from_file_location
+import tensorflow as tf
+from unified_clip._native import KERNELS
+spec = spec_from_file_location("_kernels", shutil.copy(KERNELS.__file__, tempfile.mkdtemp()))
+copy = module_from_spec(spec)
+spec.loader.exec_module(copy)
+print(copy.register_tensorflow_xla(), KERNELS.register_tensorflow_xla())
+import unified_clip.tensorflow as uc
+from unified_clip._backends.tensorflow import operations
+print(operations.REGISTERED_FOR_XLA, tf.function(uc.global_norm, jit_compile=True)([tf.constant([3.0, 4.0])]).numpy())
+"""
+
+
+@pytest.mark.nightly
+def test_a_target_that_another_copy_registered_is_not_registered_again() -> None:
+    assert in_a_new_process(OTHER_COPY).split() == ["True", "False", "False", "5.0"]

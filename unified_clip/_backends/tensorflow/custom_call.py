@@ -1,0 +1,103 @@
+"""The compiled kernels as a custom call, for graphs that XLA compiles for a CPU: `XlaCustomCallV2`.
+
+It returns the norm with the bits of the host path. XLA computes the coefficient and the products, so that it can fuse
+them with an optimizer's step. Shapes must be known when the function is traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import kernels as registered_kernels
+from tensorflow.python.framework import op_def_library
+
+from ..._compute import kernels
+from ..._core.types import Scalar, Tensor
+from ..._native import KERNELS
+
+NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
+"""The operation, and the name under which XLA finds the kernels' function."""
+
+
+def register() -> bool:
+    """Register the kernels' function with XLA. Return whether this TensorFlow takes it.
+
+    The operation gets a kernel for graphs without XLA too: TensorFlow traces a `tf.function` only once, and both
+    compiled functions and others may call it.
+    """
+    has_kernel = any(
+        kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
+    )
+    return KERNELS is not None and not has_kernel and KERNELS.register_tensorflow_xla()
+
+
+def supports(tensors: Sequence[Tensor]) -> bool:
+    """Return whether a custom call computes on these tensors, if the kernels' function is registered.
+
+    Not if there are devices elsewhere: only this process has registered the function.
+    """
+    return bool(
+        all(tensor.shape.is_fully_defined() for tensor in tensors)
+        and tf.compat.v1.executing_eagerly_outside_functions()
+        and all(device.name.startswith("/device:CPU:") for device in tf.config.list_logical_devices())
+        and _is_called()
+    )
+
+
+def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool, threads: int) -> Scalar:
+    """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64.
+
+    is_batch: Whether the first axis of each tensor has the members of a batch, each with its own norm.
+    """
+    batch = [tensors[0].shape[0]] if is_batch else []
+    codes = [f"{kernels.CODES[tensor.dtype.name]}{tensor.shape.num_elements()}" for tensor in tensors]
+    config = [p, int(per_tensor), *(batch or [-1]), threads, *codes]
+    results = op_def_library.apply_op(
+        NAME, operands=list(tensors), call_target_name=TARGET, backend_config=" ".join(map(str, config)),
+        has_side_effect=False, result_dtypes=[tf.float64],
+        result_shapes=[[*batch, *([len(tensors)] if per_tensor else [])]],
+    )  # fmt: skip
+    return results[0]
+
+
+def attributes(op: Any) -> dict[str, Any]:
+    """Return the attributes `p`, `per_tensor` and `is_batch` of a norm.
+
+    LookupError: the operation calls a function of somebody else.
+    """
+    target = op.get_attr("call_target_name").decode()
+    if target != TARGET:
+        raise LookupError(f"{NAME} has no derivative and no rule for tf.vectorized_map if its target is {target!r}")
+    p, per_tensor, batch, *_ = op.get_attr("backend_config").split()
+    return {"p": int(p), "per_tensor": per_tensor == b"1", "is_batch": int(batch) >= 0}
+
+
+@functools.cache
+def _is_called() -> bool:
+    """Return whether a compiled program calls the kernels. If not, warn once: TensorFlow does not promise it."""
+    numbers = [tf.TensorSpec([2])]
+
+    @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)
+    def compiled(numbers: Tensor) -> Scalar:
+        return norm([numbers], p=2, per_tensor=False, is_batch=False, threads=1)
+
+    try:
+        with tf.init_scope():
+            result = compiled(tf.constant([3.0, 4.0])).numpy()
+    except Exception as error:  # whatever TensorFlow raises
+        problem = str(error).partition("\n")[0] or type(error).__name__
+    else:
+        problem = "" if result == 5.0 else f"a norm of 5 is {result}"
+    if problem:
+        warnings.warn(
+            f"XLA in TensorFlow {tf.__version__} does not call the compiled kernels of unified_clip ({problem}). Norms "
+            "in functions with jit_compile=True are computed by TensorFlow's operations, whose last bit may differ. "
+            "Set UNIFIED_CLIP_GRAPH=framework to use them without this warning.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return not problem
