@@ -171,8 +171,10 @@ def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
 def deviation(entry: Mapping[str, Any]) -> list[str]:
     """Return the row of a known difference."""
     names = dict.fromkeys(each.get("known", each["name"]) for each in FUNCTIONS if covers(entry, each))
-    size = WITHOUT_SIZE[entry["kind"]] if "size" not in entry else size_in_words(entry["size"])
-    size = size_in_words(math.inf) if "not_finite" in entry else size
+    if "not_finite" in entry:
+        size = size_in_words(math.inf)
+    else:
+        size = size_in_words(entry["size"]) if "size" in entry else WITHOUT_SIZE[entry["kind"]]
     return [
         entry.get("title") or ", ".join(case.strip("*: ") for case in entry["cases"]),
         size,

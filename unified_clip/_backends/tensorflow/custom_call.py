@@ -67,7 +67,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 def attributes(op: Any) -> dict[str, Any]:
     """Return the attributes `p`, `per_tensor` and `is_batch` of a norm.
 
-    LookupError: the operation calls a function of somebody else.
+    LookupError: the target of the operation is no function of unified_clip.
     """
     target = op.get_attr("call_target_name").decode()
     if target != TARGET:
