@@ -10,6 +10,8 @@ import pytest
 from unified_clip import cli
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load, own_functions
+from unified_clip.parity.suite.public_calls import CALLS
+from unified_clip.parity.workers import user_function
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-functions.md").read_text(encoding="utf-8")
 ENTRY = "an entry of parity/known.toml"
@@ -36,8 +38,24 @@ def test_the_suite_of_the_page_names_both_functions(folder: Path) -> None:
     assert f"FAIL: {len(suite.cases)} cases on torch, tensorflow" in PAGE
     (entry,) = suite.known or ()
     assert {case.name for case in suite.cases} >= set(entry.cases)
-    limits = PAGE.partition("## Limits")[2]
-    assert {*own_functions.REPLACEABLE} == {*re.findall(r"`(\w+)`", limits.partition("Classes,")[0])}
+
+
+def test_the_page_has_the_signature_of_each_name() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `f\(\w+,? ?(.*?)\)`.*?\| (.*?) \|$", PAGE, re.MULTILINE)
+    signatures = {name: tuple(filter(None, arguments.split(", "))) for name, arguments, _ in rows}
+    calls = {name: CALLS[name] for name in own_functions.REPLACEABLE}
+    expected = {name: (*call.required, *(f"{option}=" for option in call.optional)) for name, call in calls.items()}
+    assert signatures == expected
+    returned = {name: user_function.FORMS[call.style] for name, call in calls.items()}
+    assert {name: result for name, _, result in rows} == {
+        name: text if CALLS[name].returns_norm or CALLS[name].style == "each" else "None"
+        for name, text in returned.items()
+    }
+    assert {name for name, call in calls.items() if call.in_place} == {
+        name
+        for name in calls
+        if f"| `{name}` | `f(grads" in PAGE and "in place" in PAGE.split(f"| `{name}` | ")[1].split("|")[0]
+    }
 
 
 @pytest.mark.nightly

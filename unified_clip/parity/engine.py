@@ -51,8 +51,9 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
         framework = suite.frameworks[name]
         known = [entry for entry in suite.known or [] if entry.framework == name]
+        own = (framework.functions, suite.root, framework.returns) if framework.functions else ()
         return pool.run(
-            pool.command(name, framework.python, *((framework.functions, suite.root) if framework.functions else ())),
+            pool.command(name, framework.python, *own),
             items,
             suite.timeout,
             lambda item, outcome: judge_result(item, expected(item.case), outcome, framework, known),
@@ -81,6 +82,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
             raise
     versions = {name: version for each in results.values() for name, version in each.versions.items()}
     notes = [f"Not run, because of --without: {', '.join(suite.without)}."] if suite.without else []
+    notes += suite.notes
     for name, each in results.items():
         lines = dict.fromkeys(each.printed)
         notes += [f"The worker of {name} printed {line}. This output was ignored." for line in lines]

@@ -41,7 +41,7 @@ class Result(ReportModel):
     @property
     def is_failure(self) -> bool:
         """Return whether there is no result to compare, for example because the worker crashed or timed out."""
-        return self.verdict not in (*AGREEING, "different", "known")
+        return self.verdict not in (*AGREEING, "no norm", "different", "known")
 
 
 class UnifiedClipResult(Result):
@@ -84,6 +84,9 @@ class NativeResult(Result):
 
     cause: str
     """The cause of the difference. Empty if no cause was found, or if the difference is a known one."""
+
+    lacks_norm: bool = False
+    """Whether the function returned no norm, although the public name returns one."""
 
     cause_kind: str = ""
     """The cause in a word or two, such as "another eps". Empty if `cause` is empty."""

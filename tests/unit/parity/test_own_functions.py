@@ -108,14 +108,15 @@ def test_every_view_names_functions_of_the_user(tmp_path: Path, capsys: pytest.C
     assert '<testsuite name="numpy, your function clip.py:off" tests="1" failures="1"' in texts[".xml"]
 
 
-def called(folder: Path, body: str, one: Case | None = None) -> dict[str, Any]:
+def called(folder: Path, body: str, one: Case | None = None, *, returns_norm: bool = True) -> dict[str, Any]:
     """The result of a function with this body, in this process, as the worker writes it."""
     file = Path(tempfile.mkdtemp(dir=folder)) / "clip.py"  # Python keeps the compiled code of a path for a second
     file.write_text(f"import numpy as np\ndef clip(grads, limit):\n    {body}\n", encoding="utf-8")
     user_function._load.cache_clear()  # of the file of an earlier call
     one = one or case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
     described = {"call": one.call_name, "arguments": one.arguments, "call_form": one.call_form.model_dump()}
-    described |= {"update": False, "raises": "", "user_function": UserFunction("clip.py:clip", file, "clip")}
+    described |= {"update": False, "raises": "", "user_function": None}
+    described["user_function"] = UserFunction("clip.py:clip", file, "clip", f"numpy.{one.call_name}", returns_norm)
     ((result, _),) = worker.run_cases(Adapter(), unified_clip.numpy, "native", [(described, one.gradients)])
     return result
 
@@ -125,7 +126,8 @@ WRONG_RESULTS = {
     "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
     "pass": "returned None. Return",
     "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",
-    "return grads, None": "returned None as the norm. Return",
+    "return grads, None": "returned a tuple of 2.*Or, if it returns gradients only, write "
+    "clip_by_global_norm = .gradients. under .frameworks.numpy.returns.",
     "return grads, grads[0]": "returned numpy.ndarray with several elements as the norm",
     "return grads, 1.0\nraise KeyError(3)": "the file cannot be imported: line 4: KeyError: 3. Correct the file",
     "return grads, 1.0\ndel clip": "the file has no function 'clip'. Correct the name",
@@ -139,6 +141,70 @@ def test_a_result_of_a_wrong_type_is_no_difference_that_could_be_accepted(tmp_pa
         result = called(tmp_path, body)
         assert set(result) == {"unreadable"}, body
         assert re.search(message, result["unreadable"])
+
+
+IN_PLACE = {
+    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of the list, which changes no gradient of the "
+    "caller. Write into each tensor, as in gradient",
+    "return [g * 0 for g in grads]": "returned a list of 2. Return the norm. Or, if it returns gradients only, write",
+    "grads[0][...] = 0": "returned None. Return the norm. Or, if it returns gradients only",
+}
+"""The body of a function that clips in place, and the error."""
+
+
+def test_a_result_that_an_in_place_call_loses_is_an_error(tmp_path: Path) -> None:
+    one = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
+    for body, message in IN_PLACE.items():
+        assert re.search(message, called(tmp_path, body, one)["unreadable"]), body
+    assert "unreadable" not in called(tmp_path, "grads[0][...] = 0\n    return 1.0", one)
+
+
+def test_a_function_may_return_gradients_only(tmp_path: Path) -> None:
+    for one in (
+        case([*WORKED], "clip_grad_norm_", max_norm=0.5),
+        case([*WORKED], "clip_by_global_norm", clip_norm=0.5),
+    ):
+        for body in ("return [g * 1 for g in grads]", "return [g * 1 for g in grads], None"):
+            result = called(tmp_path, body, one, returns_norm=False)
+            assert (result.get("name"), result.get("fault")) == ("clip.py:clip", ""), result
+        error = called(tmp_path, "return list(grads), 1.0", one, returns_norm=False)["unreadable"]
+        assert f"returned a norm, too. Remove the line of numpy.{one.call_name} from `returns`" in error
+        assert (
+            "returned float as a clipped gradient"
+            in called(tmp_path, "return 1.0", one, returns_norm=False)["unreadable"]
+        )
+
+
+ONLY = """
+def only(grads, max_norm):
+    return clip(grads, max_norm, 1e-6)[0]
+
+def without_eps(grads, max_norm):
+    return clip(grads, max_norm)[0]
+"""
+
+
+def test_reports_say_that_a_norm_was_not_compared_and_find_causes_without_it(tmp_path: Path) -> None:
+    small = (
+        CASES.replace("max_norm = 0.5", "max_norm = 1e-6").replace("3.0, 4.0", "3e-6, 4e-6").replace("1.0, 2.0", "1e-6")
+    )
+    table = (
+        "clip_by_global_norm = 'clip.py:only'\nclip_grad_norm_ = 'clip.py:without_eps'\n[frameworks.numpy.returns]\n"
+    )
+    table += "clip_by_global_norm = 'gradients'\nclip_grad_norm_ = 'gradients'"
+    one = suites.read(
+        written(tmp_path, table, CLIP + ONLY, cases=small.replace("clip_norm = 0.5", "clip_norm = 100.0", 1))
+    )
+    run = engine.run(one)
+    above, below = (each.frameworks["numpy"].native for each in run.cases[:2])
+    assert above
+    assert below
+    assert (above.verdict, above.norm) == ("no norm", None)
+    assert "as with eps 0 instead of 1e-06" in below.problem
+    assert "clip.py:only (numpy, gradients only)" in compared.line(run)
+    assert markdown.native(run.cases[0].frameworks["numpy"]) == "no norm"
+    assert run.summary.natives["numpy"] == {"different": 1, "no norm": 1}
+    assert "numpy, your function: clip.py:only: no norm" in "\n".join(terminal_case.lines(run))
 
 
 def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
@@ -161,6 +227,16 @@ def test_required_arguments_are_passed_by_position_and_optional_ones_by_keyword(
 
 
 WRONG_TABLES = [
+    (
+        "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_norm = 'gradients'",
+        "",
+        "has one form of result",
+    ),
+    (
+        "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nglobal_norm = 'gradients'",
+        "",
+        "functions has no global_",
+    ),
     ("clip_by_norm = 'clip.py'", "", "clip_by_norm: it is 'clip.py'. Give a file and its function"),
     ("clip_by_norn = 'clip.py:clip'", "", "clip_by_norn: there is no such function. Did you mean clip_by_norm?"),
     ("GradientClipByNorm = 'clip.py:clip'", "", "your own classes, hooks and adaptive rules are not supported."),
@@ -224,6 +300,21 @@ def test_a_function_without_a_result_keeps_its_name() -> None:
     assert compared.line(run) == "Compared with exact arithmetic: nothing."
     assert markdown.problem_lines(run) == ["torch, your function, unreadable: a: why"]
     assert markdown.native(run.cases[0].frameworks["torch"]) == "unreadable"
+
+
+def test_a_suite_whose_list_does_not_exist_yet_prints_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = written(tmp_path, NAMES.replace("clip.py:clip'", "clip.py:off'"))
+    (where / "known.toml").unlink()
+    note = "known.toml does not exist, so every difference fails. To list the differences, run unified-clip parity "
+    note += f"--suite {where} --accept"
+    assert cli.main(["parity", "--suite", str(where), "--case", GLOBAL]) == 1
+    printed = capsys.readouterr().out
+    assert "numpy, your function: clip.py:off: different: numbers differ, by 0.18 %" in printed
+    assert note in printed
+    assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
+    assert note in capsys.readouterr().out
 
 
 def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def report_result(
         "verdict": kind,
         "detail": verdict.detail if verdict else deviation.detail,
         "details": details,
-        "reproduce": None if kind in ("equal", "close", "missing") else command,
+        "reproduce": None if kind in ("equal", "no norm", "close", "missing") else command,
         "seconds": judged.seconds,
     }
     if verdict and mode != NATIVE:
@@ -159,7 +159,10 @@ def report_result(
         )
     return NativeResult(
         **shared,
-        **{key: getattr(deviation, key) for key in ("kind", "norm", "gradients", "not_finite", "cause", "cause_kind")},
+        **{
+            key: getattr(deviation, key)
+            for key in ("kind", "norm", "gradients", "not_finite", "lacks_norm", "cause", "cause_kind")
+        },
         finite_size=deviation.size,
         function=deviation.function or user_function or None,
         problem=judgement[1] if judgement else "",

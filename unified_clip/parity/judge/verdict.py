@@ -35,12 +35,13 @@ VerdictKind = Literal[
 ]
 """The possible verdicts on a result of unified_clip."""
 
-NativeVerdict = Literal["equal", "close", "known", "different"]
+NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 """The possible verdicts on a result of a framework's own function. `known/match.py` chooses one."""
 
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic; for a framework's function the same numbers, if the "
     "norm needs no rounding",
+    "no norm": "the same gradients, from a function of yours that returns no norm",
     "close": "within the contract's bound; for a framework's function within rounding",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference of a framework's function that the suite lists",

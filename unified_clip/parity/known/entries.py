@@ -60,6 +60,9 @@ class NativeDeviation:
 
     not_finite: NotFinite = ""
 
+    lacks_norm: bool = False
+    """Whether the function returned no norm, although the public name returns one."""
+
     detail: str = ""
     cause: str = ""
     """The cause of the difference, as a sentence. '' if no cause was found, or if the list already has the difference.

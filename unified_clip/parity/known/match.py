@@ -43,10 +43,20 @@ def match_deviations(
         others = [entry for entry, _ in sizes_by_entry if entry.is_for(framework, case, deviation)]
         problem = _problem(entries, deviation, others)
         judgement: NativeVerdict = (
-            "different" if problem else "known" if entries else "close" if deviation.differs else "equal"
+            "different"
+            if problem
+            else "known"
+            if entries
+            else "close"
+            if deviation.differs
+            else _without_difference(deviation)
         )
         judgements[framework, case] = judgement, "" if known is None else problem
     return judgements, [_result(entry, sizes, versions[entry.framework]) for entry, sizes in sizes_by_entry]
+
+
+def _without_difference(deviation: NativeDeviation) -> NativeVerdict:
+    return "no norm" if deviation.lacks_norm else "equal"
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, others: Sequence[KnownDifference]) -> str:

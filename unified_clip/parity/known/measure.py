@@ -56,9 +56,9 @@ def measure(
         kind = "silent"
     detail = (outcome.fault or _first_numbers(outcome)) if kind in ("form", "elements") else ""
     shown = {name: part.size if part.is_finite else math.inf for name, part in parts.items()}
-    return NativeDeviation(
-        outcome.name, kind, size, shown.get("norm"), shown.get("gradients"), not_finite=not_finite, detail=detail
-    )
+    lacks_norm = case.call.returns_norm and outcome.norm is None
+    numbers = (shown.get("norm"), shown.get("gradients"), not_finite)
+    return NativeDeviation(outcome.name, kind, size, *numbers, lacks_norm=lacks_norm, detail=detail)
 
 
 class _Difference(NamedTuple):

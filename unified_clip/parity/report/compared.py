@@ -44,7 +44,12 @@ def line(report: ParityReport) -> str:
     parts = ["unified_clip"] if any(not result.is_failure for _, result in report.results()) else []
     natives = [(name, result) for name, result in report.natives() if not result.is_failure]
     parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []
-    parts += dict.fromkeys(f"{result.function} ({name})" for name, result in natives if result.is_users)
+    without_norm = {(result.function, name) for name, result in natives if result.lacks_norm}
+    parts += dict.fromkeys(
+        f"{result.function} ({name}{', gradients only' if (result.function, name) in without_norm else ''})"
+        for name, result in natives
+        if result.is_users
+    )
     return f"Compared with exact arithmetic: {_listed(parts) or 'nothing'}."
 
 

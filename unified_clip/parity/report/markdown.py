@@ -24,7 +24,8 @@ LEGEND = (
 NATIVE_LEGEND = (
     "{whose}: the verdict. If it is not `equal`: the relative distance of the norm from the exact "
     "one, which is not rounded / the largest difference of an element, relative to the largest element. `close`: "
-    "within rounding. `-`: the framework has no such function, or it returns no such number."
+    "within rounding. `no norm`: the gradients are equal, and your function returns no norm. `-`: the framework has no "
+    "such function, or it returns no such number."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
@@ -145,7 +146,7 @@ def native(results: FrameworkResult) -> str:
     result = results.native
     if result is None:
         return NOTHING
-    if result.is_failure or result.verdict == "equal":
+    if result.is_failure or result.verdict in ("equal", "no norm"):
         return result.verdict
     if result.kind not in ("", "value", "touched"):
         return f"{result.verdict}: {result.kind}"

@@ -54,6 +54,9 @@ class Suite:
     without: Sequence[str] = ()
     """Modes of the suite that this run leaves out."""
 
+    notes: Sequence[str] = ()
+    """Lines for the end of the report, such as the name of a list of known differences that does not exist."""
+
     chosen_cases: bool = False
     """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale, because it may belong to another
     case.
@@ -63,7 +66,7 @@ class Suite:
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """Read the suite in a directory, or in a `.toml` file.
 
-    accepting: Whether the file of known differences may be missing, because `--accept` writes it.
+    accepting: Whether entries of earlier versions of unified_clip are allowed, because `--accept` replaces them.
 
     SuiteError: the suite is invalid or has no cases, or a file that it names does not exist.
     """
@@ -100,9 +103,6 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
         known = entries.read(known_file, accepting=accepting)
-    elif known_file and not accepting:
-        command = f"unified-clip parity --suite {shlex.quote(str(directory))} --accept"
-        raise SuiteError(f"{known_file} does not exist. Write it with {command}", "UC303")
     named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     for name, place in named:
@@ -110,7 +110,11 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
             raise SuiteError(
                 f"{file}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
             )
-    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path), directory)
+    notes = []
+    if known_file and not known_file.exists():
+        command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
+        notes = [f"{known_file} does not exist, so every difference fails. To list the differences, run {command}"]
+    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path), directory, notes=notes)
 
 
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:

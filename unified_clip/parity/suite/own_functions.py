@@ -15,6 +15,9 @@ from .schema import Framework, SuiteError, no_such
 STYLES = ("in place", "list", "each", "measure")
 """The styles of calls that a function of the user can replace: functions, and no classes, hooks or adaptive rules."""
 
+WITH_NORM = ("in place", "list")
+"""The styles of calls whose functions of the user may return gradients only, and no norm."""
+
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
 
@@ -53,6 +56,12 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
                 f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
                 "calls of a [[cases]] table, or remove this line"
             )
+    for public_name in framework.returns:
+        place = f"{file}, frameworks.{name}.returns.{public_name}"
+        if public_name not in framework.functions:
+            raise SuiteError(f"{place}: frameworks.{name}.functions has no {public_name}. Add it, or remove this line")
+        if CALLS[public_name].style not in WITH_NORM:
+            raise SuiteError(f"{place}: {public_name} has one form of result. Remove this line")
 
 
 def _calls(case: Case, public_name: str, framework: str) -> bool:

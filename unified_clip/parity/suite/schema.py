@@ -211,6 +211,9 @@ class Framework(Table):
     """Functions of the user that the mode `native` calls in place of the framework's own, by public name. Each is
     FILE.py:FUNCTION, relative to the suite's file."""
 
+    returns: dict[str, Literal["gradients"]] = {}
+    """The public names whose function of the user takes gradients and returns only clipped gradients, and no norm."""
+
     flushes: bool = False
     """Whether the framework's own arithmetic replaces subnormal numbers by 0."""
 

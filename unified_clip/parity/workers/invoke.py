@@ -87,7 +87,8 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
     UserFunctionError: the user's function cannot be loaded, or returned a result of the wrong type.
     """
     if user_function is not None:
-        result = observe(call_public_name, invocation, user_function.bound_to(invocation), None)
+        call_it = call_public_name if user_function.returns_norm else _call_for_gradients
+        result = observe(call_it, invocation, user_function.bound_to(invocation), None)
         result.name = user_function.text
         result.fault = _changed_dtype(invocation, result)
         return result
@@ -100,6 +101,12 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
     result = observe(call)
     result.name = invocation.native
     return result
+
+
+def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _: Any) -> CallResult:
+    """Call a function that takes gradients and returns only clipped gradients, in place of any public name."""
+    clipped = function(invocation.container, **invocation.arguments)
+    return CallResult(None, list(leaves(clipped)), returned=clipped)
 
 
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:

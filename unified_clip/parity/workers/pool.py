@@ -73,15 +73,21 @@ class WorkerResults:
 
 
 def command(
-    framework: str, python: str = sys.executable, functions: Mapping[str, str] | None = None, root: Path = Path()
+    framework: str,
+    python: str = sys.executable,
+    functions: Mapping[str, str] | None = None,
+    root: Path = Path(),
+    returns: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return the command line that starts a worker. The caller appends the directories JOB and OUT (see `worker`).
 
     python: The interpreter that has the framework.
     functions: FILE.py:FUNCTION of the user, by the public name that it replaces.
     root: The directory to which these files are relative.
+    returns: "gradients", by the public name of each function that returns gradients only.
     """
     options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []
+    options += ["--returns", json.dumps(dict(returns))] if returns else []
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", *options, framework]
 
 

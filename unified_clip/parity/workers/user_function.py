@@ -18,6 +18,7 @@ from ..suite import own_functions
 from ..suite.call_form import leaves
 
 FORMS = {
+    "gradients": "the clipped gradients, and no norm",
     "list": "(clipped gradients, norm)",
     "in place": "the norm",
     "measure": "the norm",
@@ -38,11 +39,17 @@ class UserFunction(NamedTuple):
 
     file: Path
     name: str
+    place: str = ""
+    """The framework and the public name, as in "numpy.clip_by_global_norm"."""
+
+    returns_norm: bool = True
+    """Whether the function has the arguments and the result of the public name. If False, it takes gradients, and
+    returns clipped gradients only."""
 
     @classmethod
-    def parse(cls, text: str, root: Path) -> UserFunction:
+    def parse(cls, text: str, root: Path, place: str, *, returns_norm: bool) -> UserFunction:
         """Return the function that FILE.py:FUNCTION names. root: The suite's directory."""
-        return cls(text, *own_functions.split(text, root))
+        return cls(text, *own_functions.split(text, root), place, returns_norm)
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Return the function as a public name for one call. It takes arguments by keyword, and its result is checked.
@@ -55,7 +62,14 @@ class UserFunction(NamedTuple):
 
         def clip(gradients: Any, **arguments: Any) -> Any:
             positional = [arguments.pop(key) for key in invocation.call.required]
-            return self._checked(function(gradients, *positional, **arguments), invocation)
+            items = self._items(gradients, invocation)
+            returned = function(gradients, *positional, **arguments)
+            if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
+                raise UserFunctionError(
+                    f"{self.text} replaced items of the list, which changes no gradient of the caller. Write into each "
+                    f"tensor, as in gradient[...] = clipped. {self._or_gradients()}"
+                )
+            return self._checked(returned, invocation)
 
         return clip
 
@@ -65,16 +79,46 @@ class UserFunction(NamedTuple):
         UserFunctionError: the result has a wrong type.
         """
         style, call = invocation.call.style, invocation.call
+        if style in own_functions.WITH_NORM and not self.returns_norm:
+            return self._gradients(returned, invocation)
         if style == "list":
-            if not isinstance(returned, tuple) or len(returned) != 2:
-                raise self._wrong(returned, style)
+            if not isinstance(returned, tuple) or len(returned) != 2 or returned[1] is None:
+                raise self._wrong(returned, style, "", self._or_gradients())
             clipped, norm = returned
             self._check_tensors(list(leaves(clipped)), invocation, style)
             return clipped, self._norm(norm, invocation)
         if style == "each":
             self._check_tensors([returned], invocation, style)
             return returned
+        is_lost = isinstance(returned, list | tuple | dict) or (returned is None and call.returns_norm)
+        if style == "in place" and is_lost:
+            raise self._wrong(returned, style, "", self._or_gradients())
         return self._norm(returned, invocation) if call.returns_norm else None
+
+    def _gradients(self, returned: Any, invocation: Invocation) -> Any:
+        """Return the result of a function that returns gradients only. (gradients, None) counts as such a result.
+
+        UserFunctionError: the result has a wrong type.
+        """
+        if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list | tuple | dict):
+            returned, norm = returned
+            if norm is not None:
+                raise UserFunctionError(
+                    f"{self.text} returned a norm, too. Remove the line of {self.place} from `returns`, or return "
+                    f"{FORMS['gradients']}"
+                )
+        self._check_tensors(list(leaves(returned)), invocation, "gradients")
+        return returned
+
+    def _or_gradients(self) -> str:
+        """Return the advice for a function that returns clipped gradients only."""
+        framework, _, name = self.place.partition(".")
+        return f'Or, if it returns gradients only, write {name} = "gradients" under [frameworks.{framework}.returns]'
+
+    def _items(self, gradients: Any, invocation: Invocation) -> list[Any]:
+        """Return the items of a list or dict that an in-place call must not replace. Else return []."""
+        is_written = invocation.call.style == "in place" and self.returns_norm and invocation.adapter.writes
+        return list(leaves(gradients)) if is_written and isinstance(gradients, list | dict) else []
 
     def _check_tensors(self, tensors: Sequence[Any], invocation: Invocation, style: str) -> None:
         framework = adapter_of(type(invocation.adapter.make(encode(np.ones(1), "float32"))))
@@ -94,10 +138,10 @@ class UserFunction(NamedTuple):
             raise self._wrong(norm, style, " with several elements as the norm")
         return dense
 
-    def _wrong(self, value: Any, style: str, role: str = "") -> UserFunctionError:
+    def _wrong(self, value: Any, style: str, role: str = "", more: str = "") -> UserFunctionError:
         kind = type(value).__name__ if type(value).__module__ == "builtins" else _qualified(type(value))
         kind = f"a {kind} of {len(value)}" if isinstance(value, tuple | list) else "None" if value is None else kind
-        return UserFunctionError(f"{self.text} returned {kind}{role}. Return {FORMS[style]}")
+        return UserFunctionError(f"{self.text} returned {kind}{role}. Return {FORMS[style]}{more and f'. {more}'}")
 
 
 def _qualified(kind: type) -> str:

@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--mode", help="run this mode only, as a rank other than 0")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--functions", type=json.loads, default={}, help="FILE.py:FUNCTION of the user by public name")
+    parser.add_argument("--returns", type=json.loads, default={}, help='"gradients" for functions without a norm')
     parser.add_argument("--root", type=Path, default=Path(), help="the directory to which these files are relative")
     options = parser.parse_args()
     _workers.prepare()
@@ -158,8 +159,12 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
 
 def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mapping[str, Any]:
     """Return the case with the key `user_function`: the user's function for its public name, or None."""
-    text = options.functions.get(case["call"])
-    return {**case, "user_function": text and UserFunction.parse(text, options.root)}
+    name = case["call"]
+    function = None
+    if text := options.functions.get(name):
+        place = f"{options.framework}.{name}"
+        function = UserFunction.parse(text, options.root, place, returns_norm=name not in options.returns)
+    return {**case, "user_function": function}
 
 
 def wait_for_room(out: Path) -> None:
