@@ -11,7 +11,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from unified_clip import _markdown
+from unified_clip import ClipConfig, _markdown
+from unified_clip.config.explain import describe
+from unified_clip.config.explain.describe import FAMILY_TITLES
 from unified_clip.config.formats import FORMATS
 
 UNSUPPORTED = Path(__file__).with_name("unsupported_settings.toml")
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     text = options.document.read_text(encoding="utf-8")
     new = text
-    for name, table in (("files", files()), ("keys", keys()), ("known", known())):
+    for name, table in (("files", files()), ("families", families()), ("keys", keys()), ("known", known())):
         begin, end = BEGIN.format(name), END.format(name)
         if new.count(begin) != 1 or new.count(end) != 1:
             print(f"{options.document.name} has no place for a table: {begin} {end}", file=sys.stderr)
@@ -56,6 +58,19 @@ def files() -> str:
         for each in FORMATS.values()
     ]
     return _markdown.table(["name", "of", "files", "export is for", "read in"], rows)
+
+
+def families() -> str:
+    """Return a row for each family of rules, and one for each trainer that does not always follow its rule."""
+    rows = []
+    for family, title in FAMILY_TITLES.items():
+        trainers = [each.title for each in FORMATS.values() if each.family == family]
+        settings = ClipConfig(rule="global_norm", threshold=1.0, family=family)
+        eps = f"{settings.as_clip_rule(1.0).convention.eps:g}"
+        rows.append([f"`{family}`: {title}", eps, describe.nonfinite(settings), ", ".join(trainers)])
+    rules = _markdown.table(["family", "eps", "a norm that is not finite", "trainers"], rows)
+    others = [[each.title, each.not_finite] for each in FORMATS.values() if each.not_finite]
+    return f"{rules}\n\n{_markdown.table(['trainer', 'a norm that is not finite'], others)}"
 
 
 def keys() -> str:

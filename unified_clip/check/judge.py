@@ -34,7 +34,8 @@ class Judge:
 
     def __init__(self, wanted: ClipConfig, file: Path) -> None:
         self.wanted, self._file = wanted, file
-        self.notes: list[str] = []
+        self._near: list[str] = []
+        self._not_finite: dict[tuple[str, str], list[str]] = {}
         self._text = " ".join(describe.sentences(wanted))
         self._comparisons: dict[str, compare.Comparison] = {}
 
@@ -53,17 +54,37 @@ class Judge:
         is_accepted = family is not None and (family.same or nearest)
         if is_accepted and use.needs_key:
             return "missing", self._finding(use, "missing", NO_DEFAULT, edits.settings(use))
+        if use.config.not_finite:
+            self._not_finite.setdefault((use.clip, use.config.not_finite), []).append(f"{shown(use.path)}:{use.line}")
         if family is not None and family.same:
             return "same", None
         if family is not None and nearest:
-            self.notes.append(f"{shown(use.path)}:{use.line} {use.clip} is accepted as near: {family.sentence}")
+            self._near.append(f"{shown(use.path)}:{use.line} {use.clip} is accepted as near: {family.sentence}")
             return "near", None
         does = " ".join(describe.sentences(use.config))
         compared = self._comparison(use.config)
-        differences = [Difference(about=each.about, found=each.a, wanted=each.b) for each in compared.differences]
+        differences = [
+            Difference(about=each.about, found=each.a, wanted=each.b)
+            for each in compared.differences
+            if each.about != compare.NOT_FINITE  # a note has it
+        ]
         effect = family.sentence if family is not None else self._effect(use.config, compared.compared)
         edit = edits.edit(use, differences)
         return "drift", self._finding(use, "drift", does, edit, differences, effect)
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each accepted difference: of each clip that is near, and of steps whose norm is not finite.
+
+        Trainers' files of the same kind share a sentence about such steps.
+        """
+        is_rule = self.wanted.nonfinite == "family"
+        rule = f"{self._file.name} clips them by its rule." if is_rule else describe.nonfinite(self.wanted)
+        notes = []
+        for (clip, text), places in self._not_finite.items():
+            others = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            notes.append(f"{places[0]}{others} {clip}: {text} {rule}")
+        return [*self._near, *notes]
 
     def _finding(
         self, use: ClipUse, kind: Kind, does: str, edit: str, differences: Sequence[Difference] = (), effect: str = ""

@@ -10,7 +10,7 @@ import math
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, SkipJsonSchema
 
 from .._core import rule as formula
 from .._core.rule import ClipConvention, ClipRule
@@ -159,6 +159,9 @@ class Provenance(ConfigModel):
     version: str | None = None
     file: str | None = None
     notes: list[str] = []
+    not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
+    """What the trainer does with steps whose norm is not finite, if it is not the rule. It is not saved: a clip by the
+    saved configuration follows the rule."""
 
 
 class Settings(Clipping):
@@ -228,6 +231,11 @@ class Settings(Clipping):
     def notes(self) -> list[str]:
         """The notes of the import, or [] if the configuration was not imported."""
         return self.provenance.notes if self.provenance else []
+
+    @property
+    def not_finite(self) -> str:
+        """What the trainer of an imported file does with steps whose norm is not finite. '' if the rule applies."""
+        return self.provenance.not_finite if self.provenance else ""
 
     @property
     def patterns(self) -> list[tuple[list[str], list[str]]]:

@@ -488,10 +488,26 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_the_status_is_0_if_all_clips_are_the_same_and_1_if_not(run: Any) -> None:
     status, out, _ = run("clip.toml", ".", ds_json=DEEPSPEED % "1.0")
     line = "ds.json:1 same DeepSpeed: gradient_clipping (pytorch)\n"
-    assert (status, out) == (0, f"{line}1 clip: 1 as in clip.toml.\n")
+    assert status == 0
+    assert (
+        out.startswith(f"{line}note: ds.json:1 DeepSpeed: gradient_clipping: With fp16, "),
+        out.endswith("\n1 clip: 1 as in clip.toml.\n"),
+    ) == (True, True)
     status, out, _ = run("clip.toml", ".", ds_json=DEEPSPEED % "0.5")
     assert status == 1
     assert out.splitlines()[:2] == ["ds.json:1:1 drift DeepSpeed: gradient_clipping", "  threshold: 0.5; wanted: 1"]
+
+
+def test_steps_whose_norm_is_not_finite_are_a_note_for_all_files_of_a_kind(check: Check) -> None:
+    bf16 = DEEPSPEED.replace("{", '{"bf16": {"enabled": true}, ', 1)
+    files = {f"{name}.json": bf16 % "1.0" for name in "ab"} | {"c.json": bf16 % "0.5"}
+    report = check(files)
+    assert [each.about for each in one(report).differences] == ["threshold"]
+    (note,) = report.notes
+    assert note.startswith(
+        "a.json:1 and 2 more DeepSpeed: gradient_clipping: With bf16, DeepSpeed skips steps whose norm "
+    )
+    assert note.endswith("By default, it does not clip these steps. clip.toml clips them by its rule.")
 
 
 def test_a_success_has_a_line_for_each_clip_or_for_each_kind_if_there_are_many(run: Any) -> None:

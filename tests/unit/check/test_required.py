@@ -60,7 +60,7 @@ def test_a_required_directory_advises_its_files(check: Check, glob: str) -> None
 
 def test_a_pattern_for_files_outside_the_paths_is_a_note(check: Check) -> None:
     clip = WANTED + REQUIRE.format("recsys/*.py")
-    (note,) = check(FILES, clip, "nlp").notes
+    note, _ = check(FILES, clip, "nlp").notes
     assert note == "check.require: 'recsys/*.py' is not checked, since no path contains it."
     report = check({"recsys/ds.json": DEEPSPEED % "1.0"}, WANTED + REQUIRE.format("recsys/gone.py"), "nlp", "recsys")
     assert one(report).does == "No checked file matches 'recsys/gone.py'."

@@ -433,8 +433,8 @@ def test_the_command_takes_a_trainers_own_format_and_gradients(files: Path, caps
     (compared,) = data["compared"]
     assert (compared["a"]["norm"], compared["of"]) == (50.0, "your gradients")
     assert round(compared["a"]["norm_clipped"], 5) == 0.5
-    assert [each["about"] for each in data["differences"]] == ["threshold"]
-    assert data["a"]["notes"]
+    assert [each["about"] for each in data["differences"]] == ["threshold", "a step whose norm is not finite"]
+    assert data["a"]["sentences"][-1].startswith("With fp16, DeepSpeed skips")
     assert not data["same"]
 
 
@@ -530,3 +530,17 @@ def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.
     for name, message in (("missing.jsonl", "cannot be read"), ("clip.toml", "is not a recording")):
         assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_trainers_steps_that_are_not_finite_replace_the_sentence_about_the_rule(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text('{"gradient_clipping": 1.0, "bf16": {"enabled": true, "check_grad_overflow": true}}')
+    trainer, rule = ClipConfig.import_from(file, "deepspeed"), ClipConfig(rule="global_norm", threshold=1.0)
+    skips = "With bf16.check_grad_overflow, DeepSpeed skips steps whose norm is not finite."
+    explanation = compare.explain(trainer, "ds.json")
+    assert (explanation.sentences[-1], explanation.notes) == (skips, [])
+    compared = compare.compare(trainer, rule, ["ds.json", "clip.toml"])
+    assert compared.verdict == "The results are identical, but the configurations differ."
+    assert [(each.a, each.b) for each in compared.differences] == [(skips, "clipped by the rule")]
+    assert compare.compare(trainer, trainer, ["a", "b"]).same
+    assert not ClipConfig.loads(trainer.dumps()).not_finite, "a clip by the saved configuration follows the rule"

@@ -20,6 +20,9 @@ from .examples import Array, Example, Gradients
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 SAME = "Both configurations have the same effect."
+NOT_FINITE = "a step whose norm is not finite"
+"""The aspect of a trainer that does not always clip such a step by its rule."""
+
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 
@@ -119,7 +122,8 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
     name: The name of the configuration in the output.
     """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
-    return Explanation(name, describe.sentences(config), list(config.notes), worked)
+    notes = [note for note in config.notes if note != config.not_finite]
+    return Explanation(name, describe.sentences(config), notes, worked)
 
 
 def compare(
@@ -132,7 +136,8 @@ def compare(
     """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
-    return Comparison(first, second, a.meaning == b.meaning, _differences(a, b), compared)
+    same = a.meaning == b.meaning and a.not_finite == b.not_finite
+    return Comparison(first, second, same, _differences(a, b), compared)
 
 
 def as_data(result: Explanation | Comparison) -> dict[str, Any]:
@@ -256,6 +261,7 @@ def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
         "norm": describe.order(config) if has_norm else "none",
         "eps": describe.number(config.as_clip_rule(1.0).convention.eps) if has_norm else "none",
         "a norm that is not finite": describe.nonfinite(config),
+        NOT_FINITE: config.not_finite or "clipped by the rule",
         "parameters": describe.listed(config.include, config.exclude),
         "order of the groups": ", ".join(group.name for group in config.groups if group.name in shared),
     }

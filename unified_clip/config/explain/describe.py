@@ -7,19 +7,25 @@ import math
 import numpy as np
 
 from ..schedules import Constant, Linear, Piecewise, Schedule
-from ..schema import DEFAULT_FAMILY, Clipping, Settings
+from ..schema import DEFAULT_FAMILY, Clipping, FamilyName, Settings
 
-FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle": "Paddle's"}
+FAMILY_TITLES: dict[FamilyName, str] = {
+    "pytorch": "PyTorch's rule",
+    "tensorflow": "the rule of TensorFlow and Keras",
+    "paddle": "the rule of Paddle, optax and MaxText",
+}
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about the effect of a configuration, for `unified-clip explain`.
 
+    For steps whose norm is not finite, they are about the trainer of an imported file, if it does not follow the rule.
+
     threshold: Code to print in place of the threshold, such as args.max_norm.
     """
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
-    rest, last = rule(settings, threshold), nonfinite(settings)
+    rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)
     ends = [] if rest.endswith(last) else [last]  # for the rule `value`, both are about NaN
     if settings.is_adaptive:
         ends.append("The threshold adapts to earlier norms. The examples are the first norms of a run.")
@@ -52,7 +58,7 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
     own_eps = f", with eps = {number(clipping.eps)}" if clipping.eps is not None else ""
     return (
         f"Multiply {gradients} by min(1, c / {denominator}) with c = {threshold}. n is {norm} ({order(clipping)}). "
-        f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]} rule{own_eps}."
+        f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]}{own_eps}."
     )
 
 

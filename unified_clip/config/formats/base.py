@@ -63,6 +63,9 @@ class Imported:
     notes: list[str] = field(default_factory=list)
     """Sentences for the user, such as about a default that applies, or a key with an unexpected meaning."""
 
+    not_finite: str = ""
+    """The format's `not_finite` for this file, or '' if the rule applies."""
+
 
 class OtherFamilyError(NotRepresentableError):
     """The error of an export to a format that supports all settings except the family or eps."""
@@ -100,8 +103,6 @@ class Format(ABC):
     """An imperative phrase: how to clip in this trainer by a `ClipConfig` that is named `clip`. Error messages suggest
     it. '' if unified_clip cannot clip there."""
 
-    # -- where the trainer reads its keys
-
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Paths of keys that only this trainer has. A file with one of them is in this format."""
 
@@ -120,8 +121,6 @@ class Format(ABC):
     vocabulary: ClassVar[Set[str]] = frozenset()
     """Other top-level keys of the trainer's files. Files of other trainers may have them, too."""
 
-    # -- what the trainer's clipping does
-
     rules: ClassVar[Sequence[Rule]] = ("global_norm",)
     family: ClassVar[FamilyName] = "pytorch"
     zero: ClassVar[Zero] = "off"
@@ -136,6 +135,9 @@ class Format(ABC):
 
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     """The values of `nonfinite` that the trainer supports."""
+
+    not_finite: ClassVar[str] = ""
+    """Sentences about steps whose norm is not finite, if the trainer does not always clip them by its rule."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         """Return the paths at which a file may have clip keys. By default, these are `clip_keys` for every file."""
@@ -238,8 +240,6 @@ class Format(ABC):
         if value == math.inf and infinite == "error":
             raise document.wrong(keys, "inf makes gradients NaN in training. To clip nothing, remove the clip.")
         return float(value)
-
-    # -- writing
 
     def export_threshold(
         self,

@@ -75,9 +75,11 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
     imported = trainer.read(document, version)
     versions = {} if version is None else {"version": str(version)}
     ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
-    notes = [*unlike, *_other_files(document), *imported.notes, *ignored]
+    not_finite = [imported.not_finite] if imported.not_finite else []
+    notes = [*unlike, *_other_files(document), *imported.notes, *not_finite, *ignored]
     provenance = Provenance(format=trainer.name, file=document.name, notes=notes, **versions)
-    return {**imported.settings, "provenance": provenance.model_dump(exclude_unset=True)}
+    origin = provenance.model_dump(exclude_unset=True) | {"not_finite": imported.not_finite}
+    return {**imported.settings, "provenance": origin}
 
 
 def _other_files(document: Document) -> list[str]:

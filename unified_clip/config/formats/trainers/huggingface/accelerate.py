@@ -11,6 +11,7 @@ from ....documents import Document
 from ....documents.inheritance.named_file import NamedFile
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, SetElsewhereError, default_note, imported_key, paths, rejected_key
+from ..torch import deepspeed
 
 DEEPSPEED = ("deepspeed_config", "gradient_clipping")
 MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
@@ -31,6 +32,7 @@ class Accelerate(Format):
     kinds = ("yaml", "json")
     source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
     newest = "1.15.0"
+    not_finite = deepspeed.UNSET
     instead = "call `clip_(accelerator, clip, model.named_parameters())` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config")
     inheritance = NamedFile(FILE, "Add the file, or import DeepSpeed's file instead.")
@@ -84,7 +86,8 @@ class Accelerate(Format):
         else:
             threshold = self.read_threshold(document, keys)
         notes.append("Under DeepSpeed, accelerator.clip_grad_norm_ ignores max_norm and does not clip.")
-        return Imported(self.settings("global_norm", threshold), notes)
+        not_finite = deepspeed.not_finite(document, threshold, *keys[:-1])
+        return Imported(self.settings("global_norm", threshold), notes, not_finite)
 
     def write(self, settings: Settings, version: Version) -> Any:
         return {"distributed_type": "DEEPSPEED", **super().write(settings, version)}

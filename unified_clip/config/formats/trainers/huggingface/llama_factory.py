@@ -9,6 +9,7 @@ from ...base import FormatKey, Imported, default_note, imported_key, paths, reje
 from .training_arguments import WITHOUT_CLIPPING, HuggingFace
 
 LAYERWISE = ("galore_layerwise", "apollo_layerwise")
+V1_SKIPS = "The trainer of v1 skips steps whose norm is not finite."
 V1_KEYS = ("dist_config", "kernel_config", "sample_backend", "batching_strategy")
 """Keys that only the trainer of llamafactory/v1 has."""
 
@@ -31,6 +32,7 @@ class LlamaFactory(HuggingFace):
         "model",
         "train_dataset",
     }
+    not_finite = f"{V1_SKIPS} {HuggingFace.not_finite}"
     needs_version = ""
     keys = (
         FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
@@ -74,5 +76,4 @@ class LlamaFactory(HuggingFace):
             )
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, zero="zeros", null="error")
         notes = default_note(document, ["max_grad_norm"], "LLaMA-Factory clips at 1.0")
-        notes.append("The trainer of v1 skips steps whose norm is not finite.")
-        return Imported(self.settings("global_norm", threshold), notes)
+        return Imported(self.settings("global_norm", threshold), notes, V1_SKIPS)

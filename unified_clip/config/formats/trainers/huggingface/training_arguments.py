@@ -10,6 +10,7 @@ from packaging.version import Version
 from ....documents import Document
 from ....documents.inheritance.named_file import NamedFile
 from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ..torch import deepspeed
 
 TRAINING_ARGUMENTS = words("""
     output_dir per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps num_train_epochs
@@ -34,6 +35,7 @@ NO_CLIP = (
     "nothing before 0.19.3, and at 1.0 since."
 )
 
+UNDER_DEEPSPEED = "With DeepSpeed, its own settings decide."
 PRIVATE = ("noise_multiplier", "target_epsilon")
 
 
@@ -58,6 +60,7 @@ class HuggingFace(Format):
     foreign_keys = paths("deepspeed.gradient_clipping")
     vocabulary = TRAINING_ARGUMENTS
     optimizer_key: ClassVar[str] = "optim"
+    not_finite = UNDER_DEEPSPEED
     needs_version = "max_grad_norm = null switches clipping off in transformers 4, and fails in 5"
     keys: ClassVar[Sequence[FormatKey]] = (
         FormatKey("max_grad_norm", "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
@@ -103,7 +106,8 @@ class HuggingFace(Format):
             raise document.wrong([self.optimizer_key], problem)
         if optimizer == "adafactor":
             notes.append("adafactor also clips its update by root mean square. That is not imported.")
-        return Imported(self.settings("global_norm", threshold), notes)
+        by_deepspeed = deepspeed.not_finite(document, threshold, "deepspeed") if document.get("deepspeed") else ""
+        return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
         """Return a note about DeepSpeed. ConfigError: DeepSpeed's configuration does not clip at max_grad_norm.

@@ -23,6 +23,7 @@ class LitGPT(Format):
         logger_name lora_r lora_alpha
     """)
     zero = "zeros"
+    not_finite = "litgpt pretrain stops with an error at a norm that is not finite."
     off = float("inf")
     keys = (FormatKey("train.max_norm", "the global norm, PyTorch's rule; inf: off; 0: zeros", "null"),)
 
@@ -30,6 +31,5 @@ class LitGPT(Format):
         threshold = self.read_threshold(document, KEYS)
         if document.get(*KEYS) is None:
             note = "By default, litgpt finetune clips nothing. litgpt pretrain fails without max_norm."
-        else:
-            note = "litgpt pretrain stops with an error at a norm that is not finite."
-        return Imported(self.settings("global_norm", threshold), [note])
+            return Imported(self.settings("global_norm", threshold), [note])
+        return Imported(self.settings("global_norm", threshold), not_finite=self.not_finite)

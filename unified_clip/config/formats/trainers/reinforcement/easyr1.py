@@ -20,6 +20,7 @@ class EasyR1(Format):
     kinds = ("yaml",)
     source = "verl/workers/actor/config.py, verl/workers/actor/dp_actor.py, verl/workers/critic, verl/trainer"
     newest = "0.3.2"
+    not_finite = "EasyR1 skips steps whose norm is not finite."
     inheritance = Hydra()
     own_keys = (("worker", "actor"),)
     clip_keys = (ACTOR, CRITIC)
@@ -39,7 +40,7 @@ class EasyR1(Format):
             notes += [] if document.has(*CRITIC) else [f"By default, EasyR1 clips the critic at 1.0, by {CRITIC[-1]}."]
             if self.read_threshold(document, CRITIC, 1.0, null="error") != actor:
                 raise document.wrong(CRITIC, f"the critic's threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
-        return Imported(self.settings("global_norm", actor), [*notes, "EasyR1 skips steps whose norm is not finite."])
+        return Imported(self.settings("global_norm", actor), notes, self.not_finite)
 
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)

@@ -38,6 +38,7 @@ class RLlib(Format):
     kinds = ("yaml", "json")
     source = "rllib/algorithms/algorithm_config.py, rllib/core/learner/learner.py, rllib/utils/torch_utils.py"
     newest = "2.60.0"
+    not_finite = NOT_FINITE
     own_keys = paths("rollout_fragment_length sample_batch_size num_env_runners")
     clip_keys = paths(f"*.config.{KEY} *.config.{MODE} {KEY} {MODE}")
     mode_keys = words(MODE)
@@ -90,7 +91,7 @@ class RLlib(Format):
                 )
                 raise document.wrong([name], message)
         notes = dict.fromkeys(note for imported in imports for note in imported.notes)
-        return Imported(imports[0].settings, [*notes])
+        return Imported(imports[0].settings, [*notes], imports[0].not_finite)
 
     def _experiment(self, document: Document, name: Key, version: Version | None) -> Imported:
         algorithm = str(document.get(name, "run"))
@@ -117,9 +118,10 @@ class RLlib(Format):
             raise document.wrong(place, problem)
         threshold = self.read_threshold(document, place, default, negative="error")
         rule = self._rule(document, [*table, MODE], version) if threshold is not None else "global_norm"
-        if threshold is not None and rule != "value":
-            notes += [PER_OPTIMIZER] if is_old else [PER_OPTIMIZER, NOT_FINITE]
-        return Imported(self.settings(rule, threshold, family=FAMILIES.get(rule)), notes)
+        has_norm = threshold is not None and rule != "value"
+        notes += [PER_OPTIMIZER] if has_norm else []
+        not_finite = NOT_FINITE if has_norm and not is_old else ""
+        return Imported(self.settings(rule, threshold, family=FAMILIES.get(rule)), notes, not_finite)
 
     def _rule(self, document: Document, keys: list[Key], version: Version | None) -> Rule:
         mode = document.get(*keys, default="global_norm")

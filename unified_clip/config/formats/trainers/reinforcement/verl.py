@@ -21,6 +21,7 @@ class Verl(Format):
     kinds = ("yaml",)
     source = "verl/workers/actor/dp_actor.py, verl/workers/critic/dp_critic.py, verl/workers/config"
     newest = "0.7.0"
+    not_finite = f"From {SKIPS_SINCE} on, {SKIPS}."
     inheritance = Hydra()
     own_keys = (ACTOR,)
     clip_keys = paths("""
@@ -45,7 +46,7 @@ class Verl(Format):
             critic = self._threshold(document, CRITIC, notes)
             if critic != actor:
                 raise document.wrong(CRITIC, f"the critic's threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
-        return Imported(self.settings("global_norm", actor), [*notes, *_skips(document, version)])
+        return Imported(self.settings("global_norm", actor), notes, _not_finite(document, version))
 
     def _threshold(self, document: Document, part: tuple[str, ...], notes: list[str]) -> float | None:
         by_engine, by_worker = [*part, "optim", "clip_grad"], [*part, "grad_clip"]
@@ -74,13 +75,13 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
     return bool(document.get(*part, "strategy") == "megatron")
 
 
-def _skips(document: Document, version: Version | None) -> list[str]:
-    """Return a list with one note that verl skips steps whose norm is not finite, or [] if it does not.
+def _not_finite(document: Document, version: Version | None) -> str:
+    """Return a sentence that verl skips steps whose norm is not finite, or '' if it does not.
 
-    Without a version, the note has the first version that skips such steps.
+    Without a version, the sentence has the first version that skips such steps.
     """
     if _is_megatron(document, ACTOR):
-        return []
+        return ""
     if version is None:
-        return [f"From {SKIPS_SINCE} on, {SKIPS}."]
-    return [f"{SKIPS}."] if version >= SKIPS_SINCE else []
+        return Verl.not_finite
+    return f"{SKIPS}." if version >= SKIPS_SINCE else ""

@@ -21,6 +21,7 @@ class ESPnet(Format):
         "espnet2/tasks/abs_task.py, espnet2/train/trainer.py, espnet2/train/gan_trainer.py; espnet/asr/pytorch_backend"
     )
     newest = "202511"
+    not_finite = SKIPS
     own_keys = paths("""
         best_model_criterion keep_nbest_models grad_clip_type val_scheduler_criterion num_att_plot
         mtlalpha transformer-lr transformer-warmup-steps elayers
@@ -52,9 +53,8 @@ class ESPnet(Format):
         is_gan = any(document.has(name) for name in ("generator_first", "optim2"))
         threshold = self.read_threshold(document, [key], 5.0, zero="off" if is_gan else "zeros", null="error")
         norm_type = 2.0 if key == OLD_KEY else read_norm_type(document, [NORM_TYPE])
-        if threshold is not None:
-            notes.append(SKIPS)
-        return Imported(self.settings("global_norm", threshold, norm_type), notes)
+        not_finite = "" if threshold is None else SKIPS
+        return Imported(self.settings("global_norm", threshold, norm_type), notes, not_finite)
 
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)

@@ -32,6 +32,7 @@ class Fairseq(OwnFormat):
     kinds = ("yaml", "args")
     source = "fairseq/dataclass/configs.py, fairseq/trainer.py, fairseq/utils.py; 0.10.0: fairseq/options.py"
     newest = "0.12.2"
+    not_finite = NOT_FINITE
     own_keys = paths("""
         optimization.clip_norm optimization.max_update optimization.update_freq dataset.max_tokens
         distributed_training.ddp_backend distributed_training.distributed_world_size fairseq.optimization
@@ -87,9 +88,8 @@ class Fairseq(OwnFormat):
             effect = "clips nothing" if default == 0 else "clips at 25"
             notes.append(f"The file does not set {place[-1]}. By default, fairseq {version} {effect}.")
         threshold = self.read_threshold(document, place, default, null="error")
-        if threshold is not None:
-            notes.append(NOT_FINITE)
-        return Imported(self.settings("global_norm", threshold), notes)
+        not_finite = "" if threshold is None else NOT_FINITE
+        return Imported(self.settings("global_norm", threshold), notes, not_finite)
 
     def write(self, settings: Settings, version: Version) -> Any:
         return {TABLE[0]: {TABLE[1]: self.export_threshold(settings) or 0.0}}

@@ -8,7 +8,7 @@ from ....documents import Document
 from ...base import Format, FormatKey, Imported, default_note, paths, words
 
 KEY = "grad_clip"
-NOT_FINITE = "WeNet skips steps whose norm is not finite. With DeepSpeed, its file must set the same threshold."
+WITH_DEEPSPEED = "With DeepSpeed, its file must set the same threshold."
 
 
 class WeNet(Format):
@@ -16,6 +16,7 @@ class WeNet(Format):
     kinds = ("yaml",)
     source = "wenet/utils/train_utils.py"
     newest = "3.1.0"
+    not_finite = "WeNet skips steps whose norm is not finite."
     clip_keys = paths(KEY)
     vocabulary = words("""
         encoder encoder_conf decoder decoder_conf tokenizer tokenizer_conf ctc_conf cmvn model model_conf dataset
@@ -31,4 +32,4 @@ class WeNet(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         threshold = self.read_threshold(document, [KEY], 50.0, null="error")
         notes = default_note(document, [KEY], "WeNet clips at 50")
-        return Imported(self.settings("global_norm", threshold), [*notes, NOT_FINITE])
+        return Imported(self.settings("global_norm", threshold), [*notes, WITH_DEEPSPEED], self.not_finite)

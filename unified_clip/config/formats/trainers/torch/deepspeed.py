@@ -17,7 +17,10 @@ SKIPS = "DeepSpeed skips steps whose norm is not finite"
 FP16 = f"With fp16, {SKIPS}."
 BF16_CHECKED = f"With bf16.check_grad_overflow, {SKIPS}."
 BF16 = f"With bf16, {SKIPS} only if bf16.check_grad_overflow is true. By default, it does not clip these steps."
-UNSET = f"With fp16, {SKIPS}. With bf16, it does so only if bf16.check_grad_overflow is true."
+UNSET = (
+    f"With fp16, {SKIPS}. With bf16, it does so only if bf16.check_grad_overflow is true. By default, it does not clip "
+    "these steps."
+)
 
 
 class DeepSpeed(Format):
@@ -32,6 +35,7 @@ class DeepSpeed(Format):
         train_batch_size optimizer scheduler fp16 bf16 bfloat16 amp steps_per_print wall_clock_breakdown
         activation_checkpointing
     """)
+    not_finite = UNSET
     needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3, and at 1.0 since"
     keys = (
         FormatKey(KEY, "the global norm, PyTorch's rule; 0 or less: off", "0.0", "below 0.19.3"),
@@ -57,19 +61,21 @@ class DeepSpeed(Format):
             default = 1.0
             notes.append("The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3.")
         threshold = self.read_threshold(document, [KEY], default)
-        if threshold is not None:
-            notes += _skips(document)
-        return Imported(self.settings("global_norm", threshold), notes)
+        return Imported(self.settings("global_norm", threshold), notes, not_finite(document, threshold))
 
 
-def _skips(document: Document) -> list[str]:
-    """Return a list with one note on steps whose norm is not finite. The note depends on the precision in the file.
+def not_finite(document: Document, threshold: float | None, *table: str) -> str:
+    """Return sentences about steps whose norm is not finite. They depend on the precision in DeepSpeed's settings.
 
-    If the file enables neither fp16 nor bf16, the note is about both.
+    If the settings enable neither fp16 nor bf16, they are about both. Return '' without a threshold.
+
+    table: The path of DeepSpeed's settings in the file.
     """
-    if document.get("fp16", "enabled") is True:
-        return [FP16]
+    if threshold is None:
+        return ""
+    if document.get(*table, "fp16", "enabled") is True:
+        return FP16
     for name in ("bf16", "bfloat16"):
-        if document.get(name, "enabled") is True:
-            return [BF16_CHECKED if document.get(name, "check_grad_overflow") is True else BF16]
-    return [UNSET]
+        if document.get(*table, name, "enabled") is True:
+            return BF16_CHECKED if document.get(*table, name, "check_grad_overflow") is True else BF16
+    return UNSET

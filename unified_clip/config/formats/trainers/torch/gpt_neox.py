@@ -9,6 +9,7 @@ from packaging.version import Version
 from ....documents import Document, Key
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from . import deepspeed
 
 NAMES = ("gradient_clipping", "gradient-clipping")
 EXTRA = ("deepspeed_extra_args", "gradient_clipping")
@@ -37,6 +38,7 @@ class GPTNeoX(Format):
         num_layers hidden_size num_attention_heads seq_length optimizer zero_optimization train_micro_batch_size_per_gpu
         fp16 precision train_iters lr_decay_iters data_path vocab_file tokenizer_type attention_config launcher hostfile
     """)
+    not_finite = deepspeed.UNSET
     needs_version = "gradient_clipping = 1.0, the default, does not reach DeepSpeed, whose own default applies"
     keys = (
         FormatKey("gradient_clipping", "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
@@ -65,7 +67,7 @@ class GPTNeoX(Format):
         if place != EXTRA and threshold == DEFAULT:
             self.require_version(version, document)
             return Imported({"rule": "none"}, [*notes, NOT_PASSED])
-        return Imported(self.settings("global_norm", threshold), notes)
+        return Imported(self.settings("global_norm", threshold), notes, deepspeed.not_finite(document, threshold))
 
     def _place(self, document: Document) -> tuple[Key, ...]:
         """Return the path of the clip key that applies: deepspeed_extra_args.gradient_clipping, or else the plain key.

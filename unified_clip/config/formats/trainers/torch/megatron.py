@@ -23,6 +23,7 @@ class Megatron(OwnFormat):
     kinds = ("args", "yaml")
     source = "megatron/training/arguments.py, megatron/core/optimizer/clip_grads.py"
     newest = "0.16.1"
+    not_finite = "With fp16, Megatron-LM skips steps whose gradients are not finite."
     own_keys = paths("clip-grad micro-batch-size tensor-model-parallel-size use-distributed-optimizer")
     clip_keys = paths("clip-grad clip_grad")
     vocabulary = words("""
@@ -65,9 +66,8 @@ class Megatron(OwnFormat):
                 raise ConfigError(f"{document.name}: clip_grad has no default in YAML. Set it, such as clip_grad: 1.0.")
             notes.append("The file does not set --clip-grad. By default, Megatron-LM clips at 1.0.")
         threshold = self.read_threshold(document, [key], 1.0, null="error")
-        if document.has("fp16") if is_script else document.get("model_parallel", "fp16"):
-            notes.append("With fp16, Megatron-LM skips steps whose gradients are not finite.")
-        return Imported(self.settings("global_norm", threshold), notes)
+        is_fp16 = document.has("fp16") if is_script else document.get("model_parallel", "fp16")
+        return Imported(self.settings("global_norm", threshold), notes, self.not_finite if is_fp16 else "")
 
     def write(self, settings: Settings, version: Version) -> Any:
         return self.export_threshold(settings) or 0.0
