@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
 from support.processes import torch_sharded
+from support.processes import torch_sharded_training as training
 from support.processes.worlds import World
 
 from unified_clip import ClipConfig
@@ -35,6 +38,24 @@ def test_every_rank_has_the_state_of_its_tensors_total_norms(torch_worlds: Calla
         results = [array.tolist() for array in clip(grads)]
     found = torch_worlds(2).run(torch_sharded.adagc_state, NORMS)
     assert found == [(clip.state_dict(), results)] * 2
+
+
+ADAGC = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 3, "warmup_threshold": 0.5})
+
+
+@pytest.mark.nightly  # its checkpoints take seconds
+def test_an_interrupted_run_goes_on_with_another_number_of_ranks(
+    torch_worlds: Callable[[int], World], tmp_path: Path
+) -> None:
+    (whole, *others) = torch_worlds(2).run(training.resumed, ADAGC, str(tmp_path / "whole"), range(9))
+    first = torch_worlds(2).run(training.resumed, ADAGC, str(tmp_path / "first"), range(5))
+    found = [torch_worlds(size).run(training.resumed, ADAGC, str(tmp_path / "first"), range(5, 9)) for size in (2, 1)]
+    assert others == [whole]
+    assert first[0] == first[1] != whole
+    assert found == [[whole] * 2, [whole]]
+    (state, _) = whole
+    assert state["step"] == state["adaptive"][""]["state"]["steps"] == 9
+    assert len({*state["adaptive"][""]["state"]["norms"]}) == 6
 
 
 def test_units_of_shards_are_rejected(torch_worlds: Callable[[int], World]) -> None:

@@ -147,6 +147,29 @@ def test_accelerates_checkpoints_have_the_state(tmp_path: Path, config: ClipConf
     assert whole.state_dict()["step"] == len(TENSOR_NORMS)
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_pytorchs_checkpoint_functions_make_no_step_of_the_threshold(is_saved: bool) -> None:
+    """Those of torch.distributed.checkpoint step an optimizer without state, with gradients of 0."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    model = torch.nn.Linear(3, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    handle = CONFIG.attach_to(optimizer)
+    model.weight.grad = torch.tensor([[0.0, 2.0, 0.0]])
+    optimizer.step()
+    optimizer.zero_grad()
+    state = handle.state_dict()
+    saved = get_optimizer_state_dict(model, optimizer)
+    if not is_saved:
+        with pytest.warns(ClipWarning, match="The checkpoint has no state of the adaptive threshold"):
+            set_optimizer_state_dict(model, optimizer, saved)
+    assert handle.state_dict() == state
+    assert state["step"] == 1
+    model.weight.grad = torch.tensor([[0.0, 4.0, 0.0]])
+    optimizer.step()
+    assert handle.state_dict()["adaptive"][""]["state"]["mean"] == 3.0
+
+
 def test_a_checkpoint_without_the_state_gives_a_warning() -> None:
     _, optimizer, _ = training()
     plain = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=1.0)

@@ -14,8 +14,8 @@ from ..config.outcome import Traced
 from ..config.schema import Settings
 
 NO_STATE = (
-    "The checkpoint has no state of the adaptive threshold, which starts again with its warm-up. If a file has the "
-    "state, pass it to load_state_dict()."
+    "The checkpoint has no state of the adaptive threshold. Unless you load the state by load_state_dict(), the "
+    "threshold starts again with its warm-up."
 )
 
 Array = Any  # an array of any framework

@@ -30,6 +30,10 @@ HOOKS = "_optimizer_step_pre_hooks"
 """The attribute of an optimizer with the hooks that `register_step_pre_hook` adds."""
 
 
+CALLERS = 10
+"""The number of callers of a hook among which to look for PyTorch's checkpoint functions: wrappers of `step` call it.
+"""
+
 SAVED = "unified_clip"
 """The key of the clip's state in an optimizer's `state_dict()`. Only adaptive configurations add it."""
 
@@ -113,6 +117,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         is recognized by its stack frame: a flag would stay set after an error.
         """
         caller = sys._getframe(1)
+        if _only_creates_state(caller):
+            return None
         if self._outermost is not None and _is_inside(caller, self._outermost):
             return None
         clip, changed = partial(self._clip, optimizer, self.step), None
@@ -190,6 +196,20 @@ def _inner(optimizer: Any) -> Any:
     while type(optimizer).__module__.partition(".")[0] in WRAPPERS and hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
+
+
+def _only_creates_state(frame: FrameType | None) -> bool:
+    """Return whether `torch.distributed.checkpoint` makes this step, with gradients and a learning rate of 0.
+
+    It does so before it reads or loads the state of an optimizer that has none yet. This is no step of the training.
+    """
+    checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)
+    for _ in range(CALLERS if create is not None else 0):
+        if frame is None or frame.f_code is create:
+            return frame is not None
+        frame = frame.f_back
+    return False
 
 
 def _is_inside(frame: FrameType | None, outer: FrameType) -> bool:

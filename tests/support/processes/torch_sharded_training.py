@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from support.processes import torch_sharded
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip import ClipConfig
+from unified_clip import ClipConfig, ClipWarning
 
 STEPS = 3
 
@@ -60,6 +62,32 @@ def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
         with FullyShardedDataParallel.summon_full_params(net):
             weights = [p.clone() for p in net.parameters()]
     return handle.last.norm, [weight.detach().numpy().copy() for weight in weights]
+
+
+def resumed(config: ClipConfig, directory: str, steps: range) -> tuple[Any, list[list[float]]]:
+    """The state of the clip, and the weights, after these steps of FSDP2. The first ones save them all, and others go
+    on from there, however many processes there are."""
+    net = model()
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+    optimizer = torch.optim.SGD(net.named_parameters(), lr=0.1, momentum=0.9)
+    handle = config.attach_to(optimizer)
+    if steps.start:
+        weights, state = get_state_dict(net, optimizer)
+        checkpoint.load({"weights": weights, "state": state, "clip": handle}, checkpoint_id=directory)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ClipWarning)  # the optimizer's state has no part of the clip's
+            set_state_dict(net, optimizer, model_state_dict=weights, optim_state_dict=state)
+    for step in steps:
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        ((30 if step % 3 == 2 else 1) * net(x).square().mean()).backward()
+        optimizer.step()
+    if not steps.start:
+        weights, state = get_state_dict(net, optimizer)
+        checkpoint.save({"weights": weights, "state": state, "clip": handle}, checkpoint_id=directory)
+    return handle.state_dict(), [weight.full_tensor().flatten().tolist() for weight in net.parameters()]
 
 
 LIMIT = 1e-3
