@@ -55,6 +55,6 @@ def _interpreters(config: pytest.Config) -> dict[str, Path]:
         for entry in entries:
             framework, equals, path = (part.strip() for part in entry.partition("="))
             if not (framework and equals and path):
-                raise pytest.UsageError(f"{entry!r} is not a framework and an interpreter. Write it as paddle=PATH")
+                raise pytest.UsageError(f"{entry!r} is not FRAMEWORK=PATH. Write it as in paddle=../paddle/bin/python")
             found[framework] = start / Path(path).expanduser()
     return found

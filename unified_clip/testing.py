@@ -121,8 +121,8 @@ def assert_clip_parity(
     case = single_case.make(grads, _name(rule), arguments)
     if not any(gradient is not None for gradient in case.gradients):
         raise ValueError(f"grads has no gradient, so nothing can be compared. {PASS_GRADIENTS}")
-    outcomes = single_case.run(case, {name: pythons.get(name, sys.executable) for name in names}, TIMEOUT)
-    absent, wrong = single_case.problems(case, outcomes)
+    chosen = {name: pythons.get(name, sys.executable) for name in names}
+    absent, wrong = single_case.problems(case, single_case.run(case, chosen, TIMEOUT), chosen)
     if missing == "fail":
         wrong = absent + wrong
     if wrong:
@@ -150,7 +150,7 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
         what = f"The framework {unknown[0]!r} is unknown" if unknown else "frameworks is empty"
         raise ValueError(f"{what}. Pass names among {', '.join(known)}")
     if missing not in ("fail", "skip"):
-        raise ValueError(f"missing is {missing!r}. Pass 'fail' or 'skip'")
+        raise ValueError(f"missing (clip_missing in pytest's configuration) is {missing!r}. Pass 'fail' or 'skip'")
 
 
 def _name(rule: str | Callable[..., Any]) -> str:

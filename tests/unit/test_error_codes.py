@@ -360,9 +360,15 @@ def test_help_without_a_topic_lists_the_commands(capsys: pytest.CaptureFixture[s
     assert all(f"\n    {name}" in printed for name, _ in _command.subcommands(cli._parser()) if " " not in name)
 
 
+LIST = "List the error codes: unified-clip help errors"
+
+
 @pytest.mark.parametrize(
     ("topic", "hint"),
-    [("comapre", "Did you mean compare?"), ("UC999", "List the error codes: unified-clip help errors")],
+    [
+        ("comapre", "Did you mean compare?"),
+        ("UC999", f"List the commands: unified-clip help. {LIST}"),
+    ],
 )
 def test_an_unknown_topic_is_an_error(topic: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", topic]) == 2

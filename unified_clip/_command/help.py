@@ -66,5 +66,6 @@ def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[
     known = codes.read()
     if topic.upper() in known:
         return codes.page(known[topic.upper()], width)
-    hint = suggestion(topic, [*commands, ERRORS, STATUSES], f"List the error codes: unified-clip help {ERRORS}")
+    lists = f"List the commands: unified-clip help. List the error codes: unified-clip help {ERRORS}"
+    hint = suggestion(topic, [*commands, ERRORS, STATUSES], lists)
     raise UsageError(f"there is no topic {topic!r}. {hint}", "UC203")

@@ -56,7 +56,8 @@ class Options:
             raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or no --frameworks.")
         if not any(map(self.steps, self.frameworks)):
             names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
-            raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass other --dtypes.")
+            supported = dict.fromkeys(dtype for name in self.frameworks for dtype in FRAMEWORKS[name].dtypes)
+            raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass --dtypes {','.join(supported)}.")
         if not 1 <= self.threads <= 1024:
             raise OptionsError(f"--threads is {self.threads}. Pass 1 to 1024.")
         if not 0 <= self.seconds < float("inf"):

@@ -195,8 +195,10 @@ class Observation:
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
         """Return the norm over all gradients with these indices together, rounded to `norm_dtype`.
 
-        own: The norm of each gradient, by index. Without it, use the norms with the call's norm_type.
-        p: The norm_type. 0 stands for the call's norm_type.
+        own: The norm of each gradient, by index, with the norm_type `p`. None stands for the norms with the call's
+            norm_type.
+        p: The norm_type that combines the norms. 0 stands for the call's norm_type. With another p, pass
+            `own_norms(p)`, too.
         """
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)

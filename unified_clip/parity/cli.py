@@ -206,7 +206,9 @@ def _suite(options: argparse.Namespace) -> Suite:
 
     suite = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
-        message = f'{options.suite} names no list of known differences. Add known = "known.toml" to suite.toml.'
+        message = (
+            f'{options.suite} names no list of known differences. Add known = "known.toml" at the top of suite.toml.'
+        )
         raise SuiteError(message, "UC303")
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
@@ -232,7 +234,8 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     runs.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(
-            f"{path}: no call has a norm or a threshold above 0 to plot. Remove --recorded.",
+            f"{path}: no call has a norm or a threshold above 0 to plot. Record the run again with --norms, or remove "
+            "--recorded.",
             "UC502",
         )
     return recording.lines
@@ -251,7 +254,11 @@ def _accept(report: ParityReport, path: Path) -> int:
         reject(UsageError(message, "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs none at all
         return report.exit_code or DIFFERENT
-    changes = update.write(path, report)
+    try:
+        changes = update.write(path, report)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}. Change its permissions, and run --accept again."
+        raise UsageError(message, "UC205") from None
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
     print(safe(f"{path}: {counts}. Read it before you commit it."))
     if report.exit_code:

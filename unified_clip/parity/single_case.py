@@ -1,7 +1,8 @@
-"""Run one call on several frameworks, without a suite. `unified_clip.testing.assert_parity` uses it."""
+"""Run one call on several frameworks, without a suite. `unified_clip.testing.assert_clip_parity` uses it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -36,7 +37,8 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
     try:
         return cases.make_case(GIVEN, in_memory.read_container(container), {"call": call, **plain})
     except SuiteError as error:
-        raise ValueError(str(error).removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
+        text = str(error).replace(f", {cases.OR_EXPECT}", "")  # only the cases of a suite can expect an error
+        raise ValueError(text.removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
 
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
@@ -55,19 +57,25 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
         return dict(zip(interpreters, threads.map(work, interpreters, interpreters.values()), strict=True))
 
 
-def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
+def problems(
+    case: Case, outcomes: Mapping[str, CallOutcome | Failure], interpreters: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
     """Return (an error for each missing framework, a description of each wrong result or other failure).
 
     If no result is wrong, the second list describes the bits that differ between frameworks. Also clear the caches of
     exact norms.
 
     outcomes: The result or the failure of each framework, by framework.
+    interpreters: The path of the Python interpreter for each framework.
     """
     right = oracle.expect(case)
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
         if isinstance(outcome, Failure) and outcome.kind == "missing":
-            remedy = f"Install it: {_install.command(framework)}. Or pass interpreters= with a Python that has it."
+            python = interpreters[framework]
+            remedy = f"Correct {python} in interpreters= or --clip-interpreter, or install {framework} for it."
+            if python == sys.executable:
+                remedy = f"Install it: {_install.command(framework)}. Or pass interpreters= with a Python that has it."
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
         elif not (verdict := compare_with_exact(case, right, outcome, HOST)).agrees:
             numbers = ""

@@ -226,7 +226,7 @@ def reject_unpaired(
             raise VerifyError(
                 f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} {other_name!r} in "
                 f"{new.shapes[other_name]}. No order of axes makes these shapes equal. Pair other names with "
-                "--map, or reshape one parameter.",
+                "--map, or yield one parameter in the shape of the other.",
                 "UC604",
             )
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
@@ -238,8 +238,8 @@ def reject_unpaired(
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unused)}, which neither function yields. Yield each tensor of --weights from "
-            "both, from at least one under this name, or remove it from the file.",
+            f"--weights has {_listing(unused)}, which neither function yields. Yield each tensor of --weights as a "
+            "parameter from both functions, from at least one under this name. Or rename it in the file, or remove it.",
             "UC604",
         )
 

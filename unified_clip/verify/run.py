@@ -108,7 +108,7 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
     if not file or not name.isidentifier():
         raise VerifyError(f"{text!r} does not name a file and a function. Type both, as in {side}.py:step.")
     if not Path(file).is_file():
-        raise VerifyError(f"{file} does not exist. Pass an existing file and a function in it, as in {side}.py:step.")
+        raise VerifyError(f"There is no file {file}. Pass an existing file and a function in it, as in {side}.py:step.")
     if Path(file).suffix != ".py":
         raise VerifyError(f"{file} is not a .py file. Pass a Python file and a function in it, as in {side}.py:step.")
     if set(TOGETHER) <= _imports(Path(file)):
@@ -161,16 +161,19 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
     VerifyError: the file cannot be read, its arrays differ in length or are empty, or `steps` is out of range.
     """
     try:
-        stored = np.load(path, allow_pickle=False)
-        if isinstance(stored, np.ndarray):
-            raise VerifyError(
-                f"--batches {path} is one array without a name. Save arrays by name with np.savez.", "UC602"
-            )
-        with stored:
+        with path.open("rb") as file:  # NumPy would not close a damaged file
+            stored = np.load(file, allow_pickle=False)
+            if isinstance(stored, np.ndarray):
+                raise VerifyError(
+                    f"--batches {path} is one array without a name. Save arrays by name with np.savez.", "UC602"
+                )
             batches = dict(stored)
     except OSError as error:
-        raise VerifyError(f"--batches {path} cannot be read: {error.strerror}. Correct the path.", "UC602") from None
-    except (ValueError, EOFError, TypeError, AttributeError) as error:
+        remedy = "Correct the path or its permissions."
+        raise VerifyError(f"--batches {path} cannot be read: {error.strerror}. {remedy}", "UC602") from None
+    except VerifyError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise VerifyError(f"--batches {path} cannot be read: {error}. Save arrays with np.savez.", "UC602") from None
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in batches.items()}
     if not lengths:
@@ -247,7 +250,8 @@ def run(
         for script, worker in zip(scripts, workers, strict=True):
             end = worker.wait(max(0.0, until - time.monotonic()), poll)
             if end.code is None:
-                raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. Pass a higher --timeout.")
+                remedy = "Pass a higher --timeout, or correct the step if it hangs."
+                raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. {remedy}")
             if end.code:
                 raise WorkerError(f"{script} failed. Correct this error: {end}{_not_installed(script, end)}")
     runs = []
@@ -278,7 +282,9 @@ def _not_installed(script: Script, end: _workers.Exit) -> str:
     """
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
-    return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"
+    pip = f"{script.python} -m pip install PACKAGE"
+    own = f"{script.python} -m {_install.command('cli')}"
+    return f". Install the package of this module: {pip}. If unified_clip itself lacks the module: {own}"
 
 
 def _read(script: Script, out: Path, steps: int) -> ScriptRun:

@@ -120,17 +120,19 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
         if error.name != name:
             raise
         raise InvalidStepError(
-            f"the file has no function {name}. Pass a function of the file, as in {file.name}:step."
+            f"the file has no function {name!r}. Pass a function of the file, as in {file.name}:step."
         ) from None
     if not callable(function):
         raise InvalidStepError(
-            f"{name} has the type {type(function).__name__}, so it is not a function. Pass a function of the file."
+            f"{name!r} is of type {type(function).__name__}, not a function. Pass a function of the file, as in "
+            f"{file.name}:step."
         )
     try:
         inspect.signature(function).bind({}, [])
     except TypeError as error:
         raise InvalidStepError(
-            f"{name} must accept two arguments, weights and batches: {error}. Write def {name}(weights, batches):"
+            f"the function {name!r} must accept two arguments, weights and batches: {error}. Write def "
+            f"{name}(weights, batches):"
         ) from None
     return function
 
@@ -205,9 +207,9 @@ def _split_loss(output: Any) -> tuple[Any, float | None]:
 def _store(path: Path, step: int, output: Any) -> None:
     if not isinstance(output, tuple | list) or not 1 <= len(output) <= len(OUTPUT_PARTS):
         is_sequence = isinstance(output, tuple | list)
-        what = f"{len(output)} values" if is_sequence else f"an output of type {type(output).__name__}"
+        what = f"has {len(output)} values" if is_sequence else f"is of type {type(output).__name__}"
         raise InvalidStepError(
-            f"the function yields {what} at step {step}. Yield (parameters, gradients) or (parameters, gradients, "
+            f"output {step} of the function {what}. Yield or return (parameters, gradients) or (parameters, gradients, "
             "unclipped), dicts of tensors by name. The loss, a number, may follow as the last value."
         )
     stored: dict[str, tuple[str, Any]] = {}
@@ -215,13 +217,14 @@ def _store(path: Path, step: int, output: Any) -> None:
         if tensors is None and part != "parameters":
             continue
         if not isinstance(tensors, Mapping):
+            loss = "" if part == "parameters" else " A loss must be a single number."
             raise InvalidStepError(
-                f"the function yields {part} as {type(tensors).__name__} at step {step}. Yield a dict of tensors by "
-                "name."
+                f"output {step} of the function has {part} of type {type(tensors).__name__}. Yield or return a dict of "
+                f"tensors by name.{loss}"
             )
         if part == "parameters" and not tensors:
             raise InvalidStepError(
-                f"the function yields an empty dict of parameters at step {step}. Yield every parameter, by name."
+                f"output {step} of the function has no parameters. Yield or return a dict of all parameters by name."
             )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": _dense(part, name, step, tensor) for name, tensor in present.items()}
@@ -238,18 +241,22 @@ def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
-        raise InvalidStepError(
-            f"the function yields {name!r} in {part} at step {step}, which cannot be read: {error}. Yield dense "
-            "tensors, with strings as names."
-        ) from None
+        raise InvalidStepError(f"output {step} of the function, {part}: {_reason(name, error)}.") from None
     assert dense is not None
     dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
         raise InvalidStepError(
-            f"the function yields {name!r} in {part} at step {step} as {dense.dtype}. Yield only trained parameters, "
-            "which are floating-point."
+            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Leave it out if it is not "
+            "trained. Else convert it to float32."
         )
     return dtype, dense.array
+
+
+def _reason(name: Any, error: Exception) -> str:
+    """Return an error about a tensor that cannot be read, with the remedy."""
+    if isinstance(error, UnreadableError):  # it has its own remedy
+        return str(error)
+    return f"{name!r} cannot be read: {error}. Convert it to a dense float32 tensor or array"
 
 
 if __name__ == "__main__":

@@ -91,11 +91,11 @@ def test_several_cases_are_run_and_no_report_is_written(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--case", "worked example: get_total_nrom()"], f"Similar cases: {NORM_OFF}"),
+        (["--case", "worked example: get_total_nrom()"], f"Pass one of these similar cases: {NORM_OFF}"),
         (["--case", "GET_total"], f"{NORM_OFF}; <script>throw Error('case')</script>: get_total_norm()"),
         (
             ["--case", NORM_OFF, "--case", "xyzzy"],
-            "numpy, torch. parity.md of a report lists all cases",
+            "numpy, torch. Run the suite without --case: parity.md",
         ),
         (["--frameworks", "numpy", "--case", "a: global_norm()"], "no case 'a: global_norm()' on numpy."),
     ],

@@ -129,7 +129,10 @@ def test_files_keep_every_bit(tmp_path: Path) -> None:
 
 def test_a_file_of_garbage_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"garbage")
-    with pytest.raises(types.UnreadableError, match=r"a\.safetensors: the file has 7 bytes"):
+    with pytest.raises(
+        types.UnreadableError,
+        match=r"a\.safetensors, which unified-clip wrote, .*: the file has 7 bytes.* Run the command again",
+    ):
         safetensors.load(tmp_path / "a.safetensors")
 
 

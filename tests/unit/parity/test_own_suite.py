@@ -66,7 +66,10 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
         ("rules = ['clip_grads_with_norm_']\nthresholds = [1]", "also needs total_norm, which rules cannot give"),
         ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1: it is nan. Give 0 or more.$"),
         ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
-        ("rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]", "an earlier table makes the case"),
+        (
+            "rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]",
+            "or in an earlier one. Remove the repeated",
+        ),
     ],
 )
 def test_rules_and_thresholds_that_are_wrong_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -366,7 +369,7 @@ def test_a_run_of_some_frameworks_leaves_the_entries_of_the_others_alone(tmp_pat
 def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = written(tmp_path, SUITE + RULES), str(tmp_path / "out")
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
-    assert 'Add known = "known.toml" to suite.toml.' in capfd.readouterr().err
+    assert 'Add known = "known.toml" at the top of suite.toml.' in capfd.readouterr().err
     written(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
     assert "known.toml does not exist, so every difference fails. To list" in capfd.readouterr().out

@@ -111,7 +111,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
         ),
         ("sys.exit('so long')", "crashed", "exit status 1; its last lines: so long"),
         ("os._exit(0)", "unreadable", "the worker ended without a result"),
-        ("return 'garbage'", "unreadable", "TypeError: the result has the dtype str"),
+        ("return 'garbage'", "unreadable", "TypeError: the result has dtype str"),
     ],
 )
 def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:
@@ -173,7 +173,10 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
         ),
         ("worker.write_json = lambda path, data: path.write_text('garbage')", "JSONDecodeError"),
         ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
-        ("open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)", "worker.json: Expecting value"),
+        (
+            "open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)",
+            "worker.json cannot be read. Run it again: Expecting value",
+        ),
     ],
 )
 def test_garbage_is_unreadable(code: str, detail: str) -> None:

@@ -26,6 +26,7 @@ from support.parity.gradient_files import (
 )
 
 from unified_clip import _safetensors
+from unified_clip._limits import LimitError
 from unified_clip.tensors import files
 from unified_clip.tensors.files import convert_worker
 from unified_clip.tensors.files.entries import select
@@ -349,14 +350,14 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("wrong", r"grads\.py: wrong, line 17: ValueError: no data. Correct the function$"),
-        ("absent", r"grads\.py: absent, AttributeError: .* no attribute 'absent'"),
-        ("nothing", r"grads\.py: nothing returns no tensor with a floating-point dtype"),
-        ("repeated", r"grads\.py: two gradients have the name 'a'"),
+        ("wrong", r"grads\.py: the function 'wrong' failed: line 17: ValueError: no data. Correct the function$"),
+        ("absent", r"grads\.py: the file has no function 'absent'. Correct the name$"),
+        ("nothing", r"grads\.py: the function 'nothing' returns no tensor with a floating-point dtype"),
+        ("repeated", r"grads\.py: two tensors have the name 'a'"),
         (
             "unheard_of",
-            r"grads\.py: The file imports a package .*: No module named 'unheard_of'. Install the package for .*, or "
-            "set python",
+            r"grads\.py: A module .* is missing: No module named 'unheard_of'. Correct .* for .*, or add framework = "
+            r'"NAME" below the key function, and set python under \[frameworks\.NAME\]',
         ),
         (
             "leaves",
@@ -364,14 +365,14 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         ),
         (
             "kills",
-            (r"grads\.py: the process that runs the function ended with signal 9 \(SIGKILL\).*\. Correct the function"),
+            (r"grads\.py: the process .* ended with signal 9 \(SIGKILL\).*, or correct the function$"),
         ),
         (
             "hangs",
             r"grads\.py: the process that runs the function gave no result after 2 seconds; it was in hangs "
             r"\(grads\.py, line \d+\)",
         ),
-        ("", r"'grads\.py:' does not end with the name of a function. Write it as grads\.py:gradients"),
+        ("", r"'grads\.py:' does not end with the name of a function. Write one, as in grads\.py:gradients"),
     ],
 )
 def test_a_function_that_gives_no_gradients_is_an_error(
@@ -382,16 +383,53 @@ def test_a_function_that_gives_no_gradients_is_an_error(
         files.call(f"grads.py:{function}", grads, grads)
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("leaves", "the file has no function 'leaves'. Correct the name"),
+        ("one", "'one' is of type int, not a function. Name a function"),
+        ("none", "the function 'none' returned None. Return a tensor, or a list or a dict of tensors"),
+        ("number", "the function 'number' returned a value of type int. Return a tensor, or"),
+        (
+            "deep",
+            "nested more than 100 deep, or contain themselves. Save a flat dict of tensors, or set UNIFIED",
+        ),
+        ("lacking", "the file cannot be imported: line 3: SyntaxError: .* Correct the file"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, message: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    end = "def lacking(:" if function == "lacking" else ""
+    text = f"deep_list = []; deep_list.append(deep_list); one = 1\ndef none(): pass\n{end}"
+    path = tmp_path / "grads.py"
+    path.write_text(f"{text}\ndef number(): return 1\ndef deep(): return deep_list\n", encoding="utf-8")
+    with pytest.raises((UnreadableError, LimitError), match=message):
+        list(convert_worker.from_function(f"{path}:{function}", tmp_path))
+
+
+def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> None:
+    with pytest.raises(UnreadableError, match=r"nowhere cannot be started: .* set python under \[frameworks\.jax\]"):
+        files.call("grads.py:array", grads, grads, python="nowhere", framework="jax")
+    python = grads / "python"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2\nexit 1\n")
+    python.chmod(0o700)
+    with pytest.raises(
+        UnreadableError, match=rf"named 'numpy'\. Install the package for {python}, or set .*\.jax\]"
+    ) as error:
+        files.call("grads.py:array", grads, grads, python=str(python), framework="jax")
+    assert error.value.code == "UC703"
+
+
 def test_a_function_without_its_python_file_is_an_error(tmp_path: Path) -> None:
     for spec in ("gradients", "grads.txt:gradients"):
-        with pytest.raises(UnreadableError, match=rf"'{spec}' does not begin with the name of a \.py file. Write it"):
+        with pytest.raises(UnreadableError, match=rf"'{spec}' does not begin with the path of a \.py file. Write it"):
             files.call(spec, tmp_path, tmp_path)
 
 
 def test_a_function_in_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(
-        UnreadableError, match=r"'absent\.py:f': the file absent\.py does not exist. Correct the path, which"
-    ):
+    with pytest.raises(UnreadableError, match=rf"'absent\.py:f': there is no file {tmp_path}/absent\.py. Correct the"):
         files.call("absent.py:f", tmp_path, tmp_path)
 
 

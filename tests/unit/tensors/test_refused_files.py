@@ -60,7 +60,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"a": ENTRY, "b": {**ENTRY, "data_offsets": [4, 12]}},
             12,
-            r"'b' has the data_offsets \[4, 12\], but the tensor before",
+            r"'b' has the data_offsets \[4, 12\], but must start at 8: tensors",
         ),
         ({"a": ENTRY, "b": {**ENTRY, "data_offsets": [9, 17]}}, 17, "'b' has the data_offsets"),
         (
@@ -68,7 +68,11 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             0,
             r"'a' has the data_offsets \[8, 0\], which end before they start",
         ),
-        ({"a": {**ENTRY, "shape": [3]}}, 8, r"'a' has 8 bytes, which do not fit float32 \[3\]"),
+        (
+            {"a": {**ENTRY, "shape": [3]}},
+            8,
+            r"'a' has 8 bytes, but needs 12 bytes for the dtype float32 and",
+        ),
         ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"'a' has a shape of more than 2\*\*59 elements"),
         ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape it to at most 32 axes"),
         (
@@ -92,7 +96,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             b'{"a": %s, "a": %s}' % (json.dumps(ENTRY).encode(), json.dumps(NEXT).encode()),
             16,
-            "two gradients have the name 'a'",
+            "the header has the name 'a' twice. Save the file again",
         ),
         (b"[]", 0, "its header is not a JSON object"),
         (b"{'a'", 0, "its header is not JSON"),
@@ -103,17 +107,17 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.indices": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but x\.values is missing. Save it, too",
+            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.values'. Save it, too",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but x\.indices is missing. Save it, too",
+            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.indices'. Save it, too",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY, "x.indices": NEXT},
             16,
-            r"x\.indices, the rows of a sparse tensor, is float32\. Save it as int64",
+            r"'x\.indices' has the row indices of a sparse tensor, and its dtype is float32\. Save it as int64",
         ),
     ],
 )
@@ -207,9 +211,9 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path: Path, torch_files: Path
     np.savez(tmp_path / "a.npz", one=np.ones(1), two=np.ones(1))
     data = (tmp_path / "a.npz").read_bytes().replace(b"two.npy", b"one.npy")
     (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(UnreadableError, match=r"a\.npz: two gradients have the name 'one'. Rename one"):
+    with pytest.raises(UnreadableError, match=r"a\.npz: two tensors have the name 'one'. Rename one"):
         read(tmp_path / "a.npz")
-    assert "two gradients have the name 'a.b'" in refused(torch_files, "twice.pt")
+    assert "two tensors have the name 'a.b'" in refused(torch_files, "twice.pt")
 
 
 def test_an_array_that_expands_to_more_than_it_says_is_not_expanded(
@@ -293,8 +297,8 @@ COPIES = (
     ("function", "arguments", "message"),
     [
         (os.mkdir, ("{marker}",), "the pickle calls posix.mkdir. Save only tensors"),
-        (eval, ("__import__('os').mkdir('{marker}')",), "damaged pickle: TypeError"),
-        (eval, ("__import__('os').mkdir('{marker}')", {}), "damaged pickle: KeyError"),
+        (eval, ("__import__('os').mkdir('{marker}')",), "or paddle.save did not write it: TypeError"),
+        (eval, ("__import__('os').mkdir('{marker}')", {}), "or paddle.save did not write it: KeyError"),
         (exec, ("import os; os.mkdir('{marker}')",), "calls (builtins|__builtin__).exec"),
     ],
 )
@@ -319,9 +323,9 @@ def test_a_pickle_is_not_run(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (pickle.dumps({"w": np.ones(2)}, 4)[:-20], "damaged pickle"),
-        (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "damaged pickle"),
-        (b"no pickle", "damaged pickle"),
+        (pickle.dumps({"w": np.ones(2)}, 4)[:-20], "the file is damaged, or paddle.save did not write it: "),
+        (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "the file is damaged, or paddle.save did not write it: "),
+        (b"no pickle", "the file is damaged, or paddle.save did not write it: "),
         (pickle.dumps({"w": SHORT_OF_BYTES}, 4), r"an array of float64 and shape \(3,\) has 16 bytes instead of 24"),
         (pickle.dumps(ENDLESS, 4), "nested more than 100 deep, or contain themselves. Save a flat dict"),
         (
@@ -336,7 +340,10 @@ def test_a_pickle_is_not_run(
         (COPIES, "the pickle copies the same data many times"),
         (b"\x80\x04c_codecs\nencode\n}b.", "the pickle changes a function"),
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has dtype object"),
-        (pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2), "Save the file with protocol 4"),
+        (
+            pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2),
+            "tensors in slices. Save it with protocol 4",
+        ),
         (pickle.dumps({"LR_Scheduler": {"last_lr": np.float64(0.1)}}, 4), "no tensor has a floating-point dtype"),
     ],
 )

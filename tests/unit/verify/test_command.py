@@ -245,22 +245,25 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
     ("new", "says"),
     sampled(
         [
-            ("step = 1", "new.py:step: step has the type int, so it is not a function. Pass a function of the file."),
+            ("step = 1", "new.py:step: 'step' is of type int, not a function. Pass a function of the file"),
             ("from .beside import step", "has a relative import (attempted relative import"),
-            ("", "new.py:step: the file has no function step. Pass a function of the file, as in new.py:step"),
-            ("def step(weights): pass", "step must accept two arguments, weights and batches"),
+            ("", "new.py:step: the file has no function 'step'. Pass a function of the file, as in new.py:step"),
+            ("def step(weights): pass", "the function 'step' must accept two arguments, weights and batches"),
             (
                 "def step(weights, batches): return 1",
-                "the function yields an output of type int at step 1. Yield (parameters, gradients)",
+                "output 1 of the function is of type int. Yield or return (parameters, gradients)",
             ),
             (
                 "def step(weights, batches): return {}, {}, {}, {}",
-                "the function yields 4 values at step 1. Yield (parameters, gradients)",
+                "output 1 of the function has 4 values. Yield or return (parameters, gradients)",
             ),
-            ("def step(weights, batches): return [], {}", "yields parameters as list at step 1. Yield a dict"),
+            (
+                "def step(weights, batches): return [], {}",
+                "output 1 of the function has parameters of type list. Yield",
+            ),
             (
                 "def step(weights, batches): return {'w': 'x'}, {}",
-                "yields 'w' in parameters at step 1 as str32. Yield only trained parameters",
+                "output 1 of the function, parameters: 'w' has dtype str32. Leave it out if it is not trained",
             ),
             ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
             (
@@ -273,7 +276,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
             ),
             (
                 "def step(weights, batches): return {}, {}",
-                "the function yields an empty dict of parameters at step 1. Yield every parameter, by name",
+                "output 1 of the function has no parameters. Yield or return a dict of all parameters by name",
             ),
         ],
         3,
@@ -297,6 +300,7 @@ def test_what_a_function_does_wrong_is_refused(
         (["--timeout", "0"], "--timeout is 0.0. Pass a number of seconds above 0"),
         (["--weights", "none.npz"], "--weights none.npz: the file does not exist"),
         (["--batches", "none.npz"], "--batches none.npz cannot be read"),
+        (["--batches", "cut.npz"], "cut.npz cannot be read: File is not a zip file. Save arrays with np.savez."),
         (["--map", "names.toml"], "--map has 'v'"),
         (
             ["--batches", "ragged.npz"],
@@ -319,6 +323,7 @@ def test_what_is_wrong_with_the_command_is_refused(
     np.savez("ragged.npz", x=np.zeros(2), y=np.zeros(3))
     np.savez("short.npz", x=np.zeros(2), y=np.zeros(0))
     np.savez("empty.npz")
+    Path("cut.npz").write_bytes(Path("short.npz").read_bytes()[:100])
     assert run(tmp_path, GLOBAL, GLOBAL, *options) == 2
     assert says in capsys.readouterr().err
 
@@ -327,7 +332,7 @@ def test_what_is_wrong_with_the_command_is_refused(
     ("old", "message"),
     [
         ("step.py", "'step.py' does not name a file and a function. Type both, as in old.py:step."),
-        ("gone.py:step", "gone.py does not exist. Pass an existing file and a function in it"),
+        ("gone.py:step", "There is no file gone.py. Pass an existing file and a function in it"),
         (
             "names.toml:step",
             "names.toml is not a .py file. Pass a Python file and a function in it, as in old.py:step.",

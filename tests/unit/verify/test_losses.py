@@ -53,4 +53,4 @@ def test_a_loss_that_is_not_one_number_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str
 ) -> None:
     assert run(tmp_path, GLOBAL, WITH_LOSS.replace("LOSS", loss)) == 2
-    assert "new.py:step: the function yields unclipped as " in capsys.readouterr().err
+    assert "new.py:step: output 1 of the function has unclipped of type " in capsys.readouterr().err

@@ -133,7 +133,8 @@ class KnownDifference(schema.Table):
         if given and self.kind not in WITH_NUMBERS:
             raise ValueError(f"kind = {self.kind!r} takes no {given[0]}. Remove {given[0]}")
         if not given and self.kind in SIZED:
-            raise ValueError(f"kind = {self.kind!r} needs a size. Add size, or not_finite for inf and NaN")
+            size = "Add the largest relative difference, as in size = 0.01"
+            raise ValueError(f"kind = {self.kind!r} needs a size. {size}, or not_finite for inf and NaN")
         if self.size == math.inf and self.not_finite:
             raise ValueError("size = inf is not a size of finite numbers. Remove size")
         return self

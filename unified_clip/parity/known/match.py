@@ -75,18 +75,19 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, oth
     if deviation.detail:
         what += f" ({deviation.detail})"
     cause = deviation.cause and f"; {deviation.cause}"
+    fix = "Correct your function, or run --accept to list" if ".py:" in deviation.function else "Run --accept to list"
     if not entries and others:
         listed = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
         listed = f"only a difference {listed or 'of finite numbers'}"
-        return f"{what}; the known difference {others[0].reason!r} lists {listed}{cause}. Run --accept to list this one"
+        return f"{what}; the known difference {others[0].reason!r} lists {listed}{cause}. {fix} this one"
     if not entries:
-        return f"{what}; not listed as a known difference{cause}. Run --accept to list it"
+        return f"{what}; not listed as a known difference{cause}. {fix} it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         return f"{what}: {len(entries)} known differences cover it ({reasons}). Remove all but one"
     if not entries[0].bounds(deviation.size):
         listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
-        return f"{what}: more than {listed}{cause}. Run --accept to list the new size"
+        return f"{what}: more than {listed}{cause}. {fix} the new size"
     return ""
 
 

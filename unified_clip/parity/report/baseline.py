@@ -32,7 +32,8 @@ KINDS = {
     "version": "another version",
 }
 
-ADVICE = "Write a new baseline: unified-clip parity --out DIRECTORY"
+COMMAND = "unified-clip parity --out DIRECTORY"
+ADVICE = f"Write a new baseline: {COMMAND}"
 
 Key = tuple[str, str, str]
 """(framework, what, case): the first three fields of a `results.Change`, which identify what has changed."""
@@ -66,11 +67,13 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
         if schema != SCHEMA:
-            reads = f"This version reads schema {SCHEMA} only"
-            raise SuiteError(f"The baseline {path} has schema {schema}. {reads}. {ADVICE}", "UC302")
+            reads = f"has schema {schema}. This version reads schema {SCHEMA} only"
+            problem = "is not a parity.json: the key schema is missing" if schema is None else reads
+            raise SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
         report = ParityReport.model_validate(data)
     except OSError as error:
-        raise SuiteError(f"The baseline {path} cannot be read: {error.strerror}. {ADVICE}", "UC302") from None
+        problem = f"The baseline {path} cannot be read: {error.strerror}. Correct the path or its permissions"
+        raise SuiteError(f"{problem}. Or write a new baseline: {COMMAND}", "UC302") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         what = ".".join(map(str, first["loc"])) or "the file"

@@ -64,7 +64,7 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
         yield (
             halves[0] != halves[1],
             "this function needs the gradients, and then a parameter of the same shape for each of them. Add the "
-            "parameters to the list",
+            "parameters to the list, or correct their shapes",
         )
         return
     steps = arguments["steps"]

@@ -150,7 +150,8 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
             for case in _cases(entry, lists, place, path.parent):
                 if case.name in cases:
                     raise SuiteError(
-                        f"{place}: an earlier table makes the case {case.name!r} too. Remove one of the two"
+                        f"{place}: the case {case.name!r} is already in this table or in an earlier one. Remove the "
+                        "repeated call, rule, threshold or name"
                     )
                 _check(case, place)
                 cases[case.name] = case
@@ -192,7 +193,10 @@ def _cases(
     call_form = CallForm(**table.model_dump(include=set(CallForm.model_fields)))
     for name in table.gradients:
         if name not in lists:
-            raise SuiteError(f"{place}: no gradients have the name {name!r}. Choose from {', '.join(lists)}")
+            choice = f"Choose from {', '.join(lists)}, or add" if lists else "Add"
+            raise SuiteError(
+                f"{place}: no gradients have the name {name!r}. {choice} a [[gradients]] table with this name"
+            )
         for dtype in table.dtypes or [""]:
             title = f"{name} as {dtype}" if dtype else name
             gradients = list(lists[name].values())
@@ -210,7 +214,10 @@ def _check_real(gradients: Mapping[str, Gradient], what: str) -> None:
     """Raise SuiteError, whose message begins with `what`, if a gradient is not real or not of floats."""
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
-            raise SuiteError(f"{what}: {name!r} has dtype {gradient.dtype}, not a real float. Remove dtypes")
+            raise SuiteError(
+                f"{what}: {name!r} has dtype {gradient.dtype}, not a real float. Remove dtypes, or move these "
+                "gradients to a [[cases]] table without dtypes"
+            )
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
@@ -239,6 +246,10 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     """
     arguments = dict(table)
     name = arguments.pop("call", None)
+    if name is None:
+        raise SuiteError(
+            f'{place}: the key call is missing. Add the name of a function, as in call = "clip_grad_norm_"'
+        )
     if not isinstance(name, str) or name not in CALLS:
         raise SuiteError(f"{place}, call: {name!r}: {no_such('function', str(name), list(CALLS))}")
     call = CALLS[name]
@@ -259,7 +270,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
         if not all(_is_number(number, kinds) for number in numbers):
             forms = {"axes": "a list of whole numbers", "error_if_nonfinite": "true or false"}
-            raise SuiteError(f"{place}, {name}: {key} is {value!r:.60}. Give {forms.get(key, 'a number')}")
+            raise SuiteError(f"{place}, {name}: {key} is {value!r:.60}. Give {forms.get(key, 'a number for float64')}")
     return name, arguments
 
 
@@ -302,7 +313,7 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
         yield (
             bool(values) and len(values) != count,
-            f"{key} has {len(values)} entries for {count} gradients. Give one for each",
+            f"{key} has {len(values)} entries for {count} gradients. Give one entry for each gradient",
         )
     yield bool(form.groups) and call.style != "settings", "groups apply to append_gradient_clip_ops only. Remove them"
     on_parameters = bool(case.options.frameworks) and set(case.options.frameworks) <= {"torch", "paddle"}
@@ -317,10 +328,10 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     by_gradients = form.gradients_for_parameters and call.style != "in place"
     yield by_gradients, "gradients_for_parameters applies to calls in place only. Remove it"
     for key, shared in (("expanded", form.expanded), ("overlapping", form.overlapping)):
-        yield (
-            shared and not case.options.raises,
-            f"unified_clip rejects {key} memory. Remove the key {key}, {OR_EXPECT}",
-        )
+        problem, expect = f"suites support {key} memory for calls in place only", ""
+        if call.in_place:
+            problem, expect = f"unified_clip rejects {key} memory in calls in place", f", {OR_EXPECT}"
+        yield shared and not case.options.raises, f"{problem}. Remove the key {key}{expect}"
     others = ", ".join(sorted(dtypes - {"float32"}))
     yield (
         form.tensor_arguments and bool(others),
@@ -337,10 +348,12 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
         f"update needs float32 or float64 gradients, but some are {others}. Remove update",
     )
     whole = "int64" in dtypes and case.call_name != "clip_by_value"
-    yield whole and not case.options.raises, f"only clip_by_value supports int64. Choose another dtype, {OR_EXPECT}"
+    expect = OR_EXPECT.replace("ValueError", "TypeError")
+    yield whole and not case.options.raises, f"only clip_by_value supports int64. Choose another dtype, {expect}"
     if call.is_adaptive:
         yield from adaptive_calls.find_misfits(call.style, case.arguments, case.gradients)
-        yield form != PLAIN, "an adaptive rule takes plain lists only. Remove the keys about the form of the call"
+        keys = ", ".join(key for key, value in form if value != getattr(PLAIN, key))
+        yield form != PLAIN, f"adaptive rules do not support the form of a call. Remove {keys}"
     elif not case.options.raises:
         yield from _unfit_numbers(case)
 
@@ -353,13 +366,19 @@ def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
     arguments = case.arguments
     thresholds = {key: arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments}
     for key, value in thresholds.items():
-        yield math.isnan(value), f"{key} is NaN. Give a number, {OR_EXPECT}"
+        expect = "" if key in ("use_norm", "total_norm") else f", {OR_EXPECT}"  # a norm may be NaN
+        yield math.isnan(value), f"{key} is NaN. Give a number{expect}"
         yield not case.call.by_value and value < 0, f"{key} is {value}. Give 0 or more, {OR_EXPECT}"
     if case.call.by_value:
         low, high = case.call.bounds(arguments)
-        yield low > high, f"the lower bound {low} is above the upper bound {high}. Swap them, {OR_EXPECT}"
+        problem = f"the lower bound {low} is above the upper bound {high}. Swap them"
+        if len(case.call.required) == 1 and "min" not in arguments:
+            problem = f"{case.call.required[0]} is {high}, and the lower bound is {low}. Give 0 or more"
+            problem += ", or add min" if "min" in case.call.optional else ""
+        yield low > high, f"{problem}, {OR_EXPECT}"
     p = arguments.get("norm_type", 2)
-    yield not (p == math.inf or 0.01 <= p <= 100), f"norm_type is {p}. Give inf, or 0.01 to 100, {OR_EXPECT}"
+    expect = "" if p > 0 else f", {OR_EXPECT}"  # unified_clip accepts every norm_type above 0
+    yield not (p == math.inf or 0.01 <= p <= 100), f"norm_type is {p}. Give inf, or 0.01 to 100{expect}"
     ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
     axes, least = arguments.get("axes", []), min(ranks, default=0)
     remedy = f"Give axes from {-least} to {least - 1}" if least else "Remove axes"

@@ -12,6 +12,9 @@ from ...config.schema import DEFAULT_FAMILY, Settings
 from ...errors import ConfigError
 from .schema import SuiteError
 
+COPY = "Name a copy of the file in `configs`"
+"""The beginning of a remedy. It keeps the file itself: a change of it would change the training."""
+
 NAMES = {
     ("global_norm", "pytorch"): ("clip_grad_norm_", "max_norm"),
     ("global_norm", "tensorflow"): ("clip_by_global_norm", "clip_norm"),
@@ -71,15 +74,17 @@ def _why_not_one_call(config: Settings) -> str:
     """
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
-        return "suites do not support include, exclude and groups. Remove them, and choose tensors with `only`"
+        return f"suites do not support include, exclude and groups. {COPY} without them, and choose tensors with `only`"
     if config.adaptive is not None:
-        return "its threshold is adaptive, and needs several steps. Write the call with steps into calls"
+        return "its threshold is adaptive, and needs several steps. Write the call with steps into `calls`"
     if config.nonfinite != "family":
-        return f"suites do not support nonfinite = {config.nonfinite!r}. Remove nonfinite"
+        return f"suites do not support nonfinite = {config.nonfinite!r}. {COPY} without nonfinite"
     if config.has_own_eps:
-        return "suites do not support eps. Remove eps"
+        return f"suites do not support eps. {COPY} without eps"
     if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
-        return f"the family {family!r} does not support the rule norm. Set family to tensorflow or paddle"
+        problem = f"unified_clip has no function of the family {family} for the rule norm"
+        return f"{problem}. {COPY} with the family tensorflow or paddle"
     if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
-        return "only global_norm of the family pytorch supports a norm_type other than 2. Set norm_type = 2"
+        problem = "only global_norm of the family pytorch has a function with a norm_type other than 2"
+        return f"{problem}. {COPY} with norm_type = 2"
     return ""

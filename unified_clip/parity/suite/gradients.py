@@ -39,11 +39,11 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
         if table.function is not None:
             if table.framework and table.framework not in pythons:
                 raise SuiteError(
-                    f"{place}: the suite has no framework {table.framework!r}. Add [frameworks.{table.framework}] to "
-                    "suite.toml, or remove the key `framework`"
+                    f"{place}: the suite has no framework {table.framework!r}. Correct the key `framework`, or add "
+                    f"[frameworks.{table.framework}] to suite.toml"
                 )
             python = pythons[table.framework] if table.framework else sys.executable
-            return files.call(table.function, suite, files.scratch(), python=python)
+            return files.call(table.function, suite, files.scratch(), python=python, framework=table.framework)
     except UnreadableError as error:
         raise SuiteError(f"{place}: {error}", error.code) from None
     gradients: list[Gradient] = []
@@ -63,13 +63,15 @@ def _tensor(table: TensorTable) -> Gradient:
     numbers = _random(table, dense_shape or []) if table.values is None else _literal(table.values, dtype)
     parts = [2] if dtype in PARTS else []
     if dense_shape is not None and numbers.size != (count := math.prod([*dense_shape, *parts])):
-        size = numbers.size
+        stored = "" if table.rows is None else f", of which rows names {len(table.rows)} rows,"
+        parts_note = f" of {dtype}" if parts else ""
         raise ValueError(
-            f"values has {size} numbers, but shape = {shape} needs {count}. Give {count} numbers, or correct shape"
+            f"values has {numbers.size} numbers, but shape = {shape}{stored}{parts_note} needs {count}. Give {count} "
+            "numbers, or correct shape"
         )
     if numbers.size % math.prod(parts):
         raise ValueError(
-            f"values has {numbers.size} numbers, but {dtype} needs two for each element. Give one number more"
+            f"values has {numbers.size} numbers, but {dtype} needs two for each element. Give one number more or less"
         )
     dense = encode(numbers.reshape([-1, *parts] if dense_shape is None else [*dense_shape, *parts]), dtype)
     if table.rows is None or shape is None:
@@ -92,7 +94,7 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
             remedy = "Give a float, or its hexadecimal form such as '0x1p-149'"
             raise ValueError(f"values has {number!r:.60}. {remedy}") from None
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
-            raise ValueError(f"values has {number}, but dtype is int64. Give whole numbers of at most 2**53")
+            raise ValueError(f"values has {number}, but dtype is int64. Give whole numbers from -2**53 to 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
 

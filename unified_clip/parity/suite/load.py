@@ -96,8 +96,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     replaced = [name for name, framework in frameworks.items() if framework.functions]
     if replaced and not data.known:
         raise SuiteError(
-            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, a difference of your "
-            'function fails nothing. Add known = "known.toml" at the top'
+            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, the run passes whatever "
+            'your functions return. Add known = "known.toml" at the top'
         )
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
@@ -108,7 +108,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     for name, place in named:
         if name not in frameworks:
             raise SuiteError(
-                f"{file}: {place} names the framework {name!r}. Correct the name, or add [frameworks.{name}]"
+                f"{file}: {place} names the framework {name!r}, which the suite lacks. Correct the name, or add "
+                f"[frameworks.{name}]"
             )
     notes = []
     if known_file and not known_file.exists():
@@ -178,7 +179,8 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:
         others = [name for name in frameworks if name not in empty]
-        remedy = f"Pass --frameworks {','.join(others)}" if others else "Leave out fewer modes"
+        remedy = "Leave out fewer modes"
+        remedy += f", or run without {empty[0]}: --frameworks {','.join(others)}" if others else ""
         raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left. {remedy}", "UC203")
     return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
 
@@ -212,7 +214,8 @@ def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
         if name not in cases:
             near = difflib.get_close_matches(name, cases, n=MOST_NEAR)
             near += [other for other in cases if name.casefold() in other.casefold() and other not in near]
-            hint = f"Similar cases: {'; '.join(near[:MOST_NEAR])}" if near else "parity.md of a report lists all cases"
+            hint = "Run the suite without --case: parity.md in its report lists all cases"
+            hint = f"Pass one of these similar cases: {'; '.join(near[:MOST_NEAR])}" if near else hint
             raise SuiteError(
                 f"--case: the suite has no case {name!r} on {', '.join(suite.frameworks)}. {hint}", "UC203"
             )

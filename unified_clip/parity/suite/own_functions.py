@@ -41,20 +41,20 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
             raise SuiteError(f"{place}: {no_such('function', public_name, REPLACEABLE)}")
         if public_name not in REPLACEABLE:
             raise SuiteError(
-                f"{place}: your own classes, hooks and adaptive rules are not supported. Name one of "
+                f"{place}: your function cannot replace a class, a hook or an adaptive rule. Name one of "
                 f"{', '.join(REPLACEABLE)}"
             )
         if NATIVE not in framework.modes:
             raise SuiteError(f"{place}: the function runs in the mode {NATIVE}. Add {NATIVE!r} to modes")
         path, function = split(text, file.parent)
         if not path.is_file():
-            raise SuiteError(f"{place}: {path} does not exist. Correct the path, which is relative to {file}")
+            raise SuiteError(f"{place}: there is no file {path}. Correct the path")
         if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
             raise SuiteError(f"{place}: {path.name} has no function {function!r}. Correct the name")
         if not any(_calls(case, public_name, name) for case in cases):
             raise SuiteError(
                 f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
-                "calls of a [[cases]] table, or remove this line"
+                "calls of a [[cases]] table whose keys modes and frameworks allow this, or remove this line"
             )
     for public_name in framework.returns:
         place = f"{file}, frameworks.{name}.returns.{public_name}"
@@ -81,6 +81,9 @@ def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bo
     except (SyntaxError, ValueError, OSError) as error:
         if not is_own_python:
             return True
+        if isinstance(error, OSError):
+            reason = f"{path.name} cannot be read: {error.strerror}"
+            raise SuiteError(f"{place}: {reason}. Change its permissions, or correct the path") from None
         line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise SuiteError(f"{place}: {path.name} is not valid Python: {line}. Correct the file") from None
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from ...errors import ConfigError
 from ...tensors.types import PARTS, STORAGE
 from ..modes import Mode, OnRequest
 from .call_form import CONTAINERS, CallForm
+
+DEFAULT_FILE = Path("parity", "suite.toml")
+"""The file of a suite if the user passes no `--suite`."""
 
 TOLERANCE = 1e-5
 """A relative difference between a framework's function and the exact result counts as rounding up to this size. A suite
@@ -56,7 +60,7 @@ PYTHON_FUNCTION = _accepted_by(
     re.compile(r".+\.py:[^:]+").fullmatch, "give a file and its function, as in grads.py:gradients"
 )
 RELATIVE = _accepted_by(
-    re.compile("[^/]").match, "give a pattern of files relative to this directory, as in cases/*.toml"
+    re.compile("[^/]").match, "give a pattern of files relative to the suite's directory, as in cases/*.toml"
 )
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -89,19 +93,21 @@ class TensorTable(Table):
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
             raise ValueError(f"none = true takes no {' or '.join(unused)}. Remove {' and '.join(unused)}")
         if self.random is None and self.exponents is not None:
-            raise ValueError("exponents needs random. Add random, or remove exponents")
-        for key in ("exponents", "shape"):
+            raise ValueError("exponents applies to random only. Remove exponents, or give random in place of values")
+        for key, example in (("exponents", [-3, 3]), ("shape", [2, 3])):
             if self.random is not None and getattr(self, key) is None:
-                raise ValueError(f"random needs {key}. Add {key}")
+                raise ValueError(f"random needs {key}. Add it, as in {key} = {example}")
         if self.exponents and self.exponents[0] > self.exponents[1]:
             raise ValueError(f"exponents = {self.exponents} has the larger exponent first. Swap the two")
         if self.dtype == "int64" and self.random is not None:
-            raise ValueError("random does not support int64. Choose another dtype, or give values")
+            raise ValueError("random does not support int64. Choose another dtype, or give values in place of random")
         if self.rows is not None:
             if self.shape is None:
-                raise ValueError("rows needs the shape of the dense gradient. Add shape")
+                raise ValueError("rows needs the shape of the dense gradient. Add it, as in shape = [17, 32]")
             if not self.shape:
-                raise ValueError("rows needs a shape with at least one axis, but shape is []. Give the number of rows")
+                raise ValueError(
+                    "rows needs a shape that begins with the number of rows. Give one, as in shape = [17, 32]"
+                )
             if self.dtype in PARTS:
                 raise ValueError(f"rows does not support {self.dtype}. Choose a real dtype, or remove rows")
             if max(self.rows, default=0) >= self.shape[0]:
@@ -128,7 +134,9 @@ class GradientsTable(Table):
             )
         for key, source in (("only", "file"), ("framework", "function")):
             if getattr(self, key) and getattr(self, source) is None:
-                raise ValueError(f"{key} needs {source}. Remove {key}, or add {source}")
+                raise ValueError(
+                    f"{key} applies to {source} only. Remove {key}, or give {source} in place of {given[0]}"
+                )
         return self
 
 
@@ -249,9 +257,12 @@ def read(path: Path, model: type[Model]) -> Model:
     SuiteError: the file does not exist or is invalid. The message has the first error: file, line, key and remedy.
     """
     if path.is_dir():
-        raise SuiteError(f"{path} is a directory. Put a TOML file there, or correct the path")
+        raise SuiteError(f"{path} is a directory, not a TOML file. Correct the path or the pattern that names it")
     if not path.is_file():
-        raise SuiteError(f"{path} is not a file. Pass the suite to --suite, or write one: unified-clip parity init")
+        option = "" if path == DEFAULT_FILE else f" --suite {shlex.quote(str(path))}"
+        raise SuiteError(
+            f"{path} is not a file. Pass the suite to --suite, or write one: unified-clip parity init{option}"
+        )
     try:
         document = documents.parse(documents.read_text(path), "toml", str(path))
         return model.model_validate(document.data)

@@ -66,5 +66,8 @@ def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:
         where = ", ".join(f"rank {rank} reached {each}" for rank, each in enumerate(steps))
-        raise SystemExit(f"the ranks are at different steps: {where}. Run the suite again")
+        raise SystemExit(
+            f"the ranks are at different steps: {where}. Run the suite again. If they still differ, report a bug of "
+            "unified_clip"
+        )
     return list(texts)

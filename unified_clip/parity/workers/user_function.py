@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._dispatch import adapter_of
-from ...tensors.files.convert_worker import function_in
+from ...tensors.files.convert_worker import function_in, with_line
 from ...tensors.types import Dense, densify, encode
 from ..adapters.base import Invocation
 from ..suite import own_functions
@@ -24,7 +24,7 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""The result of a function of the user, by the style of the public name."""
+"""The result of a function of the user, by the style of the public name, or "gradients" if it returns no norm."""
 
 
 class UserFunctionError(Exception):
@@ -83,16 +83,16 @@ class UserFunction(NamedTuple):
             return self._gradients(returned, invocation)
         if style == "list":
             if not isinstance(returned, tuple) or len(returned) != 2 or returned[1] is None:
-                raise self._wrong(returned, style, "", self._or_gradients())
+                raise self._wrong(returned, FORMS[style], "", self._or_gradients())
             clipped, norm = returned
-            self._check_tensors(list(leaves(clipped)), invocation, style)
+            self._check_tensors(list(leaves(clipped)), invocation)
             return clipped, self._norm(norm, invocation)
         if style == "each":
-            self._check_tensors([returned], invocation, style)
+            self._check_tensors([returned], invocation)
             return returned
         is_lost = isinstance(returned, list | tuple | dict) or (returned is None and call.returns_norm)
         if style == "in place" and is_lost:
-            raise self._wrong(returned, style, "", self._or_gradients())
+            raise self._wrong(returned, FORMS[style], "", self._or_gradients())
         return self._norm(returned, invocation) if call.returns_norm else None
 
     def _gradients(self, returned: Any, invocation: Invocation) -> Any:
@@ -107,7 +107,7 @@ class UserFunction(NamedTuple):
                     f"{self.text} returned a norm, too. Remove the line of {self.place} from `returns`, or return "
                     f"{FORMS['gradients']}"
                 )
-        self._check_tensors(list(leaves(returned)), invocation, "gradients")
+        self._check_tensors(list(leaves(returned)), invocation)
         return returned
 
     def _or_gradients(self) -> str:
@@ -120,28 +120,28 @@ class UserFunction(NamedTuple):
         is_written = invocation.call.style == "in place" and self.returns_norm and invocation.adapter.writes
         return list(leaves(gradients)) if is_written and isinstance(gradients, list | dict) else []
 
-    def _check_tensors(self, tensors: Sequence[Any], invocation: Invocation, style: str) -> None:
+    def _check_tensors(self, tensors: Sequence[Any], invocation: Invocation) -> None:
         framework = adapter_of(type(invocation.adapter.make(encode(np.ones(1), "float32"))))
         for tensor in tensors:
             if tensor is not None and adapter_of(type(tensor)) != framework:
-                raise self._wrong(tensor, style, " as a clipped gradient")
+                raise self._wrong(tensor, f"each clipped gradient as a tensor of {framework}", " as a clipped gradient")
 
     def _norm(self, norm: Any, invocation: Invocation) -> Dense:
-        style = invocation.call.style
         if isinstance(norm, int | float | np.generic | np.ndarray) and not isinstance(norm, bool):
             dense: Dense | None = encode(np.asarray(norm, np.float64), "float64")
         elif adapter_of(type(norm)) is None:
-            raise self._wrong(norm, style, " as the norm")
+            raise self._wrong(norm, "the norm as a number or a tensor", " as the norm")
         else:
             dense = densify(invocation.adapter.read(norm))
         if dense is None or dense.array.size != 1:
-            raise self._wrong(norm, style, " with several elements as the norm")
+            count = 0 if dense is None else dense.array.size
+            raise self._wrong(norm, "a norm with one element", f" with {count} elements as the norm")
         return dense
 
-    def _wrong(self, value: Any, style: str, role: str = "", more: str = "") -> UserFunctionError:
+    def _wrong(self, value: Any, expected: str, role: str = "", more: str = "") -> UserFunctionError:
         kind = type(value).__name__ if type(value).__module__ == "builtins" else _qualified(type(value))
         kind = f"a {kind} of {len(value)}" if isinstance(value, tuple | list) else "None" if value is None else kind
-        return UserFunctionError(f"{self.text} returned {kind}{role}. Return {FORMS[style]}{more and f'. {more}'}")
+        return UserFunctionError(f"{self.text} returned {kind}{role}. Return {expected}{more and f'. {more}'}")
 
 
 def _qualified(kind: type) -> str:
@@ -159,14 +159,11 @@ def _load(file: Path, name: str, text: str) -> Callable[..., Any]:
     except Exception as error:
         raise _import_error(file, text, error) from None
     if not callable(function):
-        raise UserFunctionError(f"{text} has the type {type(function).__name__}. Name a function")
+        raise UserFunctionError(f"{text} is of type {type(function).__name__}, not a function. Name a function")
     return function
 
 
 def _import_error(file: Path, text: str, error: Exception) -> UserFunctionError:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-    where = f"line {line}: " if line else ""
-    return UserFunctionError(
-        f"{text}: the file cannot be imported: {where}{type(error).__name__}: {error}. Correct the file"
-    )
+    is_missing = isinstance(error, ModuleNotFoundError)
+    remedy = f"Install the package for {sys.executable}, or correct the import" if is_missing else "Correct the file"
+    return UserFunctionError(f"{text}: the file cannot be imported: {with_line(error, file)}. {remedy}")

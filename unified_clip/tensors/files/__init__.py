@@ -23,7 +23,7 @@ from ..._limits import MAX_SECONDS, LimitError, seconds
 from ..._scratch import Scratch
 from ..types import Gradient, UnreadableError
 from . import memmap, npz, paddle_pickle, safetensors
-from .entries import Item, select
+from .entries import Item, describe_failure, select
 
 READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".safetensors": safetensors.items,
@@ -50,14 +50,15 @@ NEEDED = {
     "torch": "PyTorch is needed to read the file",
     "tensorflow": "TensorFlow is needed to read the file",
     "keras": "h5py, which comes with TensorFlow, is needed to read the file",
-    "function": "The file imports a package that is not installed",
+    "function": "A module that the function needs is missing",
 }
-"""The beginning of the error if a package is missing in the interpreter, by kind of file."""
+"""The beginning of the error if a module is missing in the interpreter, by kind of file."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
 SETTING = "set python under [frameworks.{}] in suite.toml"
+"""The advice to set an interpreter for a framework."""
 
 
 @cache
@@ -105,16 +106,18 @@ def read(
             directory = Path(tempfile.mkdtemp(dir=scratch))
             gradients = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not gradients:
-            chosen = " that matches `only`" if only else ""
-            raise UnreadableError(f"no tensor{chosen} has a floating-point dtype. Save float32 tensors")
+            chosen, correct = (" that matches `only`", ", or correct `only`") if only else ("", "")
+            raise UnreadableError(f"no tensor{chosen} has a floating-point dtype. Save float32 tensors{correct}")
         return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: {error}", error.code) from None
     except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
-        raise UnreadableError(f"{path} cannot be read: {type(error).__name__}: {error}. Save it again") from None
+        raise UnreadableError(f"{path}: {describe_failure(error)}") from None
 
 
-def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
+def call(
+    spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, framework: str | None = None
+) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name as `Dense` or `Sparse` tensors.
 
     The function runs in another process, on the CPU. Its tensors may be of any framework. Integers are left out.
@@ -122,24 +125,29 @@ def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executa
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors, as for `read`.
     python: The interpreter that runs the function.
+    framework: The framework of the suite whose interpreter `python` is. None: the suite names none for this function.
 
     UnreadableError: the file or the function does not exist, or the function fails or returns no gradients.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier():
-        raise UnreadableError(f"{spec!r} does not end with the name of a function. Write it as grads.py:gradients")
+        raise UnreadableError(f"{spec!r} does not end with the name of a function. Write one, as in grads.py:gradients")
     if path.suffix != ".py":
-        raise UnreadableError(f"{spec!r} does not begin with the name of a .py file. Write it as grads.py:gradients")
-    if not path.is_file():
         raise UnreadableError(
-            f"{spec!r}: the file {file} does not exist. Correct the path, which is relative to {directory}"
+            f"{spec!r} does not begin with the path of a .py file. Write it, as in grads.py:gradients"
         )
+    if not path.is_file():
+        raise UnreadableError(f"{spec!r}: there is no file {path}. Correct the path")
     try:
-        setting = f', or {SETTING.format("torch")}, and add framework = "torch" below the key function'
+        if framework is None:
+            setting = f', or add framework = "NAME" below the key function, and {SETTING.format("NAME")}'
+        else:
+            setting = f", or {SETTING.format(framework)}"
         gradients = _convert("function", f"{path}:{name}", scratch, python, setting)
         if not gradients:
-            raise UnreadableError(f"{name} returns no tensor with a floating-point dtype. Return float gradients")
+            problem = f"the function {name!r} returns no tensor with a floating-point dtype"
+            raise UnreadableError(f"{problem}. Return the gradients as float32 tensors or arrays")
         return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: {error}", error.code) from None
@@ -191,8 +199,8 @@ def _convert(
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
-    again = "Correct the function" if kind == "function" else "Give the process more memory, or save the file again"
-    reader = "the process that runs the function" if kind == "function" else "the process that reads the file"
+    is_function = kind == "function"
+    reader = "the process that runs the function" if is_function else "the process that reads the file"
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
     try:
         with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
@@ -200,17 +208,26 @@ def _convert(
     except OSError as error:
         raise UnreadableError(f"{python} cannot be started: {error.strerror}. Install it{setting}", "UC703") from None
     if end.code is None:
-        remedy = f"Set {MAX_SECONDS} to a higher number of seconds"
+        remedy = f"Set the environment variable {MAX_SECONDS} to a higher number of seconds"
+        remedy += ", or correct the function if it hangs" if is_function else ""
         raise UnreadableError(f"{reader} gave no result after {timeout:g} seconds; {end}. {remedy}", "UC702")
+    if end.code and end.stderr and end.stderr[-1].startswith("ModuleNotFoundError"):  # unified_clip itself needs it
+        raise UnreadableError(f"{reader} ended: {end.stderr[-1]}. Install the package for {python}{setting}", "UC703")
+    if end.code < 0:
+        remedy = "correct the function" if is_function else "save the file again"
+        raise UnreadableError(f"{reader} ended with {end}. Give the process more memory, or {remedy}")
     if end.code:
-        raise UnreadableError(f"{reader} ended with {end}. {again}.")
+        remedy = "Correct the error in its last lines" if end.stderr else f"Check that {python} is a Python interpreter"
+        if is_function:
+            remedy = f"{remedy if end.stderr else 'Correct the function'}. The function must return, not exit"
+        raise UnreadableError(f"{reader} ended with {end}. {remedy}")
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
-            remedy = f"Install the package for {python}{setting}"
-            raise UnreadableError(f"{NEEDED[kind]}: {failed['missing']}. {remedy}", "UC703")
+            install = "Correct the name of the module, or install its package" if is_function else "Install the package"
+            raise UnreadableError(f"{NEEDED[kind]}: {failed['missing']}. {install} for {python}{setting}", "UC703")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        again = "Correct the function: it must return, not exit" if kind == "function" else "Save the file again"
+        again = "Correct the function: it must return, not exit" if is_function else "Save the file again"
         raise UnreadableError(f"{reader} ended without a result; {end.last_lines}. {again}")
     return memmap.load(out)

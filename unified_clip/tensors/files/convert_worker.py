@@ -21,7 +21,7 @@ import traceback
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from ..._dispatch import adapter_of
 from ..._limits import LimitError, Tree
 from ..frameworks import converter
 from ..types import Dense, Gradient, Sparse, UnreadableError, from_numpy, name_of
-from .entries import Item, flatten, select
+from .entries import Item, describe_failure, flatten, select
 from .memmap import FAILED, write
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UnreadableError, LimitError) as error:
         failed = {"error": str(error)}
     except Exception as error:
-        failed = {"error": f"the file cannot be read: {type(error).__name__}: {error}. Save it again"}
+        failed = {"error": describe_failure(error)}
     else:
         return
     (options.out / FAILED).write_text(json.dumps(failed), encoding="utf-8")
@@ -103,7 +103,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         if not isinstance(error, pickle.UnpicklingError):
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            problem = f"the file contains {rejected[1]}, but may contain only tensors. Save a dict of tensors"
+            problem = f"the file contains {rejected[1]}, but may contain only tensors. Save a dict of tensors by name"
         else:
             reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))
             problem = f"PyTorch cannot read the file: {reason[1] if reason else error}. {AGAIN}"
@@ -129,9 +129,15 @@ def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
     import tensorflow as tf
 
     latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None
+    if latest is None and Path(source).is_dir():
+        raise UnreadableError(
+            "the file `checkpoint` names a checkpoint that does not exist. Pass the prefix of another one, as in "
+            "DIRECTORY/ckpt-1"
+        )
     if latest and not Path(latest).resolve().is_relative_to(Path(source).resolve()):
         raise UnreadableError(
-            f"the file `checkpoint` names {latest}, which is in another directory. Pass that directory"
+            f"the file `checkpoint` names {latest}, which is in another directory. Pass that directory, or the prefix "
+            "of a checkpoint in this one, as in DIRECTORY/ckpt-1"
         )
     checkpoint = tf.train.load_checkpoint(source)
 
@@ -220,7 +226,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
     codes = [code for code, *_ in filters]
     unchecked = [title.decode(errors="replace") or code for code, *_, title in filters if code not in CHECKED_FILTERS]
     if unchecked or codes.count(GZIP) > 1:
-        what = ", ".join(map(str, unchecked)) or "gzip, twice"
+        what = ", ".join(map(str, unchecked)) or "gzip twice"
         raise UnreadableError(f"{name!r} is compressed by {what}. Save it with compression='gzip', or uncompressed")
     chunks: list[Any] = []
     dataset.id.chunk_iter(chunks.append)
@@ -261,21 +267,55 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 
     ModuleNotFoundError: the function imports a package that is missing.
     UnreadableError: the function failed otherwise. The message has the line of the failure, if it is in this file.
+    LimitError: the returned value exceeds a limit of `_limits`.
     """
+    function = load_function(path, name)
     try:
-        returned = function_in(path, name)()
+        returned = function()
+        if not _is_tensor(returned) and not isinstance(returned, Iterable):
+            kind = "None" if returned is None else f"a value of type {type(returned).__name__}"
+            raise UnreadableError(
+                f"the function {name!r} returned {kind}. Return a tensor, or a list or a dict of tensors"
+            )
         if _is_tensor(returned) or isinstance(returned, Mapping):
             returned = [returned]
         for index, entry in enumerate(returned):
             is_named = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
             title, value = entry if is_named else ("" if isinstance(entry, Mapping) else f"gradient {index}", entry)
             yield from flatten(value, _is_tensor, title)
+    except (ModuleNotFoundError, UnreadableError, LimitError):
+        raise
+    except Exception as error:
+        problem = f"the function {name!r} failed: {with_line(error, path)}"
+        raise UnreadableError(f"{problem}. Correct the function") from None
+
+
+def load_function(path: Path, name: str) -> Callable[[], Any]:
+    """Return the function with this name in a file.
+
+    ModuleNotFoundError: the file imports a package that is missing.
+    UnreadableError: the file cannot be imported, or has no such function.
+    """
+    try:
+        function = function_in(path, name)
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f"line {lines[-1]}: " if lines else ""
-        raise UnreadableError(f"{name}, {where}{type(error).__name__}: {error}. Correct the function") from None
+        if isinstance(error, AttributeError) and error.name == name:
+            raise UnreadableError(f"the file has no function {name!r}. Correct the name") from None
+        raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. Correct the file") from None
+    if not callable(function):
+        raise UnreadableError(f"{name!r} is of type {type(function).__name__}, not a function. Name a function")
+    return function
+
+
+def with_line(error: Exception, path: Path) -> str:
+    """Return the type and the text of an exception, with the number of its line if this line is in the file `path`."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = lines[-1] if lines else None
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line = error.lineno
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {error}"
 
 
 def function_in(path: Path, name: str) -> Callable[[], Any]:
@@ -306,7 +346,8 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
         return gradient
     except Exception as error:
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
-        raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}. Convert it to a dense tensor") from None
+        remedy = "Convert it to a plain, dense float32 tensor"
+        raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}. {remedy}") from None
 
 
 KINDS = {"torch": from_torch, "tensorflow": from_tensorflow, "keras": from_keras, "function": from_function}

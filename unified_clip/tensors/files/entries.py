@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -14,6 +15,10 @@ from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 """The prefixes of dtypes that gradients do not have. Tensors with these dtypes are counters, masks or text."""
+
+
+FULL = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
+"""The numbers of errors about too little memory or disk space. A damaged file causes errors with other numbers."""
 
 
 class Item(NamedTuple):
@@ -32,6 +37,16 @@ class Item(NamedTuple):
     def size(self) -> int:
         """Return the size of the tensor in bytes. For a sparse tensor, return the size of the equal dense tensor."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
+
+
+def describe_failure(error: Exception) -> str:
+    """Return an error about a file that could not be read, with the remedy for this exception."""
+    if isinstance(error, PermissionError):
+        return "you have no permission to read the file. Change its permissions"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in FULL):
+        remedy = "Free memory and disk space, and run the command again"
+        return f"the file cannot be read: {str(error) or type(error).__name__}. {remedy}"
+    return f"the file cannot be read: {type(error).__name__}: {error}. Save it again"
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
@@ -66,7 +81,7 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
         name, dtype = item.name, item.dtype
         check_name(name)
         if name in names:
-            raise twice(name)
+            raise UnreadableError(f"two tensors have the name {name!r}. Rename one of them")
         names.add(name)
         matching = {pattern for pattern in only if name == pattern or fnmatchcase(name, pattern)}
         unmatched -= matching
@@ -74,20 +89,16 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
             continue
         if dtype not in STORAGE:
             known = ", ".join(STORAGE)
-            raise UnreadableError(
-                f"{name!r} has dtype {dtype}. Convert it to one of {known}, or leave it out of the file"
-            )
+            raise UnreadableError(f"{name!r} has dtype {dtype}. Convert it to one of {known}, or leave it out")
         yield item
+    if unmatched and not names:
+        raise UnreadableError("the file has no tensor. Save the gradients again")
     if unmatched:
-        some = ", ".join(map(repr, sorted(names)[:5])) or "none"
+        some = ", ".join(map(repr, sorted(names)[:5]))
         raise UnreadableError(
             f"only = {min(unmatched)!r} matches no tensor. Choose from the {len(names)} names in the file, such as "
             f"{some}"
         )
-
-
-def twice(name: str) -> UnreadableError:
-    return UnreadableError(f"two gradients have the name {name!r}. Rename one")
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
@@ -98,12 +109,15 @@ def _check_rows(name: str, gradient: Sparse) -> None:
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
-            f"{name!r} is sparse, but not by rows: the tensor has the shape {list(shape)}, its indices "
-            f"{list(rows.shape)}, and its values {list(values.shape)}. Save it as a dense tensor"
+            f"{name!r} is sparse, but not by rows: the tensor has the shape {list(shape)}, its indices have "
+            f"{list(rows.shape)}, and its values {list(values.shape)}. Convert it to a dense tensor"
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
         row = rows.min() if rows.min() < 0 else rows.max()
-        raise UnreadableError(f"{name!r} has the row {row}, which is outside its shape {list(shape)}. Save it again")
+        raise UnreadableError(
+            f"{name!r} has values for row {row}, but its shape {list(shape)} has only {shape[0]} rows, counted from 0. "
+            "Correct the indices of its rows"
+        )
 
 
 def flatten(

@@ -88,9 +88,7 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
     TypeError: the pickle passes compiled code instead of a name.
     """
     if not isinstance(name, str):
-        raise TypeError(
-            "the pickle evaluates code, which paddle.save does not write. Save only tensors, with paddle.save"
-        )
+        raise TypeError("the pickle evaluates code, which paddle.save does not write")
     return values[name]
 
 
@@ -249,11 +247,14 @@ def items(path: Path) -> Iterator[Item]:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
             raise UnreadableError(
-                "the large tensors are sliced. Save the file with protocol 4, the default of paddle.save"
+                "the file has large tensors in slices. Save it with protocol 4, the default of paddle.save"
             )
         arrays = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
         yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in arrays]
-    except (UnreadableError, LimitError):
+    except (UnreadableError, LimitError, MemoryError, OSError):
         raise
     except Exception as error:  # a damaged pickle may raise anything
-        raise UnreadableError(f"damaged pickle: {type(error).__name__}: {error}. Save it with paddle.save") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise UnreadableError(
+            f"the file is damaged, or paddle.save did not write it: {reason}. Save it with paddle.save"
+        ) from None

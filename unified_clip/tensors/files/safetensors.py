@@ -18,7 +18,7 @@ import numpy as np
 from ..._limits import check_shape
 from ..._safetensors import CODES
 from ..types import STORAGE, Dense, Sparse, UnreadableError
-from .entries import Item, twice
+from .entries import Item
 from .memmap import Raw, dense, open_map, read_or_map
 
 LONGEST_HEADER = 100_000_000
@@ -62,9 +62,14 @@ def items(path: Path) -> Iterator[Item]:
         rows, values = f"{name}.indices", f"{name}.values"
         for part in (rows, values):
             if part not in entries:
-                raise UnreadableError(f"the metadata lists {name!r} as sparse, but {part} is missing. Save it, too")
+                raise UnreadableError(
+                    f"the metadata lists {name!r} as sparse, but the file has no tensor {part!r}. Save it, too"
+                )
         if entries[rows].dtype != "int64":
-            raise UnreadableError(f"{rows}, the rows of a sparse tensor, is {entries[rows].dtype}. Save it as int64")
+            raise UnreadableError(
+                f"{rows!r} has the row indices of a sparse tensor, and its dtype is {entries[rows].dtype}. Save it as "
+                "int64"
+            )
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
@@ -86,7 +91,11 @@ def load(path: Path) -> dict[str, Dense]:
         header, start = _header(raw)
         return {name: entry.read(raw) for name, entry in _entries(header, start, len(raw)).items()}
     except (UnreadableError, OSError, ValueError) as error:
-        raise UnreadableError(f"{path}: {error}. Run the command again") from None
+        # The remedy of an UnreadableError is for a file of the user.
+        problem = str(error).rpartition(". ")[0] if isinstance(error, UnreadableError) else error
+        raise UnreadableError(
+            f"{path}, which unified-clip wrote, was changed or removed: {problem}. Run the command again"
+        ) from None
 
 
 def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Sparse:
@@ -102,7 +111,7 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
             f"the file has {len(raw)} bytes, but its header should have {length} bytes: the file is cut short, or is "
-            "not a safetensors file. Copy it again"
+            "not a safetensors file. Copy it again, or save it as safetensors"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
@@ -119,7 +128,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for name, value in pairs:
         if name in table:
-            raise twice(name)
+            raise UnreadableError(f"the header has the name {name!r} twice. Save the file again")
         table[name] = value
     return table
 
@@ -156,8 +165,8 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
         if entry.start != end:
             offsets = f"[{entry.start - first}, {entry.stop - first}]"
             raise UnreadableError(
-                f"{name!r} has the data_offsets {offsets}, but the tensor before it ends at {end - first}. "
-                "Save the file again"
+                f"{name!r} has the data_offsets {offsets}, but must start at {end - first}: tensors may not overlap "
+                "or leave gaps. Save the file again"
             )
         end = entry.stop
     if end != size:
@@ -184,7 +193,8 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
     dtype = DTYPES.get(code, code)
     size = np.dtype(STORAGE["bfloat16"] if dtype == "bfloat16" else dtype).itemsize if code in DTYPES else 0
     if code in DTYPES and stop - start != math.prod(shape) * size:
-        raise UnreadableError(f"{name!r} has {stop - start} bytes, which do not fit {dtype} {shape}. Save it again")
+        needed = f"{math.prod(shape) * size} bytes for the dtype {dtype} and the shape {shape}"
+        raise UnreadableError(f"{name!r} has {stop - start} bytes, but needs {needed}. Save it again")
     return Entry(dtype, shape, first + start, first + stop)
 
 
