@@ -211,8 +211,48 @@ def test_the_file_that_source_loads_is_compared(check: Check) -> None:
     finding = one(check({"a.py": source.format("gone.toml")}, WANTED, "a.py"))
     assert finding.kind == "unknown"
     assert "in a directory above this source" in finding.does
-    finding = one(check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, WANTED, "a.py"))
+    assert check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, WANTED, "a.py").findings == []
+    finding = one(check({"a.py": source.replace('"{}"', "**options")}, WANTED, "a.py"))
     assert "Pass its path as the first argument" in finding.does
+
+
+PATHS = """
+import os
+import pathlib
+from os.path import dirname
+from pathlib import Path
+from unified_clip import ClipConfig
+
+HERE = Path(__file__).resolve().parent
+clip = ClipConfig.load({})
+clip(grads)
+"""
+
+
+@pytest.mark.parametrize("path", [
+    'Path(__file__).parents[1] / "clip.toml"',
+    'pathlib.Path(__file__).resolve().parents[1] / "clip.toml"',
+    'Path(__file__).parent / ".." / "clip.toml"',
+    'Path(__file__).absolute().parent.parent.joinpath("clip.toml")',
+    'HERE.parent / "clip.toml"',
+    'os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "clip.toml")',
+    'dirname(dirname(os.path.realpath(__file__))) + "/clip.toml"',
+    'f"{dirname(__file__)}/../clip.toml"',
+])  # fmt: skip
+def test_a_path_relative_to_the_source_is_followed(check: Check, path: str) -> None:
+    nearer = {"team/clip.toml": 'rule = "none"\n'}
+    assert check({"team/a.py": PATHS.format(path), **nearer}, WANTED, "team/a.py").findings == []
+    finding = one(check({"team/a.py": PATHS.format(path.replace("clip.toml", "gone.toml"))}, WANTED, "team/a.py"))
+    assert "cannot find the file of ClipConfig.load(" in finding.does
+    nearest = PATHS.format('str(Path("clip.toml"))')
+    assert one(check({"team/a.py": nearest, **nearer}, WANTED, "team/a.py")).kind == "drift"
+
+
+@pytest.mark.parametrize("path", ["args.clip", "Path(args.clip)", 'os.environ["CLIP"]', "Path(__file__).parents[99]"])
+def test_a_path_known_at_run_time_only_gets_advice_about_paths(check: Check, path: str) -> None:
+    finding = one(check({"a.py": PATHS.format(path)}, WANTED, "a.py"))
+    assert finding.kind == "unknown"
+    assert "Write a path relative to the source, such as ClipConfig.load(Path(__file__).parent" in finding.does
 
 
 def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..._static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
@@ -20,7 +21,7 @@ from ...port.clip_site import ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
 from ..clip_use import ClipUse
 from ..trainer_files import names_clip
-from . import call_site, engine_methods, lookalikes, unused
+from . import call_site, engine_methods, lookalikes, source_paths, unused
 
 PACKAGE = "unified_clip"
 MEASURES = ("get_total_norm", "global_norm")
@@ -47,6 +48,12 @@ NOT_CALLED = (
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write the number instead, or "
     "ignore the clip with a reason in check.ignore."
+)
+
+
+RUN_TIME_PATH = (
+    "{part} is only known at run time, so that the file of {call} is unknown. Write a path relative to the source, "
+    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"), or ignore the clip with a reason in check.ignore.'
 )
 
 
@@ -217,17 +224,20 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
 def _file(source: Source, path: Path, call: ast.Call) -> Path:
     """Return the file that a call of `ClipConfig.load` reads. Look for it in each directory above the source `path`.
 
-    ConfigError: the call passes no file by position, the name is only known at run time, or there is no such file.
+    ConfigError: the call passes no file, its path is only known at run time, or there is no such file.
     """
-    if not call.args:
+    passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
+    if not passed:
         raise source.wrong(call, f"cannot infer the file of {ast.unparse(call)}. Pass its path as the first argument.")
-    name = source.constant(call.args[0])
-    for folder in path.resolve().parents:
-        if isinstance(name, str) and name and (folder / name).is_file():
-            return folder / name
-    raise source.wrong(
-        call, f"cannot find the file of {ast.unparse(call)} in a directory above this source. Correct its path."
-    )
+    try:
+        name = source_paths.path_of(source, passed[0], path)
+    except UnknownValueError as unknown:
+        raise source.wrong(call, RUN_TIME_PATH.format(call=ast.unparse(call), part=unknown)) from None
+    file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
+    if file is None:
+        place = "" if name.is_absolute() else " in a directory above this source"
+        raise source.wrong(call, f"cannot find the file of {ast.unparse(call)}{place}. Correct its path.")
+    return file
 
 
 def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
