@@ -7,10 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 from support.page_examples import run
 
 from unified_clip.causes.observation import CauseKind
+from unified_clip.recording.compare import compare
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "my-loss-curve-differs.md").read_text(encoding="utf-8")
@@ -105,6 +107,59 @@ def test_adam_with_the_formula_of_keras_has_the_same_numbers(folder: Path) -> No
     output = run(folder, "-m", "unified_clip", "compare", "keras_script.jsonl", "without.jsonl", "--max-ulp", "64")
     assert "rounds to float32" in output
     assert "by at most 206 ULP" in output
+
+
+@pytest.mark.nightly
+def test_rounded_betas_show_in_float64_that_nothing_else_differs(folder: Path) -> None:
+    if find_spec("keras") is None:
+        pytest.skip("Keras is not installed")
+    keras = SCRIPTS["keras_script"].replace(
+        "import numpy as np\n", "import numpy as np\nkeras.config.set_floatx('float64')\n"
+    )
+    torch = SCRIPTS["keras_adam"].replace("import torch\n", "import torch\ntorch.set_default_dtype(torch.float64)\n", 1)
+    torch = re.sub(r' *group\["lr"\].*\n', "", torch)
+    torch = (
+        torch.replace(".T)", ".T).double()").replace('["bias"])', '["bias"]).double()').replace("(x)", "(x).double()")
+    )
+    torch = torch.replace("(y))", "(y).double())")
+    distances = []
+    for rounded in (False, True):
+        betas = [float(np.float32(beta)) if rounded else beta for beta in (0.9, 0.999)]
+        scripts = {
+            f"keras_{rounded}": keras.replace("Adam(0.01,", f"Adam(0.01, beta_1={betas[0]!r}, beta_2={betas[1]!r},"),
+            f"torch_{rounded}": torch.replace("lr=0.01)", f"lr=0.01, betas={betas!r})").replace(
+                "(0.9, 0.999)", f"{betas!r}"
+            ),
+        }
+        for name, code in scripts.items():
+            record(folder, {name: code})
+        compared = compare(*(folder / f"{name}.jsonl" for name in scripts))
+        distances.append(max(each.greatest_relative for each in compared.agreements))
+    assert 1e-10 < distances[0] < 1e-4
+    assert distances[1] < 1e-12
+
+
+PER_TENSOR = """
+import torch, unified_clip, unified_clip.torch as uc
+
+gradients = [torch.arange(12.0).reshape(3, 4) - 4, torch.full((5,), 1e-3), torch.zeros(2), torch.arange(7.0) * 1e4]
+parameters = [[torch.nn.Parameter(torch.zeros_like(each)) for each in gradients] for _ in range(2)]
+for each in parameters:
+    for parameter, gradient in zip(each, gradients):
+        parameter.grad = gradient.clone()
+uc.GradientClipByNorm(0.05).clip_(parameters[0])
+optimizer = torch.optim.SGD(parameters[1], lr=0.0)
+unified_clip.ClipConfig(rule="norm", threshold=0.05, family="tensorflow").attach_to(optimizer)
+optimizer.step()
+clipped = [uc.clip_by_norm(gradient, 0.05) for gradient in gradients]
+for each in parameters:
+    print(all(torch.equal(parameter.grad, result) for parameter, result in zip(each, clipped)))
+"""
+
+
+@pytest.mark.nightly
+def test_three_ways_to_clip_per_tensor_have_the_same_bits(folder: Path) -> None:
+    assert run(folder, "-c", PER_TENSOR).split() == ["True", "True"]
 
 
 def check(folder: Path, old: str, new: str, printed: str) -> None:

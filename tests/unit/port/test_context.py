@@ -163,6 +163,7 @@ def test_without_param_list_all_parameters_are_clipped(call: str) -> None:
         ("import tensorflow as tf\nfrom keras.optimizers import Adam\ns = tf.Session()", "clipnorm=1.0", "global_norm"),
         ("from keras.optimizers import Adam", "0.1, clipnorm=1.0", None),
         ("import keras\nfrom keras.optimizers import Adam\nx = keras.ops.abs(y)", "0.1, clipnorm=1.0", "norm"),
+        ("import keras\nfrom keras.optimizers import Adam\nkeras.config.set_floatx(x)", "0.1, clipnorm=1.0", "norm"),
         ("from tensorflow.keras.optimizers import Adam", "lr=0.1, clipnorm=1.0", "norm"),
         ("from tf_keras.optimizers import Adam", "0.1, clipnorm=1.0", "norm"),
         ("from keras.optimizers import Adam", "lr=0.1, clipvalue=1.0", "value"),
@@ -174,6 +175,7 @@ def test_what_clipnorm_meant_goes_by_the_version_of_keras(imports: str, argument
     assert bool(site.suggestion) == (rule is not None)
     if rule in ("global_norm", None):
         assert "Standalone Keras clips by the global norm up to 2.3.1" in site.reason
+        assert "print(keras.__version__)" in site.reason
 
 
 def test_a_global_clipnorm_is_not_measured_as_a_function_of_one_tensor() -> None:

@@ -937,6 +937,19 @@ def test_settings_without_an_effect_are_no_mistake(compared: Any) -> None:
     assert mistakes(compared(with_steps(clips), last)) == ["another optimizer"]  # no later number shows the effect
 
 
+@pytest.mark.parametrize(("optimizer", "hint"), [("keras.optimizers.Adam", True), ("paddle.optimizer.Adam", False)])
+def test_weights_beside_adam_of_keras_may_differ_by_the_rounding_of_betas(
+    compared: Any, optimizer: str, hint: bool
+) -> None:
+    settings = {"settings": {"betas": [0.9, 0.999], "eps": 0}}
+    old = with_steps([line(1), line(2)], optimizer=optimizer, **settings)
+    new = with_steps([line(1), line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})], **settings)
+    for first, second in ((old, new), (new, old)):
+        (cause,) = compared(first, second).findings
+        assert cause.kind == "another optimizer"
+        assert ("keras.optimizers.Adam computes the bias correction from betas" in cause.sentence) == hint
+
+
 def test_groups_of_parameters_may_have_another_order(compared: Any) -> None:
     clips, decays = [line(1)], ([0.1, 0.0], [0.0, 0.1], [0.1, 0.1])
     first, reordered, other = (with_steps(clips, settings={"weight_decay": decay}) for decay in decays)

@@ -87,6 +87,18 @@ def test_the_remedy_of_another_eps_keeps_the_rule(compared: Compared, swap: bool
     assert "GradientClipByNorm" not in advice
 
 
+def test_each_remedy_is_below_its_cause(compared: Compared) -> None:
+    later = [call(2, {"w": 1.5, "b": 0.5}, rule=rule) for rule in ("each", "global")]
+    printed = sentences.lines(compared([OLD[0], later[0]], [NEW[0], later[1]]))
+    kinds = ("Another eps: ", "Per tensor for global: ")
+    below = [printed[number + 1] for number, line in enumerate(printed) if line.startswith(kinds)]
+    assert [line.partition(",")[0] for line in below] == [
+        "To have the same eps on both sides",
+        "To have the same rule",
+    ]
+    assert sum(line.startswith("To have the same") for line in printed) == 2
+
+
 def test_two_loops_get_the_remedy_of_per_tensor(compared: Compared) -> None:
     runs = [[call(1, {name: norm}, eps, "global") for name, norm in NORMS[0].items()] for eps in (0.0, 1e-6)]
     assert any(PER_TENSOR in line for line in sentences.lines(compared(*runs)))
@@ -178,7 +190,11 @@ def test_a_loss_that_differs_by_rounding_first_is_reported_as_that(compared: Com
     )
     close = with_losses(OLD, off(2.0, 1), off(1.0, 5))
     (text,) = [line for line in sentences.lines(compared(old, close)) if line.startswith("loss")]
-    assert text.endswith(", by at most 6e-07 relatively, which can be rounding.")
+    end = ", by at most 6e-07 relatively, which can be rounding"
+    assert text.endswith(f"{end}, or a small mistake. Only a comparison in float64 shows which.")
+    wide = [[{**each, "dtype": "float64"} if "call" in each else each for each in run] for run in (old, close)]
+    (text,) = [line for line in sentences.lines(compared(*wide)) if line.startswith("loss")]
+    assert text.endswith(f"{end}.")
 
 
 def test_numbers_that_differ_by_rounding_first_have_the_step_from_which_they_differ_more(compared: Compared) -> None:

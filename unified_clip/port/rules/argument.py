@@ -16,9 +16,9 @@ from .function import flag_if_unsupported
 from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
-    "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4. "
-    "Look up the version that the file needs. Then call ClipConfig(rule=..., threshold=...).attach_to(optimizer), with "
-    'rule="global_norm" or rule="norm".'
+    "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4, also in Keras 3. "
+    "Type `python -c 'import keras; print(keras.__version__)'` where the file runs. From 2.4 on, call "
+    'ClipConfig(rule="norm", threshold=...).attach_to(optimizer). Before, pass rule="global_norm".'
 )
 
 OFF_IN_KERAS = (

@@ -57,7 +57,7 @@ def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison
     beyond = next((n for n, each in enumerate(distances) if each.ulps > ROUNDING), None)
     at_most = f"by at most {_format_relative(most.relative)}"
     if beyond in (None, differing):
-        end = f", {at_most}" + (", which can be rounding" if beyond is None else "")
+        end = f", {at_most}" + (f", which can be rounding{_limit(comparison)}" if beyond is None else "")
     else:
         (later, c), (_, d) = pairs[beyond or 0]
         end = (
@@ -65,6 +65,13 @@ def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison
             f"step {later} on: {c} and {d}, {at_most}"
         )
     return f"{name} differs from step {step} on: {a} and {b}{end}."
+
+
+def _limit(comparison: RecordingComparison) -> str:
+    """Return a phrase on what float32 numbers do not show, or "" if a call of the runs is in float64."""
+    if any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
+        return ""
+    return ", or a small mistake. Only a comparison in float64 shows which"
 
 
 def logged(run: RecordedRun) -> dict[str, list[Numbered]]:

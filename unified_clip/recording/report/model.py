@@ -173,7 +173,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
         notes=[*sentences.notes(comparison), *agreement.largest_differences(comparison)],
         losses=agreement.losses(comparison),
-        remedies=sentences.remedies(comparison),
+        remedies=[advice for each in sentences.remedies(comparison).values() for advice in each],
         where_to_look=sentences.where_to_look(comparison),
         ruled_out=sentences.ruled_out(comparison),
         runs=list(map(_run, runs)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...causes.observation import Cause, CauseKind
@@ -91,26 +91,38 @@ class Explanation(NamedTuple):
 def lines(comparison: RecordingComparison) -> list[str]:
     """Return all sentences of the report, in the order in which the terminal shows them.
 
-    They are about each run, the differences and their causes, remedies, logged numbers, the parts of the training to
+    They are about each run, the differences, their causes with remedies, logged numbers, the parts of the training to
     compare, and the causes that were ruled out.
     """
     causes = ruled_out(comparison)
     return [
         *map(about, (comparison.a, comparison.b)),
-        *describe(comparison),
+        *_with_remedies(describe(comparison), remedies(comparison)),
         *largest_differences(comparison),
-        *remedies(comparison),
         *losses(comparison),
         *where_to_look(comparison),
         *([f"Ruled out: {', '.join(causes)}."] if causes else []),
     ]
 
 
-def remedies(comparison: RecordingComparison) -> list[str]:
-    """Return the advice about each cause, by the rule of the calls that show another eps."""
-    advice = [REMEDIES[each.kind] for each in comparison.findings if each.kind in REMEDIES]
+def _with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
+    """Yield sentences, and after the first sentence about a cause the advice about it.
+
+    remedies: The advice about each cause, by kind.
+    """
+    rest = {kind.lower(): advice for kind, advice in remedies.items()}
+    for sentence in described:
+        yield sentence
+        yield from rest.pop(sentence.partition(":")[0].lower(), ())
+    for advice in rest.values():
+        yield from advice
+
+
+def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
+    """Return the advice about each cause, by its kind. That of another eps is by the rule of the calls that show it."""
+    advice = {each.kind: [REMEDIES[each.kind]] for each in comparison.findings if each.kind in REMEDIES}
     if (step := _step_of_other_eps(comparison)) is not None:
-        advice += [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
+        advice["another eps"] = [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
     return advice
 
 
