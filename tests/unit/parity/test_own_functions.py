@@ -168,7 +168,7 @@ def test_a_function_may_return_gradients_only(tmp_path: Path) -> None:
             result = called(tmp_path, body, one, returns_norm=False)
             assert (result.get("name"), result.get("fault")) == ("clip.py:clip", ""), result
         error = called(tmp_path, "return list(grads), 1.0", one, returns_norm=False)["unreadable"]
-        assert f"returned a norm, too. Remove the line of numpy.{one.call_name} from `returns`" in error
+        assert f"returned a norm, too. Remove {one.call_name} from [frameworks.numpy.returns]" in error
         assert (
             "returned float as a clipped gradient"
             in called(tmp_path, "return 1.0", one, returns_norm=False)["unreadable"]
@@ -230,7 +230,7 @@ WRONG_TABLES = [
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_norm = 'gradients'",
         "",
-        "has one form of result",
+        "whose result has one form only. Remove this line",
     ),
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nglobal_norm = 'gradients'",
@@ -240,7 +240,11 @@ WRONG_TABLES = [
     ("clip_by_norm = 'clip.py'", "", "clip_by_norm: it is 'clip.py'. Give a file and its function"),
     ("clip_by_norn = 'clip.py:clip'", "", "clip_by_norn: there is no such function. Did you mean clip_by_norm?"),
     ("GradientClipByNorm = 'clip.py:clip'", "", "your function cannot replace a class, a hook or an adaptive rule."),
-    ("clip_by_norm = 'clip.py:clip'", "modes = ['host']", "runs in the mode native. Add 'native' to modes"),
+    (
+        "clip_by_norm = 'clip.py:clip'",
+        "modes = ['host']",
+        "the mode that runs the function. Add 'native' to modes",
+    ),
     ("clip_by_norm = 'clap.py:clip'", "", "clap.py. Correct the path"),
     ("clip_by_norm = 'clip.py:clap'", "", "clip.py has no function 'clap'. Correct the name"),
     ("clip_by_norm = 'cases.py:clip'", "", "cases.py is not valid Python: line 2: "),

@@ -45,7 +45,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
                 f"{', '.join(REPLACEABLE)}"
             )
         if NATIVE not in framework.modes:
-            raise SuiteError(f"{place}: the function runs in the mode {NATIVE}. Add {NATIVE!r} to modes")
+            raise SuiteError(f"{place}: modes lacks {NATIVE}, the mode that runs the function. Add {NATIVE!r} to modes")
         path, function = split(text, file.parent)
         if not path.is_file():
             raise SuiteError(f"{place}: there is no file {path}. Correct the path")
@@ -61,7 +61,8 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
         if public_name not in framework.functions:
             raise SuiteError(f"{place}: frameworks.{name}.functions has no {public_name}. Add it, or remove this line")
         if CALLS[public_name].style not in WITH_NORM:
-            raise SuiteError(f"{place}: {public_name} has one form of result. Remove this line")
+            problem = f"`returns` does not apply to {public_name}, whose result has one form only"
+            raise SuiteError(f"{place}: {problem}. Remove this line")
 
 
 def _calls(case: Case, public_name: str, framework: str) -> bool:

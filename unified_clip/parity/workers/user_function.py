@@ -48,7 +48,11 @@ class UserFunction(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, root: Path, place: str, *, returns_norm: bool) -> UserFunction:
-        """Return the function that FILE.py:FUNCTION names. root: The suite's directory."""
+        """Return the function that FILE.py:FUNCTION names. Do not import the file.
+
+        root: The suite's directory.
+        place, returns_norm: As the fields of this class.
+        """
         return cls(text, *own_functions.split(text, root), place, returns_norm)
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
@@ -103,8 +107,9 @@ class UserFunction(NamedTuple):
         if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list | tuple | dict):
             returned, norm = returned
             if norm is not None:
+                framework, _, name = self.place.partition(".")
                 raise UserFunctionError(
-                    f"{self.text} returned a norm, too. Remove the line of {self.place} from `returns`, or return "
+                    f"{self.text} returned a norm, too. Remove {name} from [frameworks.{framework}.returns], or return "
                     f"{FORMS['gradients']}"
                 )
         self._check_tensors(list(leaves(returned)), invocation)
