@@ -156,6 +156,9 @@ def test_closest_functions_differ_for_an_infinite_norm() -> None:
     pages = functions.pages()
     assert sentence in pages["functions/tf.clip_by_global_norm.md"]
     assert sentence in pages["functions/optax.clip_by_global_norm.md"]
+    warned = [name for name, page in pages.items() if "It follows `" in page.partition("## Closest")[0]]
+    assert warned == ["functions/optax.clip_by_global_norm.md"], "the only replacement with another rule"
+    assert sentence in pages[warned[0]].partition("## Closest")[0]
     assert "infinite" not in pages["functions/paddle.nn.ClipGradByNorm.md"].partition("## Measured")[0]
 
 

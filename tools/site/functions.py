@@ -83,6 +83,9 @@ MEASURED = """The parity suite measures these differences, and fails if one chan
 row with several functions is about at least one of them. unified_clip returns the exact result, rounded once, for eager
 tensors in CPU memory."""
 
+SAME_RULE = """For the same result there, too, use
+`ClipConfig(rule="global_norm", threshold=1.0, family="paddle")` ([which family?](../config.md#which-family))."""
+
 NAN = "If the norm is infinite, every gradient becomes NaN."
 
 
@@ -98,9 +101,12 @@ def replacement(function: Mapping[str, Any]) -> str:
         code = f"```python\n{function['configure']}\n```"
         return f"[Adaptive clipping](../adaptive.md) does the same on every framework.\n\n{code}"
     alias = alias_of(function["framework"], use)
-    link = f"`{use}` exists on every framework, with the same result ([reference](../api/{function['framework']}.md))."
+    link = f"`{use}` returns the same bits on every framework ([reference](../api/{function['framework']}.md))."
     if alias:
         link = f"{link} It is an alias of `{alias}`, the name in recordings and reports."
+    followed = next(each for each in FUNCTIONS if each["name"].rpartition(".")[2] == use)
+    if any(function.get(key) != followed.get(key) for key in ("eps", "infinite_norm_gives_nan")):
+        link = f"{link} It follows `{followed['name']}`. {difference(function, followed)} {SAME_RULE}"
     return "\n\n".join([link, *(tab(name, title, use) for name, title in TITLES.items())])
 
 

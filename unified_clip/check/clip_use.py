@@ -79,5 +79,8 @@ class Found:
     notes: list[str] = field(default_factory=list)
     """Notes on files without a clip of their own, and on large files that name no clip."""
 
+    elsewhere: list[Path] = field(default_factory=list)
+    """Files that leave their clip to another file or to the script."""
+
     unread: int = 0
     """The number of files that were not read: they are too large, or cannot be opened."""

@@ -122,6 +122,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             uses = _with_needed_keys(trainer_files.read(path, format_), rules, root)
             found.trainers += any(not trainer_files.package(use) for use in uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
+            found.elsewhere += [path for use in uses if use.set_elsewhere]
             found.notes += [f"{shown(path)} sets no clip: {use.set_elsewhere}" for use in uses if use.set_elsewhere]
         if path.suffix.lower() == PYTHON and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()

@@ -56,15 +56,24 @@ def check(
         if not matching and not _covers(paths, root, glob):
             notes.append(f"check.require: {glob!r} is not checked, since no path contains it.")
             continue
-        why, edit = (
-            f"None of {len(matching)} files that match {glob!r} has a clip.",
-            "Restore the clip, or remove the rule.",
-        )
+        why = f"None of {len(matching)} files that match {glob!r} has a clip.{_elsewhere(matching, found)}"
+        edit = "Restore the clip, or remove the rule."
         if not matching:
             why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
         line = trainer_files.line(clip, ("check", "require", index))
         findings.append(without_clip("missing", clip, line, f'check.require "{glob}"', why, edit))
     return findings, notes
+
+
+def _elsewhere(files: Sequence[Path], found: Found) -> str:
+    """Return a sentence about the files that leave their clip to others, or ''. It begins with a space."""
+    names = [shown(file) for file in files if file in found.elsewhere]
+    if not names:
+        return ""
+    verb = "leaves its clip" if len(names) == 1 else "leave their clips"
+    return (
+        f" {', '.join(names)} {verb} to another file or to the training script, as the notes have it: check that, too."
+    )
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
@@ -80,7 +89,7 @@ def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path]
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}
         if not real & clipping:
             unread = f" Files that could not be read: {found.unread}." if found.unread else ""
-            why = f"None of {len(real)} files has a clip.{unread}"
+            why = f"None of {len(real)} files has a clip.{_elsewhere(inner, found)}{unread}"
             place = path if path.is_file() else clip
             yield without_clip(
                 "missing", place, 1, f"PATH {shown(path)}", why, "Restore the clip, or pass other paths."

@@ -309,7 +309,9 @@ def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str
     report = check({name: text, "train.py": TORCH % "1.0"})
     assert report.findings == []
     assert [note.partition(":")[0] for note in report.notes] == [f"{name} sets no clip"]
-    assert one(check({name: text}, WANTED, name)).kind == "missing"
+    finding = one(check({name: text}, WANTED, name))
+    assert finding.kind == "missing"
+    assert f" {name} leaves its clip to another file or to the training script" in finding.does
 
 
 def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: Check) -> None:

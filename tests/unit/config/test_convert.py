@@ -115,6 +115,12 @@ def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, te
         ClipConfig.import_from(write(name, text))
 
 
+def test_python_source_with_clips_has_other_commands(write: Write) -> None:
+    path = write("train.py", "import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n")
+    with pytest.raises(ConfigError, match=rf"unified-clip config check clip.toml {path}. To list them: .* port {path}"):
+        ClipConfig.import_from(path)
+
+
 def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(write: Write) -> None:
     with pytest.raises(
         ConfigError,

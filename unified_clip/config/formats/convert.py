@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,6 +43,7 @@ HINTS = {
 }  # fmt: skip
 """A hint for each name of a framework that users may take for a format."""
 
+CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
@@ -346,6 +348,13 @@ def _advice(path: Path) -> str:
     with_key = [trainer for trainer in trainers if not {*trainer.clip_keys}.isdisjoint(keys)]
     if path.suffix == ".gin":
         advice = "gin files are not supported. Write a clip configuration."
+    elif path.suffix == ".py" and CLIP_WORD.search(documents.read_text(path)):
+        file = shlex.quote(str(path))
+        advice = (
+            "It has no configuration of a trainer. To compare the clips in this source with a clip configuration: "
+            f"unified-clip config check clip.toml {file}. To list them: unified-clip port {file}. If it is a "
+            f"configuration, {name_format('NAME')}."
+        )
     elif unread := _unread_base(path):
         advice = unread
     elif with_key:
