@@ -112,7 +112,10 @@ def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Pa
 
 def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
     assert result("equal", "missing", may_be_missing=["torch"]).exit_code == 0
-    assert result("equal", "missing", may_be_missing=["numpy"]).exit_code == 3
+    report = result("equal", "missing", may_be_missing=["numpy"])
+    assert report.exit_code == 3
+    (problem,) = report.problems
+    assert problem.detail == "why. Install it, or set python under [frameworks.torch] in suite.toml"
     assert result("equal", "crashed", may_be_missing=["torch"]).exit_code == 3
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
-from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Summary
+from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Result, Summary
 from . import compared
 
 
@@ -89,12 +89,20 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, 
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
             if report.is_wrong(framework, each):
-                yield f"{framework}, {TITLES[mode]}, {each.verdict}", each.detail, framework, mode
+                yield f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(framework, each), framework, mode
         native = result.native
         if native and report.is_wrong(framework, native):
-            yield f"{framework}, {compared.title(NATIVE, native)}, {native.verdict}", native.detail, framework, NATIVE
+            what = f"{framework}, {compared.title(NATIVE, native)}, {native.verdict}"
+            yield what, _detail(framework, native), framework, NATIVE
         if native and native.problem:
             yield f"{framework}, {native.function}", native.problem, framework, NATIVE
+
+
+def _detail(framework: str, result: Result) -> str:
+    """Return the detail of a failed result. If the framework is missing, add the remedy."""
+    if result.verdict != "missing":
+        return result.detail
+    return f"{result.detail}. Install it, or set python under [frameworks.{framework}] in suite.toml"
 
 
 def _verdict(report: ParityReport) -> str:
