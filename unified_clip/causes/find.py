@@ -105,6 +105,10 @@ def beyond_range(call: Observation) -> Cause | None:
         return Cause("overflow", f"the norm is inf instead of {expected:.6g}: squares exceed the range of {dtype}")
     if norm == 0 and expected and expected * expected < 2.0**narrowest.min_exponent:
         return Cause("underflow", f"the norm is 0 instead of {expected:.6g}: squares are too small for {dtype}")
+    total = call.total_norm if norm is None and call.by == "global" else 0.0
+    if total * total >= 2.0**narrowest.max_exponent and _all_became_zero(call):
+        sentence = f"every element is 0, as when squares exceed the range of {dtype} and the norm is inf"
+        return Cause("overflow", sentence)
     infinite = [
         number
         for number, _, expected, result in call.sides()
@@ -124,11 +128,11 @@ def nan(call: Observation) -> Cause | None:
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
     if lacking := [number for number, (expected, nan) in pairs.items() if (expected & ~nan).any()]:
-        if is_infinite:
+        if is_infinite and call.infinite_norm_gives_nan and _are_zeros(call):
             return Cause("inf", "as when an infinite norm gives a coefficient of 0, but it should give NaN everywhere")
-        return Cause("NaN", f"{call.names_of(lacking)} should become NaN, but did not")
+        return not_clipped(call) or Cause("NaN", f"{call.names_of(lacking)} should become NaN, but did not")
     if extra and all(pairs[number][1].all() for number in call.counted):
-        if is_infinite:
+        if is_infinite and call.threshold < math.inf:
             return Cause("inf", "as when an infinite norm makes every element NaN, but the coefficient should be 0")
         return Cause("NaN", "every element is NaN, but none should be")
     if extra:
@@ -141,6 +145,19 @@ def nan(call: Observation) -> Cause | None:
     if math.isnan(call.norm):
         return Cause("NaN", "the norm is NaN, but should not be")
     return Cause("NaN", "the norm is not NaN, but the gradients have NaN") if math.isnan(call.expected_norm) else None
+
+
+def _all_became_zero(call: Observation) -> bool:
+    """Return whether every element is finite before the call and 0 after it, although other numbers are expected."""
+    sides = list(call.sides())
+    are_finite = all(np.isfinite(before.values()).all() for _, before, _, _ in sides)
+    expected = any(right.values().any() for _, _, right, _ in sides)
+    return bool(sides) and are_finite and expected and _are_zeros(call)
+
+
+def _are_zeros(call: Observation) -> bool:
+    """Return whether every finite element became 0, as with a coefficient of 0."""
+    return not any(result.values()[np.isfinite(before.values())].any() for _, before, _, result in call.sides())
 
 
 def zeros(call: Observation) -> Cause | None:
@@ -157,7 +174,11 @@ def not_clipped(call: Observation) -> Cause | None:
     """
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
-    return Cause("not clipped", NOT_CLIPPED) if is_unchanged and norm_fits and not call.gradients_match_norm else None
+    if not is_unchanged or not norm_fits or call.gradients_match_norm:
+        return None
+    if call.eps and call.by == "global" and call.total_norm <= call.threshold:
+        return Cause("another eps", instead("eps", 0.0, call.eps))  # only eps makes a coefficient below 1
+    return Cause("not clipped", NOT_CLIPPED)
 
 
 def touched(call: Observation) -> Cause | None:

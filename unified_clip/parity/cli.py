@@ -262,5 +262,5 @@ def _accept(report: ParityReport, path: Path) -> int:
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
     print(safe(f"{path}: {counts}. Read it before you commit it."))
     if report.exit_code:
-        print("The list now matches this run. The next run passes if its results are the same.")
+        print("ACCEPTED: the list now matches this run. The next run passes if its results are the same.")
     return 0

@@ -136,12 +136,16 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
 
 
 def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
-    """Return the functions of the user without any result, such as "clip.py:clip (torch)"."""
+    """Return the functions of the user that no case called, such as "clip.py:clip (torch)".
+
+    A function was called even if its result is unreadable, or if the worker crashed.
+    """
     called = {
         (framework, case.call_name)
         for framework, each in results.items()
         for case in suite.cases
-        if (judged := each.results.get((NATIVE, case.name))) and judged.deviation
+        if (judged := each.results.get((NATIVE, case.name)))
+        and (judged.deviation or (judged.verdict and judged.verdict.kind != "missing"))
     }
     return [
         f"{text} ({framework})"

@@ -23,6 +23,15 @@ NAMED = dataclasses.replace(CLIPPED, names=["weight", "frozen", "bias"])
 AFTER_ONE = 2.0**-23
 
 
+def test_the_distance_of_equal_nan_is_zero() -> None:
+    nan = worst_element._number(dense(math.nan, "float64"), dense(math.nan, "float64"), 0, "float32")
+    assert nan is not None
+    assert nan.ulps == 0.0
+    far = worst_element._number(dense(1.0, "float64"), dense(math.nan, "float64"), 0, "float32")
+    assert far is not None
+    assert far.ulps == math.inf
+
+
 def find(one: Case, **outcomes: CallOutcome) -> dict[str, WorstElement]:
     return worst_element.find(one, oracle.expect(one), outcomes, outcomes)
 

@@ -185,6 +185,30 @@ SHOWN = {
         "inf",
         "an infinite norm gives a coefficient of 0, but it should give NaN everywhere",
     ),
+    "an infinite norm, and nothing clipped": (
+        CallOutcome(dense(INF), WITH_INF),
+        named("clip_grad_norm_", WITH_INF, max_norm=1.0),
+        "not clipped",
+        "nothing is clipped: the gradients are returned unchanged",
+    ),
+    "an infinite threshold that makes NaN": (
+        CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
+        named("clip_grad_norm_", WITH_INF, max_norm=INF),
+        "NaN",
+        "every element is NaN, but none should be",
+    ),
+    "no eps, and so nothing clipped": (
+        CallOutcome(dense(5e-7), [dense([3e-7, 4e-7])]),
+        named("clip_grad_norm_", [dense([3e-7, 4e-7])], max_norm=1e-6),
+        "another eps",
+        "as with eps 0 instead of 1e-06",
+    ),
+    "squares too large, and no norm": (
+        CallOutcome(None, [dense([0.0, 0.0])]),
+        named("clip_grad_norm_", [dense([1e20, 1.0])], max_norm=1.0),
+        "overflow",
+        "every element is 0, as when squares exceed the range of float32 and the norm is inf",
+    ),
     "a sign of zero": (
         CallOutcome(None, [dense([0.0, 1.0])]),
         SIGNED,

@@ -25,7 +25,7 @@ from unified_clip.parity.judge.verdict import Verdict
 from unified_clip.parity.known import entries, match, measure, update
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.outcome import CallOutcome
-from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal_case
+from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal, terminal_case
 from unified_clip.parity.results import FrameworkResult, NativeResult
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
@@ -278,6 +278,34 @@ def test_functions_that_a_run_leaves_out_are_named(tmp_path: Path) -> None:
     run = engine.run(suites.without(chosen, ["native"]))
     assert run.notes[1:] == ["Not called in this run: clip.py:clip (numpy).", *notes]
     assert compared.line(run) == "Compared with exact arithmetic: unified_clip."
+
+
+def test_a_function_whose_result_is_unreadable_was_called(tmp_path: Path) -> None:
+    code = CLIP + "\ndef lost(grads, limit):\n    return 3\n"
+    run = engine.run(suites.read(written(tmp_path, "clip_by_norm = 'clip.py:lost'", code)))
+    assert run.notes == []
+    assert run.is_incomplete
+
+
+def test_tables_of_many_cases_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failing = FrameworkResult(native=native("different", problem="no"))
+    for count, tables in ((2, 2), (terminal.MOST_CASES + 1, 0)):
+        run = report(*(one_case(f"case {number}", torch=failing) for number in range(count)))
+        terminal.show(run, tmp_path)
+        printed = capsys.readouterr().out
+        assert printed.startswith(f"torch, clip: {count} cases, first case 0: no")
+        assert printed.count("┃ case") == tables
+        assert (f"parity.md has tables of the {count} cases" in printed) == (not tables)
+
+
+def test_accepted_errors_have_the_error_as_their_reason(tmp_path: Path) -> None:
+    cases = [
+        one_case(name, torch=FrameworkResult(native=native(norm=None, kind="raises", detail="KeyError: 3")))
+        for name in "ab"
+    ]
+    update.write(tmp_path / "known.toml", report(*cases))
+    (entry,) = entries.read(tmp_path / "known.toml")
+    assert entry.reason == "it raises an error, but should return a result: KeyError: 3"
 
 
 def test_views_keep_the_frameworks_functions_and_those_of_the_user_apart() -> None:

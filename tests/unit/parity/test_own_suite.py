@@ -376,7 +376,7 @@ def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: p
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
     printed = capfd.readouterr().out
     assert "0 kept, 0 dropped, 0 added" in printed
-    assert "The list now matches" not in printed
+    assert "ACCEPTED" not in printed
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
 
 
@@ -386,9 +386,7 @@ def test_after_a_failed_run_accept_says_that_the_next_run_passes(
     path, failed = tmp_path / "known.toml", run({"one": 0.5}, [])
     assert failed.exit_code == 1
     assert parity_cli._accept(failed, path) == 0
-    advice = (
-        "Read it before you commit it.\nThe list now matches this run. The next run passes if its results are the same"
-    )
+    advice = "Read it before you commit it.\nACCEPTED: the list now matches this run."
     assert f"0 kept, 0 dropped, 1 added. {advice}" in capfd.readouterr().out
     assert parity_cli._accept(run({"one": 0.5}, entries.read(path)), path) == 0
-    assert "The list now matches" not in capfd.readouterr().out
+    assert "ACCEPTED" not in capfd.readouterr().out

@@ -201,6 +201,10 @@ def tensor(text: str) -> str:
         ),
         (cases_of(NORM, "colour = 1"), "line 7, cases 1, colour: there is no such key. Use one of gradients, calls"),
         (
+            cases_of("{ call = 'ClipGradByGlobalNorm', clip_norm = 1.0 }"),
+            "suites have the older name of this class. Write GradientClipByGlobalNorm",
+        ),
+        (
             cases_of("{ call = 'clip_norm' }"),
             "calls 1, call: 'clip_norm': there is no such function. Did you mean clip_by_norm\\?",
         ),

@@ -219,5 +219,7 @@ def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
     """Return the cause of some differences. If there is none, return what differs."""
     causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
     if not causes:
-        return KINDS[kind]
+        details = {native.detail for native in natives}
+        has_one = kind in ("raises", "form") and len(details) == 1
+        return f"{KINDS[kind]}: {details.pop()}" if has_one else KINDS[kind]
     return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"

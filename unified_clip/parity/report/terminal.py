@@ -11,11 +11,14 @@ from ..._display import cell
 from ..results import ParityReport
 from . import baseline, markdown
 
+MOST_CASES = 40
+"""The tables of more cases are not printed: they would hide the problems."""
+
 
 def show(report: ParityReport, out: Path) -> None:
-    """Print the report to the terminal: tables, problems if the run fails, the summary, and the path of the report.
+    """Print the report to the terminal: problems if the run fails, tables, the summary, and the path of the report.
 
-    With a baseline, print only the table of changes instead of all tables.
+    With a baseline, print only the table of changes instead of all tables. With many cases, print no tables.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -26,8 +29,14 @@ def show(report: ParityReport, out: Path) -> None:
         (markdown.native_legend(report), header, markdown.native_rows(report)),
         (markdown.known_legend(report), markdown.KNOWN_HEADER, markdown.known_rows(report)),
     ]
+    where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
     if report.baseline is not None:
         tables = [("Since the baseline.", baseline.HEADER, baseline.rows(report.baseline))]
+    elif len(report.cases) > MOST_CASES:
+        tables, where = [], f"{where} parity.md has tables of the {len(report.cases)} cases."
+    # without a failure, the baseline has all problems
+    for text in markdown.problem_lines(report) if report.exit_code else []:
+        console.print(cell(text), soft_wrap=True)
     for legend, columns, lines in tables:
         if lines:
             table = Table(caption=legend, caption_justify="left")
@@ -36,9 +45,5 @@ def show(report: ParityReport, out: Path) -> None:
             for line in lines:
                 table.add_row(*map(cell, line))
             console.print(table)
-    where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
-    problems = (
-        markdown.problem_lines(report) if report.exit_code else []
-    )  # without a failure, the baseline has all of them
-    for text in [*problems, *markdown.headline(report), where]:
+    for text in [*markdown.headline(report), where]:
         console.print(cell(text), soft_wrap=True)
