@@ -50,9 +50,9 @@ class _ElsewhereCounted:
             if id(parameter) not in present:
                 raise ValueError(
                     f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not among the "
-                    "parameters of this call, so its copies would be counted twice. fully_shard replaces parameters: "
-                    "list them after it. Or pass a rule: also_elsewhere=lambda parameter: parameter is "
-                    "model.head.weight"
+                    "parameters of this call, so its copies would be counted twice. If fully_shard replaced it, make "
+                    "the list after fully_shard. Or pass a rule: also_elsewhere=lambda parameter: parameter is "
+                    "model.head.weight. If this call does not clip it, remove it from the list"
                 )
 
 

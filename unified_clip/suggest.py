@@ -164,8 +164,11 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     norms = list(_norms(records))[skip:]
     finite = [norm for norm in norms if math.isfinite(norm)]
     if len(finite) < MIN_NORMS:
+        file = f"{os.fspath(records)}: " if isinstance(records, str | os.PathLike) else ""
+        after = f" after the first {skip}" if skip else ""
         raise ValueError(
-            f"there are {len(finite)} finite norms, and at least {MIN_NORMS} are needed. Record more steps."
+            f"{file}there are {len(finite)} finite norms{after}, and at least {MIN_NORMS} are needed. Record more steps"
+            f"{', or lower skip' if skip else ''}."
         )
     nearest = sorted(finite)[max(1, math.ceil(percentile / 100 * len(finite))) - 1]
     threshold = _above(nearest)
@@ -186,7 +189,7 @@ def _norms(records: Any) -> Iterator[float]:
         yield from _recorded(Path(records))
         return
     if not isinstance(records, Iterable):
-        raise TypeError(f"records is a {type(records).__name__}. Pass a recorded file, or norms.")
+        raise TypeError(f"records is a {type(records).__name__}. Pass the path of a recorded file, or a list of norms.")
     for index, record in enumerate(records):
         norm = getattr(record, "norm", record)
         if isinstance(norm, bool) or (not isinstance(norm, int | float) and not hasattr(norm, "__float__")):
@@ -208,7 +211,9 @@ def _recorded(path: Path) -> Iterator[float]:
             if line.get("norm") is not None:
                 by_step.setdefault(line["step"], []).extend(_flat(line["norm"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a recording of unified_clip.record: {error}. Pass such a recording") from None
+        raise ValueError(
+            f"{path} is not a recording of unified_clip.record: {error}. Pass a file that it wrote."
+        ) from None
     if not lines:
         raise ValueError(f"{path}: {NO_CALLS}")
     if not by_step:

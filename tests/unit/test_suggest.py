@@ -91,7 +91,7 @@ def test_it_is_plotted(tmp_path: Path, name: str) -> None:
         ((NORMS, 0), ValueError, "percentile is 0. Pass a number above 0 and up to 100"),
         ((NORMS, 101.0), ValueError, r"percentile is 101\.0"),
         ((NORMS, "90"), ValueError, "percentile is '90'"),
-        ((5.0,), TypeError, "records is a float. Pass a recorded file, or norms"),
+        ((5.0,), TypeError, "records is a float. Pass the path of a recorded file, or a list"),
         ((["a"] * 30,), TypeError, "position 0 of records is a str. Pass numbers"),
     ],
 )

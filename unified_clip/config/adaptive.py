@@ -172,12 +172,15 @@ class AdaptiveStates:
         loaded = {}
         for name, rule in self._rules.items():
             if not isinstance(data[name], dict):
-                raise ValueError(f"the saved state is {data[name]!r:.60}. Load a state that was saved by state_dict().")
+                raise ValueError(
+                    f"the state of the group {name!r} is {data[name]!r:.60}. Load a state that was saved by "
+                    "state_dict()."
+                )
             kind = data[name].get("rule")
             if kind != self._tables[name].rule:
                 raise ValueError(
-                    f"the saved state is of the rule {kind!r}, but the configuration has {self._tables[name].rule!r}. "
-                    "Load the state of the same configuration."
+                    f"the saved state is of the rule {kind!r}, but the configuration has {self._tables[name].rule!r} "
+                    f"for the group {name!r} ('': no group). Load the state of the same configuration."
                 )
             loaded[name] = state.loaded(rule, data[name].get("state"))
         self.current = dict(loaded)

@@ -23,7 +23,7 @@ class ParameterSelection:
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
-        self._uses_names = settings.uses_names
+        self._uses_names, self._has_names = settings.uses_names, names is not None
         self._name_of = make_namer(names)
         self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in settings.patterns]
         self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in self.patterns]
@@ -80,6 +80,11 @@ class ParameterSelection:
         if not self._uses_names:
             return 0
         name = self.name(leaf)
+        if name is None and self._has_names:
+            raise TypeError(
+                f"The configuration selects parameters by name, and the names that were passed lack {leaf.place}. Pass "
+                "the model, or a dict of name to parameter, with every parameter of this call."
+            )
         if name is None:
             raise TypeError(
                 f"The configuration selects parameters by name, and {leaf.place} has no name. Pass "

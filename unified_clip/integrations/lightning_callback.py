@@ -134,7 +134,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         if pl_module.configure_gradient_clipping.__qualname__.partition(".")[0] != "LightningModule":
             raise ValueError(
                 f"{type(pl_module).__name__} defines configure_gradient_clipping. Gradients would be clipped twice. "
-                "Remove that method."
+                "Remove that method or this callback."
             )
         if sum(isinstance(callback, ClipCallback) for callback in trainer.callbacks) > 1:
             raise ValueError(TWO_CALLBACKS)

@@ -98,8 +98,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
             )
         if self._settings.is_adaptive:
             raise TypeError(
-                "an adaptive threshold works in dynamic mode only: a static program cannot keep its state. Use "
-                "unified_clip.adaptive.clip_by_global_norm, which takes and returns the state."
+                "an adaptive threshold works in dynamic mode only: a static program cannot keep its state. Use the "
+                "functions of unified_clip.adaptive, which take and return the state: docs/adaptive.md lists them."
             )
         step = self.step
         try:

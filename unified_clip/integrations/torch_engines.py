@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 INSTEAD = {
     "DEEPSPEED": "gradient_clipping in DeepSpeed's configuration",
-    "DeepSpeedStrategy": "the clipping of the strategy",
-    "MEGATRON_LM": "megatron_lm_gradient_clipping",
-    "XLA": "accelerator.clip_grad_norm_",
-    "XLAStrategy": "the clipping of the strategy",
+    "DeepSpeedStrategy": "gradient_clip_val of the Trainer",
+    "MEGATRON_LM": "gradient_clipping of Accelerate's MegatronLMPlugin",
+    "XLA": "max_grad_norm of TrainingArguments, or accelerator.clip_grad_norm_ in a training loop of your own",
+    "XLAStrategy": "gradient_clip_val of the Trainer",
 }
 """The setting that makes each training engine clip. The keys are names of Accelerate's `DistributedType`, and of
 classes of Lightning's strategies."""

@@ -157,11 +157,12 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         name_of = make_namer(_names_of(optimizer) if self._names is None else self._names)
         for index, parameter in enumerate(parameters if self._config.uses_names else []):
             if name_of(Leaf(parameter, index, parameter=parameter)) is None:
-                problem = "has no name" if self._names is None else "is missing in `names`"
+                problem = "is missing in `names`"
+                if self._names is None:
+                    problem, remedy = "has no name", f"{remedy} Or build the optimizer from model.named_parameters()."
                 raise ValueError(
                     f"The configuration selects parameters by name. Parameter {index} of this "
-                    f"{type(optimizer).__name__}, of shape {tuple(parameter.shape)}, {problem}. {remedy} "
-                    "Or build the optimizer from model.named_parameters()."
+                    f"{type(optimizer).__name__}, of shape {tuple(parameter.shape)}, {problem}. {remedy}"
                 )
         self._name_of, self._count = name_of, len(parameters)
 

@@ -67,7 +67,7 @@ def read_names(path: Path) -> Names:
             raise RunError(f"{path}, {name}: its value is not a string. {WRITE}", "UC503")
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
-        raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of the two lines.", "UC503")
+        raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of these lines.", "UC503")
     return names
 
 
@@ -111,13 +111,19 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
         return oriented
-    unknown = [(a, name, in_a) for name in names if name not in in_a]
-    unknown += [(b, name, in_b) for name in names.values() if name not in in_b]
-    run, name, known = unknown[0]
+    sides = [(a, in_a), (b, in_b)]
+    unknown = [
+        [(run, name, known) for (run, known), each in zip(order, (names, names.values()), strict=True)
+         for name in each if name not in known]
+        for order in (sides, sides[::-1])
+    ]  # fmt: skip
+    run, name, known = min(unknown, key=len)[0]
     near = difflib.get_close_matches(name, known, MOST_NEAR) or sorted(known)[:MOST_NEAR]
-    remedy = "It has no norms of parameters. Record it with --norms, in Python norms=True."
-    if known:
-        remedy = f"Its parameters include {', '.join(near)}. Correct the name."
+    remedy = f"Its parameters include {', '.join(near)}. Correct the name."
+    if not known:
+        remedy = "This run has no norms of parameters. Record it with --norms, in Python norms=True."
+    elif name in in_a | in_b:
+        remedy = "It is a parameter of the other run. Write the names of one run on the left side of all lines."
     problem = f"The map of names (--map) has {name!r}, which is no parameter of {run.path}."
     raise RunError(f"{problem} {remedy}", "UC503")
 

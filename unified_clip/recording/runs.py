@@ -356,11 +356,10 @@ def check_clipped(run: RecordedRun) -> None:
     without = len(run.lines) - len(errors)
     reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []
     reasons += [f"{without} got no gradient"] if without else []
-    raise RunError(
-        f"{run.path}: None of the {len(run.lines)} recorded calls has a result: {', '.join(reasons)}. "
-        "Record calls that get gradients, after the backward pass.",
-        "UC502",
-    )
+    remedies = ["Correct the error, and record the run again."] if errors else []
+    remedies += ["Record calls that get gradients, after the backward pass."] if without else []
+    problem = f"{run.path}: None of the {len(run.lines)} recorded calls has a result: {', '.join(reasons)}"
+    raise RunError(f"{problem}. {' '.join(remedies)}", "UC502")
 
 
 def _parsed(path: Path, number: int, text: str, model: Any) -> Any:

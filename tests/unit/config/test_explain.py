@@ -515,14 +515,28 @@ def test_explain_adds_what_a_configuration_would_have_done_to_a_recorded_run(
 
 
 @pytest.mark.parametrize(
-    "text", ['rule = "norm"\nthreshold = 1.0', 'rule = "global_norm"\nthreshold = 1.0\nexclude = ["*.bias"]']
+    ("text", "setting"),
+    [
+        ('rule = "norm"\nthreshold = 1.0', "rule = 'norm'"),
+        ('rule = "global_norm"\nthreshold = 1.0\nexclude = ["*.bias"]', "exclude"),
+        ('rule = "global_norm"\nthreshold = 1.0\ninclude = ["*.bias"]', "include"),
+        (
+            'rule = "global_norm"\nthreshold = 1.0\n[[groups]]\nname = "a"\ninclude = ["*.bias"]\nthreshold = 2.0',
+            "groups",
+        ),
+        ('rule = "global_norm"\nthreshold = 1.0\nnorm_type = 1', "norm_type = 1"),
+        (
+            'rule = "global_norm"\nthreshold = {schedule = "linear", start = 1.0, end = 2.0, steps = 9}',
+            "a threshold with a schedule",
+        ),
+    ],
 )
 def test_a_recorded_run_needs_one_threshold_for_the_total_norm(
-    tmp_path: Path, recorded: Path, capsys: pytest.CaptureFixture[str], text: str
+    tmp_path: Path, recorded: Path, capsys: pytest.CaptureFixture[str], text: str, setting: str
 ) -> None:
     (tmp_path / "clip.toml").write_text(text)
     assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(recorded)]) == 2
-    assert "--recorded needs a configuration with rule = 'global_norm'" in capsys.readouterr().err
+    assert f"{tmp_path / 'clip.toml'} has {setting}. Remove --recorded" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

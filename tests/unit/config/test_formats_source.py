@@ -84,7 +84,7 @@ def test_paddle_s_clip_by_value_has_bounds(bounds: dict[str, float], text: str) 
         ),
         (
             "import optax\nparts = []\nparts.append(optax.clip(1.0))",
-            "cannot infer the place of the clip",
+            "cannot infer whether the clip comes first",
         ),
         (
             "import optax\ndef clip():\n  return optax.clip(1.0)\noptax.chain(optax.adam(1), clip())",
@@ -154,7 +154,7 @@ def test_an_expression_of_optax_is_read(text: str, threshold: float) -> None:
     ],
 )
 def test_a_clip_of_optax_that_may_see_updates_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"the clip comes after|cannot infer the place of the clip"):
+    with pytest.raises(ConfigError, match=r"the clip comes after|cannot infer whether the clip comes first"):
         read("optax", f"import optax\n{text}\n")
 
 

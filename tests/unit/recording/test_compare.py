@@ -197,6 +197,16 @@ def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
         compared([line(1)], [line(1)], names={"a": "d"})
 
 
+def test_a_map_in_both_directions_is_refused(compared: Any) -> None:
+    other = renamed(line(1), {"a": "x", "b": "y", "c": "z"})
+    with pytest.raises(
+        runs.RunError, match=r"has 'y', .* It is a parameter of the other run. Write the names of one run"
+    ):
+        compared([line(1)], [other], names={"a": "x", "y": "b"})
+    with pytest.raises(runs.RunError, match=r"has 'bb', which is no parameter of .*a.jsonl\. Its parameters include b"):
+        compared([line(1)], [other], names={"x": "a", "y": "bb"})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -96,8 +96,8 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             over = ast.unparse(loop.iter)
             if targets & names and PARAMETERS.search(over):
                 raise ConfigError(
-                    f"The call is in a loop over {over}: each iteration clips by its own norm. Make one call for all "
-                    "parameters, or ignore the clip with a reason in check.ignore."
+                    f"The call is in a loop over {over}: each iteration clips by its own norm. If one norm is meant, "
+                    "make one call for all parameters. Otherwise, ignore the clip with a reason in check.ignore."
                 )
 
 

@@ -44,4 +44,6 @@ def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]
     except (UnreadableError, RecursionError):
-        raise UnreadableError(None, f"the key {name!r} occurs twice. Remove one.") from None
+        raise UnreadableError(
+            None, f"the key {name!r} occurs twice. Parsers use the last one: remove the first."
+        ) from None

@@ -83,7 +83,8 @@ def _result(options: argparse.Namespace) -> Explanation | Comparison:
     if options.step is not None and not any(config.has_schedule for config in configs):
         raise UsageError("--step applies to a schedule, and no threshold has one. Remove --step.")
     gradients = None if options.gradients is None else _read_gradients(options.gradients)
-    replays = [] if options.recorded is None else [recorded.describe(config, options.recorded) for config in configs]
+    runs = [] if options.recorded is None else zip(configs, paths, strict=True)
+    replays = [recorded.describe(config, path, options.recorded) for config, path in runs]
     try:
         if options.b is None:
             explanation = compare.explain(configs[0], options.a.name, gradients, options.step or 0)

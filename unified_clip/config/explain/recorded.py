@@ -12,19 +12,18 @@ from ..clip_config import ClipConfig
 from ..schedules import threshold_at
 
 
-def describe(config: ClipConfig, path: Path) -> str:
+def describe(config: ClipConfig, source: Path, path: Path) -> str:
     """Return a sentence with the share of recorded norms that a configuration clips, and its thresholds.
 
-    path: A file of `unified_clip.record`.
+    source: The file of the configuration, for errors. path: A file of `unified_clip.record`.
 
     UsageError: the configuration does not clip by one threshold for the total norm. UnreadableError: the file is no
     recording, or has too few norms.
     """
-    unfit = config.rule != "global_norm" or config.uses_names or config.norm_type not in (None, 2.0)
-    if unfit or config.has_schedule:
+    if unfit := _unfit(config):
         raise UsageError(
-            "--recorded needs a configuration with rule = 'global_norm', and without groups, patterns, norm_type and a "
-            "schedule: a recording has total norms only. Remove --recorded."
+            f"--recorded compares one threshold with the total norms of a run, but {source} has {unfit}. Remove "
+            "--recorded, or pass another configuration."
         )
     try:
         suggestion = suggest_threshold(path)
@@ -39,3 +38,14 @@ def describe(config: ClipConfig, path: Path) -> str:
     thresholds = [min(threshold, limit) for threshold in thresholds]
     clipped = sum(norm > threshold for norm, threshold in zip(norms, thresholds, strict=True)) / len(norms)
     return f"On the run {path.name}, it {Replay(thresholds, clipped)}."
+
+
+def _unfit(config: ClipConfig) -> str:
+    """Return the first setting of a configuration that does not fit total norms, or '' if all settings fit."""
+    if config.rule != "global_norm":
+        return f"rule = {config.rule!r}"
+    if config.uses_names:
+        return "groups" if config.groups else "exclude" if config.exclude else "include"
+    if config.norm_type not in (None, 2.0):
+        return f"norm_type = {config.norm_type:g}"
+    return "a threshold with a schedule" if config.has_schedule else ""

@@ -233,7 +233,7 @@ class Format(ABC):
         if value == 0 and zero == "error":
             raise document.wrong(keys, "training fails with 0. Set a number above 0, or remove the clip.")
         if value < 0 and (negative or zero) != "off":
-            least = "a number above 0" if zero == "error" else "0 or more"
+            least = "0 or more" if zero == "off" else "a number above 0"
             raise document.wrong(keys, f"{value:g} makes training fail, or changes the sign of gradients. Set {least}.")
         if value < 0 or (value == 0 and zero == "off"):
             return None
@@ -300,7 +300,7 @@ class Format(ABC):
         if settings.adaptive is not None:
             return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self.in_python
         if settings.bounds:
-            error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
+            error = "it does not support `min` and `max`. If they are -c and c, set `threshold = c` instead."
             return "" if self.has_bounds else error + self.in_python
         if not isinstance(settings.threshold, float):
             return "it does not support a schedule. Set `threshold` to a number." + self.in_python

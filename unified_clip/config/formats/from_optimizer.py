@@ -39,6 +39,10 @@ def data(optimizer: Any) -> dict[str, Any]:
 
 
 def _keras(optimizer: Any, version: str) -> Imported:
+    if not any("optimizer" in base.__module__ for base in type(optimizer).__mro__):
+        raise TypeError(
+            f"A {type(optimizer).__name__} is not a Keras optimizer. Pass the optimizer, such as model.optimizer."
+        )
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     config = {name: getattr(optimizer, name, None) for name in NAMES}
     legacy = {"is_legacy_optimizer": True} if ".legacy." in type(optimizer).__module__ else {}
@@ -48,7 +52,10 @@ def _keras(optimizer: Any, version: str) -> Imported:
 def _paddle(optimizer: Any, _: str) -> Imported:
     name = type(optimizer).__name__
     if not hasattr(optimizer, "_grad_clip"):
-        raise TypeError(f"{name} has no grad_clip. Pass a paddle.optimizer.Optimizer, not its wrapper.")
+        raise TypeError(
+            f"A {name} is not a paddle.optimizer.Optimizer. Pass the optimizer that updates the model's parameters. If "
+            "another object wraps it, pass the optimizer inside."
+        )
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
     if any(group.get("grad_clip", clip) is not clip for group in groups):
@@ -75,8 +82,8 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:
         raise ConfigError(
-            f"{owner}: the rule of its grad_clip, a {kind.__module__}.{kind.__qualname__}, is not supported. Write a "
-            "clip configuration."
+            f"{owner}: the rule of its grad_clip, a {kind.__module__}.{kind.__qualname__}, is not supported. If a "
+            "rule of unified_clip has the same effect, write a clip configuration with that rule."
         )
     if getattr(clip, "need_clip", None) is not None:
         raise ConfigError(

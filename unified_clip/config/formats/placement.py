@@ -120,8 +120,9 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
             if not document.shows(*path) or _raw(document, path) != value:
                 last = f"line {document.line(outer)} sets this key again"
                 is_same = path == outer
-                change = "to another value. Remove one." if is_same else f"and changes {dotted(path)}. Merge them."
-                raise ConfigError(f"{document.name}, line {duplicate.line}, {dotted(outer)}: {last}, {change}")
+                change = "to another value" if is_same else f"and changes {dotted(path)}"
+                problem = f"{document.name}, line {duplicate.line}, {dotted(outer)}: {last}, {change}"
+                raise ConfigError(f"{problem}. The trainer uses the last one: remove the first.")
 
 
 def first_read(document: Document, trainer: Format) -> Path:

@@ -33,7 +33,7 @@ class PythonFormat(OwnFormat):
 
 
 def parse_tree(text: str, name: str) -> ast.Module:
-    """Return the syntax tree of Python source. ConfigError: the text is not Python."""
+    """Return the syntax tree of Python source. ConfigError: the text is not Python, or is nested too deep."""
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(text)
@@ -41,7 +41,11 @@ def parse_tree(text: str, name: str) -> ast.Module:
         raise ConfigError(
             f"{name}, line {error.lineno}: this is not Python: {error.msg}. Correct it.", "UC102"
         ) from None
-    except (RecursionError, ValueError) as error:
+    except RecursionError:
+        raise ConfigError(
+            f"{name}: the code is nested too deep to be read. Write a clip configuration.", "UC102"
+        ) from None
+    except ValueError as error:
         raise ConfigError(f"{name}: this is not Python: {error}. Correct it.", "UC102") from None
 
 

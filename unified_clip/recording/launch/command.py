@@ -42,9 +42,11 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     UsageError: the file or its directory of parts exists, or cannot be written.
     """
     parts = file.with_name(f"{file.name}.parts")
-    for path in (file, parts):
-        if path.exists():
-            raise UsageError(f"{path} exists. Remove it, or pass another file: a file has one run.", "UC206")
+    if file.exists():
+        raise UsageError(f"{file} exists. Remove it, or pass another file: a file has one run.", "UC206")
+    if parts.exists():
+        problem = f"{parts} exists, to which another run writes, or wrote before it was killed"
+        raise UsageError(f"{problem}. If no such run is left, remove this directory. Or pass another file.", "UC206")
     try:
         parts.mkdir()
         file.touch(exist_ok=False)

@@ -116,7 +116,7 @@ class HuggingFace(Format):
         """
         clip = document.get(*DEEPSPEED)
         if not document.has(*DEEPSPEED):
-            raise document.wrong(DEEPSPEED[:1], f"{NO_CLIP} {AUTO}")
+            raise document.wrong(DEEPSPEED[:1], f'{NO_CLIP} To clip at max_grad_norm, set "gradient_clipping": "auto".')
         if clip == "auto":
             return "DeepSpeed clips, and takes gradient_clipping from max_grad_norm."
         if clip != max_norm or isinstance(clip, bool):

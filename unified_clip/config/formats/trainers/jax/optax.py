@@ -42,7 +42,10 @@ ADAFACTOR = "optax.adafactor also clips its update by root mean square. That is 
 CHAINS = ("chain", "named_chain")
 ADDS_AFTER = ("append", "extend")
 PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
-UNKNOWN_PLACE = "cannot infer the place of the clip. Write it as the first argument of optax.chain."
+UNKNOWN_PLACE = (
+    "cannot infer whether the clip comes first. If it does, write it as the first argument of optax.chain. If it does "
+    "not, keep optax's clip."
+)
 
 
 class Optax(PythonFormat):
@@ -181,7 +184,7 @@ class _PlaceCheck:
                 return
             if not (isinstance(part, ast.Constant) and isinstance(part.value, str)):
                 before = f"the clip comes after {ast.unparse(part):.60}"
-                raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
+                raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the nodes that use the result of a statement: later reads of the names that it assigns.

@@ -190,7 +190,9 @@ def _check_groups(source: Source) -> None:
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             keys = ["params", getattr(node.slice, "value", None)]
         if "params" in keys and "grad_clip" in keys:
-            raise source.wrong(node, "grad_clip belongs to one group of parameters here. Pass it to the optimizer.")
+            raise source.wrong(
+                node, "grad_clip belongs to one group of parameters here. Write a clip configuration with [[groups]]."
+            )
 
 
 def _has_groups(parameters: ast.expr) -> bool:
@@ -200,12 +202,14 @@ def _has_groups(parameters: ast.expr) -> bool:
 def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | None) -> list[str]:
     if version is not None and version >= Version("2"):
         raise source.wrong(
-            call, "set_gradient_clip has no effect since Paddle 2.0. Pass the clip as grad_clip= to the optimizer."
+            call,
+            "set_gradient_clip has no effect since Paddle 2.0. Remove the call. To clip, pass grad_clip= to the "
+            "optimizer.",
         )
     if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
         raise source.wrong(
             call,
-            "set_gradient_clip clips only some parameters or one program here. Pass the clip as grad_clip= to the "
-            "optimizer.",
+            "set_gradient_clip clips only some parameters or one program here. Write a clip configuration, with "
+            "`include` for some parameters.",
         )
     return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]

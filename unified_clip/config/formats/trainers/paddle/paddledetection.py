@@ -46,7 +46,7 @@ class PaddleDetection(Format):
                 raise document.wrong([BUILDER, "optimizer", name], f"no optimizer has this key. Move it to {BUILDER}.")
         if len(names) > 1:
             raise document.wrong(
-                [BUILDER, VALUE], f"PaddleDetection ignores this key if {NORM} is set. Remove one of them."
+                [BUILDER, VALUE], f"PaddleDetection ignores this key if {NORM} is set. Remove this key."
             )
         if not names:
             unset = [name for name in (NORM, VALUE) if not document.has(BUILDER, name)]

@@ -38,7 +38,7 @@ class PaddleOCR(Format):
         names = [name for name in (TENSOR, GLOBAL) if document.has("Optimizer", name)]
         if len(names) > 1:
             raise document.wrong(
-                ["Optimizer", GLOBAL], f"PaddleOCR ignores this key if {TENSOR} is set. Remove one of them."
+                ["Optimizer", GLOBAL], f"PaddleOCR ignores this key if {TENSOR} is set. Remove this key."
             )
         if not names:
             note = f"The file does not set {TENSOR} or {GLOBAL}. By default, PaddleOCR clips nothing."

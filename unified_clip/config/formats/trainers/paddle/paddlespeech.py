@@ -85,7 +85,10 @@ class PaddleSpeech(Format):
         if set(places) <= set(GAN):
             return self._gan(document, places)
         if len(places) > 1:
-            raise document.wrong(places[1], f"the file sets {'.'.join(map(str, places[0]))} too. Remove one of them.")
+            raise document.wrong(
+                places[1],
+                f"the file sets {'.'.join(map(str, places[0]))} too. Remove the key that your recipe does not read.",
+            )
         place = places[0]
         if place == SPEECH and any(document.has(name) for name in PRETRAINED):
             return self._by_function(document, [])

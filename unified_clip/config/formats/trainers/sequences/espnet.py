@@ -48,7 +48,9 @@ class ESPnet(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         key = OLD_KEY if document.has(OLD_KEY) or document.has("mtlalpha") else KEY
         if document.has(OLD_KEY) and document.has(KEY):
-            raise document.wrong([KEY], f"{OLD_KEY} is ESPnet 1's key, {KEY} is ESPnet 2's. Remove one of them.")
+            raise document.wrong(
+                [KEY], f"{OLD_KEY} is ESPnet 1's key, {KEY} is ESPnet 2's. Remove that of the other version."
+            )
         notes = default_note(document, [key], "ESPnet clips at 5")
         is_gan = any(document.has(name) for name in ("generator_first", "optim2"))
         threshold = self.read_threshold(document, [key], 5.0, zero="off" if is_gan else "zeros", null="error")

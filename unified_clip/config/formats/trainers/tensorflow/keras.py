@@ -79,7 +79,7 @@ class Keras(Format):
         if names[:2] == list(NAMES[:2]):
             raise document.wrong([*place, names[1]], f"Keras rejects this key together with {names[0]}. Remove one.")
         if len(names) > 1:
-            raise document.wrong([*place, names[1]], f"the file sets {names[0]} too. {NORM_AND_VALUE}")
+            raise document.wrong([*place, names[1]], f"{names[0]} is set, too. {NORM_AND_VALUE}")
         if not names:
             unset = config.keys().isdisjoint(NAMES)
             note = f"The file does not set {', '.join(NAMES)}. By default, Keras clips nothing."

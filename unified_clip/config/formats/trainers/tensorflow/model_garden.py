@@ -9,6 +9,7 @@ from packaging.version import Version
 from ....documents import Document, Key
 from ....schema import Rule, Settings
 from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+from .keras import NORM_AND_VALUE
 
 ROOT = ("trainer", "optimizer_config", "optimizer")
 RULES: dict[str, Rule] = {"global_clipnorm": "global_norm", "clipnorm": "norm", "clipvalue": "value"}
@@ -38,7 +39,7 @@ class ModelGarden(Format):
             f"{'.'.join(ROOT)}.adamw.{LEGACY[1]}", "the global norm, TensorFlow's rule; 0 or less: off", "1.0"
         ),
         rejected_key("0", "off with tf.keras from 2.11 on, zeros before"),
-        rejected_key("several of them", "Keras rejects them together"),
+        rejected_key("several of them", "rejected by Keras 3. Before, both clip, or only the norm"),
         rejected_key("dp_config", "differential privacy: the gradient of each example is clipped"),
     )
 
@@ -57,9 +58,8 @@ class ModelGarden(Format):
         table: list[Key] = [*ROOT, name]
         used = [key for key in RULES if document.get(*table, key) is not None]
         if len(used) > 1:
-            raise document.wrong(
-                [*table, used[1]], f"Keras rejects this key together with {used[0]}. Remove one of them."
-            )
+            remedy = NORM_AND_VALUE if "clipvalue" in used[1:] and len(used) == 2 else "Keras rejects both. Remove one."
+            raise document.wrong([*table, used[1]], f"{used[0]} is set, too. {remedy}")
         if name == LEGACY[0] and not used:
             return self._legacy(document, table)
         if not used:

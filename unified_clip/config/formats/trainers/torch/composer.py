@@ -97,7 +97,11 @@ class Composer(Format):
             tables = [[*root, "algorithms"]]
         places: list[list[Key]] = [[*table, ALGORITHM] for table in tables if document.has(*table, ALGORITHM)]
         if len(places) > 1:
-            raise document.wrong(places[1], "the file has this algorithm twice. Remove one of them.")
+            raise document.wrong(
+                places[1],
+                "the file has this algorithm twice, which is not supported. Remove the one that your training does "
+                "not use.",
+            )
         return places[0] if places else None
 
     def write(self, settings: Settings, version: Version) -> Any:

@@ -57,7 +57,9 @@ class GPTNeoX(Format):
         for name in IGNORED:
             if document.has(name) and document.get(name) != document.get(*place, default=DEFAULT):
                 raise document.wrong(
-                    [name], "GPT-NeoX replaces this value by gradient_clipping. Set gradient_clipping instead."
+                    [name],
+                    "GPT-NeoX replaces this value by gradient_clipping, which is 1.0 by default. Remove this key, and "
+                    "set gradient_clipping to the threshold.",
                 )
         notes = default_note(document, place, "it is 1.0. GPT-NeoX merges several files: another one may set it")
         threshold = self.read_threshold(document, place, DEFAULT, null="error")
@@ -80,7 +82,9 @@ class GPTNeoX(Format):
             return EXTRA
         names = [name for name in NAMES if document.has(name)]
         if len(names) > 1:
-            raise document.wrong([names[1]], f"the file sets {names[0]} too. Remove one of them.")
+            raise document.wrong(
+                [names[1]], f"the file sets {names[0]} too. Remove the key that your training does not use."
+            )
         return (names[0] if names else NAMES[0],)
 
     def write(self, settings: Settings, version: Version) -> Any:

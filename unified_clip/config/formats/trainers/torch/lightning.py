@@ -114,5 +114,7 @@ def _trainer(document: Document) -> list[str]:
             document.get(table, "trainer", VALUE)  # raises unless they are tables
     shown = [root for root in ROOTS if document.shows(*root)] or [ROOTS[0]]
     if len(shown) > 1:
-        raise document.wrong(shown[0], f"the file sets {'.'.join(shown[1])} too. Remove one of them.")
+        raise document.wrong(
+            shown[0], f"the file sets {'.'.join(shown[1])} too. Remove the table that your program does not read."
+        )
     return list(shown[0])

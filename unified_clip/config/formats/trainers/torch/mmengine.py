@@ -95,7 +95,10 @@ class MMEngine(OwnFormat):
     def _without_clip(self, document: Document) -> Imported:
         """Return the rule "none" with a note for a file without clip_grad. ConfigError: another key may set a clip."""
         if document.shows(MMCV[0]) and document.has(*MMCV):
-            raise document.wrong(MMCV, "mmengine ignores this key of mmcv 1. Set optim_wrapper = dict(clip_grad=...).")
+            raise document.wrong(
+                MMCV,
+                "mmengine ignores this key of mmcv 1. Remove it. To clip, set optim_wrapper = dict(clip_grad=...).",
+            )
         wrapper = document.get("optim_wrapper", default={})
         if not isinstance(wrapper, dict):
             raise document.wrong(["optim_wrapper"], f"{wrapper!r:.60} is not a dict. Set a dict.")

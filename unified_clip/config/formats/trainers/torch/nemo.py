@@ -62,9 +62,15 @@ class NeMo(Lightning):
 
     def _aligner(self, document: Document, tables: list[str]) -> Imported:
         if len(tables) > 1:
-            raise document.wrong(["trainer", tables[1]], f"the file sets trainer.{tables[0]} too. Remove one of them.")
+            raise document.wrong(
+                ["trainer", tables[1]],
+                f"the file sets trainer.{tables[0]} too. Remove the table that your training does not use.",
+            )
         if document.get("trainer", VALUE) is not None:
-            raise document.wrong(["trainer", VALUE], f"NeMo-Aligner ignores this key. Set trainer.{tables[0]}.{VALUE}.")
+            raise document.wrong(
+                ["trainer", VALUE],
+                f"NeMo-Aligner ignores this key. Remove it. To clip, set trainer.{tables[0]}.{VALUE}.",
+            )
         place = ("trainer", tables[0], VALUE)
         notes = default_note(document, place, "NeMo-Aligner clips nothing")
         return Imported(self.settings("global_norm", self.read_threshold(document, place)), notes)
