@@ -86,3 +86,8 @@ def test_the_example_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixtu
     ((code, printed),) = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", page, re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out == printed
+
+
+def test_a_model_is_no_optimizer() -> None:
+    with pytest.raises(TypeError, match=r"A Sequential is not a Keras optimizer\. Pass the optimizer"):
+        ClipConfig.of(keras.Sequential())

@@ -82,8 +82,8 @@ class ParameterSelection:
         name = self.name(leaf)
         if name is None and self._has_names:
             raise TypeError(
-                f"The configuration selects parameters by name, and the names that were passed lack {leaf.place}. Pass "
-                "the model, or a dict of name to parameter, with every parameter of this call."
+                f"The configuration selects parameters by name, and {leaf.place} is no parameter in `names`. Pass "
+                "gradients as a dict or (name, gradient) tuples. For clip_, pass `names` with every parameter."
             )
         if name is None:
             raise TypeError(

@@ -214,7 +214,9 @@ def _clip_state(state: Any) -> ClipState:
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:
-        remedy = "Pass a part with one" if clip_states else "Pass the state of an optimizer with as_optax()"
+        remedy = "Pass a part of the state with one"
+        if not clip_states:
+            remedy = "Pass the state of an optimizer with as_optax()"
         raise ValueError(f"the state contains {len(clip_states) or 'no'} ClipState, but must contain one. {remedy}.")
     clip_state = clip_states[0]
     if isinstance(clip_state.step, jax.core.Tracer):
