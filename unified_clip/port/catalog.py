@@ -32,6 +32,9 @@ KERAS_OPTIMIZER = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?k
 FRAMEWORKS = {
     "torch": "PyTorch",
     "apex": "PyTorch",
+    "autoclip": "PyTorch",
+    "timm": "PyTorch",
+    "zclip": "PyTorch",
     "paddle": "Paddle",
     "tensorflow": "TensorFlow",
     "tf_agents": "TensorFlow",

@@ -49,6 +49,10 @@ CLIPS = {
         "import importlib\nnn = importlib.import_module('paddle.nn')\nc = nn.ClipGradByNorm(1.0)\n"
     ),
     "__import__": "nn = __import__('paddle').nn\nc = nn.ClipGradByNorm(1.0)\n",
+    "ZClip": "from zclip import ZClip\nc = ZClip(z_thresh=2.5)\nc.step(model)\n",
+    "AutoClip": "from autoclip.torch import QuantileClip\nc = QuantileClip(p, global_threshold=True)\nc.step()\n",
+    "AutoClip in an optimizer": "from autoclip.torch import StandardClip\no = StandardClip.as_optimizer(o)\n",
+    "timm's AGC": "from timm.utils.agc import adaptive_clip_grad\nadaptive_clip_grad(model.parameters(), 0.02)\n",
     "global norm of another package": "import mindspore.ops as ops\ng = ops.clip_by_global_norm(g, 1.0)\n",
     "arguments that are derived": (
         "import transformers\nclass Arguments(transformers.TrainingArguments):\n    cache: str = ''\n"
@@ -138,6 +142,7 @@ NOT_CLIPS = {
     "an own limit": "import transformers\nself.max_grad_norm = 1.0\n",
     "another thing of Hydra": "import hydra, lightning\nmodel = hydra.utils.instantiate(cfg.model)\n",
     "another trainer": "import lightning as L\nt = L.Trainer(max_epochs=3)\n",
+    "another QuantileClip": "from processing.numerical import QuantileClip\nc = QuantileClip(0.9)\n",
     "another package's setting": "a = Arguments(max_grad_norm=1.0)\n",
     "a limit of a schedule": "d = dict(grad_clip=1.0)\n",
 }

@@ -74,6 +74,8 @@ def test_what_was_not_measured_is_like_nothing_that_was(name: str) -> None:
 UNMEASURED = {
     "Tensor.clamp_",
     "apex.contrib.clip_grad.clip_grad_norm_",
+    "autoclip.torch.QuantileClip",
+    "autoclip.torch.StandardClip",
     "jax.example_libraries.optimizers.clip_grads",
     "jax.lax.clamp",
     "jax.numpy.clip",
@@ -91,6 +93,8 @@ UNMEASURED = {
     "paddle.fluid.clip.append_gradient_clip_ops",
     "paddle.fluid.clip.set_gradient_clip",
     "tf.clip_by_average_norm",
+    "timm.utils.adaptive_clip_grad",
+    "zclip.ZClip",
 }
 
 
