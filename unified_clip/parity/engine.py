@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any, get_args
 
+from .judge import own_pairs
 from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
 from .judge.oracle import Expected
 from .judge.verdict import NativeVerdict
@@ -200,7 +201,10 @@ def _case_result(
         }
         if by_mode:
             frameworks[framework] = FrameworkResult.model_validate({k: each for k, each in by_mode.items() if each})
+    natives = {name: result.native for name, result in frameworks.items() if result.native}
+    outcomes = {name: results[name].results[NATIVE, case.name].outcome for name in natives}
     return CaseResult(
+        own_pairs=own_pairs.compare(case, natives, outcomes, suite.frameworks),
         name=case.name,
         call=case.call_name,
         gradients=case.gradients_name,

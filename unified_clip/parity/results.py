@@ -129,6 +129,22 @@ class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))
         return result
 
 
+class OwnPair(ReportModel):
+    """The comparison of two functions of the user with each other, in one case."""
+
+    left: str
+    right: str
+    """`left`, `right`: the frameworks of both functions."""
+
+    verdict: Literal["equal", "close", "known", "different"]
+    """known: they differ, and the list has a difference of one of them from the exact result."""
+
+    size: Real | None
+    """The largest relative difference of the norms and of the gradients. null if their numbers cannot be compared."""
+
+    detail: str
+
+
 class CaseResult(ReportModel):
     """The exact result of one case, and the results of every framework."""
 
@@ -150,6 +166,8 @@ class CaseResult(ReportModel):
     """The stages at which unified_clip's bits on the host path differ between frameworks."""
 
     frameworks: dict[str, FrameworkResult]
+    own_pairs: list[OwnPair] = Field(default=[])
+    """Each two functions of the user for this call, on two frameworks."""
 
     @property
     def natives(self) -> dict[str, NativeResult]:

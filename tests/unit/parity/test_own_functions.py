@@ -12,24 +12,24 @@ from typing import Any
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from support.parity.cases import WORKED, case, suite
+from support.parity.cases import WORKED, case, dense, suite
 from support.parity.reports import native, one_case, report
 
 import unified_clip.numpy
 from unified_clip import cli
 from unified_clip.parity import engine
 from unified_clip.parity.adapters.numpy import Framework as Adapter
-from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge import oracle, own_pairs
 from unified_clip.parity.judge.judged_result import JudgedResult, report_result
 from unified_clip.parity.judge.verdict import Verdict
 from unified_clip.parity.known import entries, match, measure, update
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal, terminal_case
-from unified_clip.parity.results import FrameworkResult, NativeResult
+from unified_clip.parity.results import FrameworkResult, NativeResult, OwnPair
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.suite.schema import Framework, SuiteError
 from unified_clip.parity.workers import user_function, worker
 from unified_clip.parity.workers.user_function import UserFunction
 
@@ -306,6 +306,48 @@ def test_accepted_errors_have_the_error_as_their_reason(tmp_path: Path) -> None:
     update.write(tmp_path / "known.toml", report(*cases))
     (entry,) = entries.read(tmp_path / "known.toml")
     assert entry.reason == "it raises an error, but should return a result: KeyError: 3"
+
+
+def clipped(norm: float, *gradients: list[float], raised: Any = ()) -> CallOutcome:
+    return CallOutcome(dense(norm), [dense(values) for values in gradients], raised=raised, name="clip.py:f")
+
+
+def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
+    one = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    first = clipped(5.0, [0.3, 0.4], [0.1, 0.2])
+    others = {
+        ("equal", "equal"): first,
+        ("close", "close, by 1.5e-06"): clipped(5.0, [0.3, 0.4000006], [0.1, 0.2]),
+        ("different", "different, by 20 %"): clipped(5.0, [0.3, 0.5], [0.1, 0.2]),
+        ("known", "known, by 17 %"): clipped(6.0, [0.3, 0.4], [0.1, 0.2]),
+        ("known", "known, only one of them has inf or NaN in the norm"): clipped(math.inf, [0.3, 0.4], [0.1, 0.2]),
+        ("known", "known, they return gradients of other shapes"): clipped(5.0, [0.3, 0.4, 0.1, 0.2]),
+        ("different", "different, only one of them raises an error"): clipped(5.0, raised=["KeyError"]),
+        ("known", "known, the list of gradients is long: compared with the exact result only"): None,
+    }
+    for (verdict, words), other in others.items():
+        natives = {name: native(function="clip.py:f", verdict=kind) for name, kind in (("a", "equal"), ("b", verdict))}  # type: ignore[arg-type]
+        natives["c"] = native("equal", function="optax.clip")
+        outcomes = {"a": first, "b": other, "c": first}
+        (pair,) = own_pairs.compare(one, natives, outcomes, dict.fromkeys("abc", Framework()))
+        assert own_pairs.in_words(pair) == words
+        assert (pair.left, pair.right, pair.verdict) == ("a", "b", verdict)
+
+
+def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
+    pairs = [
+        OwnPair(left="jax", right="numpy", verdict=verdict, size=0.5, detail="")
+        for verdict in ("different", "known", "equal")
+    ]
+    cases = [one_case(pair.verdict).model_copy(update={"own_pairs": [pair]}) for pair in pairs]
+    run = report(*cases)
+    line = "Your functions with each other, jax and numpy: 1 different, 1 equal, 1 known."
+    assert line in markdown.headline(run)
+    assert "## Your functions with each other" in markdown.as_markdown(run)
+    assert "| known | jax and numpy | known | 5.0e-01 | - |" in markdown.as_markdown(run)
+    (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
+    assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
+    assert "jax and numpy, your functions with each other: known, by 50 %" in "\n".join(terminal_case.lines(run))
 
 
 def test_views_keep_the_frameworks_functions_and_those_of_the_user_apart() -> None:

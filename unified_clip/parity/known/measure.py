@@ -34,9 +34,9 @@ def measure(
         return NativeDeviation(outcome.name, "" if case.options.raises else "raises", detail=outcome.message)
     if case.options.raises:
         return NativeDeviation(outcome.name, "returns", detail=_first_numbers(outcome))
-    parts = dict[str, _Difference]()
+    parts = dict[str, Difference]()
     if outcome.norm is not None and expected.wide_norm is not None and outcome.norm.array.size == 1:
-        parts["norm"] = _difference([outcome.norm.values()], [np.asarray(expected.wide_norm)], [])
+        parts["norm"] = difference([outcome.norm.values()], [np.asarray(expected.wide_norm)], [])
     kind: DifferenceKind | Literal[""] = "form" if outcome.fault else ""
     if outcome.gradients is not None and expected.gradients is not None:
         results: Sequence[Dense | None] | None = outcome.gradients
@@ -45,7 +45,7 @@ def measure(
             kind = "elements" if results is None else "form"
         if results is not None:
             sides = (results, expected.gradients, case.clipped_inputs)
-            parts["gradients"] = _difference(*map(_values, sides))
+            parts["gradients"] = difference(*map(values, sides))
     not_finite = cast(NotFinite, " and ".join(name for name, part in parts.items() if not part.is_finite))
     size = max((part.size for part in parts.values() if part.size > tolerance or part.is_absolute), default=0.0)
     if not kind and (size or not_finite):
@@ -61,7 +61,7 @@ def measure(
     return NativeDeviation(outcome.name, kind, size, *numbers, lacks_norm=lacks_norm, detail=detail)
 
 
-class _Difference(NamedTuple):
+class Difference(NamedTuple):
     """The difference between some numbers and the exact numbers."""
 
     size: float = 0.0
@@ -77,7 +77,7 @@ class _Difference(NamedTuple):
 Arrays = Sequence[Float64s]
 
 
-def _difference(results: Arrays, exact: Arrays, inputs: Arrays) -> _Difference:
+def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     """Return the difference between numbers and the exact numbers, array by array.
 
     inputs: The gradients before the clip. If all exact numbers are 0, the size is relative to the largest of them.
@@ -91,7 +91,7 @@ def _difference(results: Arrays, exact: Arrays, inputs: Arrays) -> _Difference:
             difference = float(np.max(np.abs(result - right), where=both & ~same, initial=0.0))
         size = max(size, difference / largest if largest else difference)
         is_finite = is_finite and bool((both | same).all())
-    return _Difference(min(size, sys.float_info.max), is_finite, is_absolute=bool(size) and not largest)
+    return Difference(min(size, sys.float_info.max), is_finite, is_absolute=bool(size) and not largest)
 
 
 def _largest(arrays: Arrays) -> float:
@@ -99,7 +99,7 @@ def _largest(arrays: Arrays) -> float:
     return max((float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0)) for a in arrays), default=0.0)
 
 
-def _values(tensors: Sequence[Gradient]) -> list[Float64s]:
+def values(tensors: Sequence[Gradient]) -> list[Float64s]:
     """Return the elements of each tensor. None has no elements."""
     return [np.empty(0) if dense is None else dense.values() for dense in map(densify, tensors)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._display import safe
+from ..judge import own_pairs
 from ..modes import TITLES
 from ..results import FrameworkResult, NativeResult, ParityReport, Result
 from . import baseline, compared
@@ -31,6 +32,13 @@ def as_xml(report: ParityReport) -> bytes:
         if row.stages_apart:
             message = f"different bits: {', '.join(row.stages_apart)}"
             _fail(case, report, ("", "between frameworks", row.name), message)
+    own = SubElement(root, "testsuite", name="between your functions")
+    for row in report.cases:
+        for pair in row.own_pairs:
+            case = _case(own, row.name, f"own.{pair.left}.{pair.right}")
+            if pair.verdict in ("different", "known"):  # with a baseline, the function that has changed fails itself
+                fails = pair.verdict == "different" and report.baseline is None
+                _mark(case, "failure" if fails else "skipped", pair.verdict, own_pairs.in_words(pair))
     known = SubElement(root, "testsuite", name="known differences")
     for entry in report.known:
         case = _case(known, f"{entry.function}: {entry.reason}", f"known.{entry.framework}")

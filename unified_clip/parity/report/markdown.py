@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from ... import _markdown
@@ -28,6 +29,8 @@ NATIVE_LEGEND = (
     "such function, or it returns no such number."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
+OWN_PAIRS = "Cases in which your functions of two frameworks differ by more than rounding. Sizes are relative."
+OWN_PAIRS_HEADER = ["case", "frameworks", "verdict", "size", "difference"]
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
@@ -48,6 +51,7 @@ def headline(report: ParityReport) -> list[str]:
     if report.summary.natives:
         natives = {name: kinds for name, kinds in report.summary.natives.items() if name not in report.absent}
         lines.append(f"{_capitalized(compared.whose(report))}: {_shares(natives)}.")
+    lines += own_pairs_lines(report)
     differ = any(case.stages_apart for case in report.cases)
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
     if report.exit_code == 0 and not differ and len(on_host) > 1:
@@ -88,6 +92,29 @@ def problem_lines(report: ParityReport) -> list[str]:
         where = f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
         lines.append(": ".join(filter(None, (problem.what, where, problem.detail))))
     return lines
+
+
+def own_pairs_lines(report: ParityReport) -> list[str]:
+    """Return a line with the counts of verdicts for each two frameworks whose functions of the user were compared."""
+    counts: dict[str, Counter[str]] = {}
+    for case in report.cases:
+        for pair in case.own_pairs:
+            counts.setdefault(f"{pair.left} and {pair.right}", Counter())[pair.verdict] += 1
+    return [
+        f"Your functions with each other, {names}: "
+        f"{', '.join(f'{count} {verdict}' for verdict, count in sorted(verdicts.items()))}."
+        for names, verdicts in counts.items()
+    ]
+
+
+def own_pairs_rows(report: ParityReport) -> list[list[str]]:
+    """Return a table row for each two functions of the user whose results differ by more than rounding."""
+    return [
+        [case.name, f"{pair.left} and {pair.right}", pair.verdict, size(pair.size), pair.detail or NOTHING]
+        for case in report.cases
+        for pair in case.own_pairs
+        if pair.verdict not in ("equal", "close")
+    ]
 
 
 def native_rows(report: ParityReport) -> list[list[str]]:
@@ -173,6 +200,7 @@ def as_markdown(report: ParityReport, most: int = MOST) -> str:
     sections = [
         ("Since the baseline", [], _markdown.rows(baseline.HEADER, baseline.rows(report.baseline or []))),
         ("Problems", [], problems),
+        ("Your functions with each other", [OWN_PAIRS], _markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report))),
         ("Known differences", [known_legend(report)], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
         ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),

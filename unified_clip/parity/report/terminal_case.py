@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from ..judge import own_pairs
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
@@ -35,6 +36,8 @@ def lines(report: ParityReport) -> Iterator[str]:
                 whose = compared.title(NATIVE, results.native)
                 yield f"  {framework}, {whose}: {_native(report, case, framework, results.native)}"
                 yield from _numbers(results.native)
+        for pair in case.own_pairs:
+            yield f"  {pair.left} and {pair.right}, your functions with each other: {own_pairs.in_words(pair)}"
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:

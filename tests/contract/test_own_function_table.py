@@ -1,0 +1,67 @@
+"""docs/own-functions.md: which function of each framework one of the user replaces, and how functions clip in place."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.kits import Kit
+
+from unified_clip.parity.adapters.base import Adapter, Invocation
+from unified_clip.parity.suite.call_form import CallForm
+from unified_clip.parity.suite.own_functions import REPLACEABLE
+from unified_clip.parity.suite.public_calls import CALLS
+from unified_clip.tensors.types import encode
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-functions.md").read_text(encoding="utf-8")
+TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "paddle": "Paddle", "jax": "JAX", "numpy": "NumPy"}
+NUMBERS = {"clip_value_min": -1.0, "total_norm": 5.0}
+
+
+@pytest.fixture
+def adapter(kit: Kit, request: pytest.FixtureRequest) -> Adapter:
+    if not kit.exact or request.config.getoption("--framework") != kit.name or kit.name not in TITLES:
+        pytest.skip("the table is of the frameworks that have a column")
+    made: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").Framework()
+    return made
+
+
+def native(adapter: Adapter, name: str) -> str:
+    """The framework's function that runs for a public name; '' for none."""
+    arguments = {key: NUMBERS.get(key, 1.0) for key in CALLS[name].required}
+    tensor = adapter.make(encode(np.array([3.0, 4.0]), "float32"))
+    invocation = Invocation(adapter, CALLS[name], CallForm(), arguments, [tensor])
+    if adapter.has_native(invocation):
+        adapter.native(invocation)
+    return invocation.native
+
+
+def test_the_page_has_the_function_that_one_of_the_user_replaces(adapter: Adapter, kit: Kit) -> None:
+    rows = [
+        line.strip("| ").split(" | ") for line in PAGE.splitlines() if re.match(r"\| (replaced name|`\w+`) \|", line)
+    ]
+    header, *lines = [row for row in rows if not (len(row) > 1 and row[1].startswith("`f("))]
+    assert [line[0].strip("`") for line in lines] == list(REPLACEABLE)
+    if kit.name == "numpy":
+        assert not any(native(adapter, name) for name in REPLACEABLE)
+        return
+    column = header.index(TITLES[kit.name])
+    table = {line[0].strip("`"): line[column].strip("`").replace("none", "") for line in lines}
+    assert table == {name: native(adapter, name) for name in REPLACEABLE}
+
+
+def test_the_page_has_how_functions_clip_in_place(adapter: Adapter, kit: Kit) -> None:
+    (row,) = [
+        line for line in PAGE.splitlines() if re.match(rf"\| [\w, ]*\b{TITLES[kit.name]}\b[\w, ]* \| a list of", line)
+    ]
+    how = (
+        "write into each array"
+        if kit.name == "numpy"
+        else "change each `.grad`"
+        if adapter.writes
+        else "replace the items"
+    )
+    assert how in row

@@ -1,0 +1,78 @@
+"""Compare functions of the user with each other: those of two frameworks for one public name, on the same case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from ...tensors.types import Dense
+from ..known.entries import size_in_words
+from ..known.measure import difference, values
+from ..outcome import CallOutcome
+from ..results import NativeResult, OwnPair
+from ..suite.cases import Case
+from ..suite.schema import Framework
+
+
+def compare(
+    case: Case,
+    results: Mapping[str, NativeResult],
+    outcomes: Mapping[str, CallOutcome | None],
+    frameworks: Mapping[str, Framework],
+) -> list[OwnPair]:
+    """Return the comparison of each two functions of the user in a case. Leave out frameworks without a result.
+
+    The verdict is "known" if the results differ, and the list of known differences has a difference of one of them.
+
+    outcomes: The tensors of each result. None if the list of gradients is long.
+    """
+    own = [name for name, result in results.items() if result.is_users and not result.is_failure]
+    pairs = []
+    for left, right in combinations(own, 2):
+        verdicts = {results[left].verdict, results[right].verdict}
+        a, b = outcomes[left], outcomes[right]
+        if a is None or b is None:
+            detail, size = "the list of gradients is long: compared with the exact result only", None
+            verdict = next((each for each in ("different", "known", "close") if each in verdicts), "equal")
+        else:
+            detail, size = _difference(case, a, b)
+            tolerance = sum(
+                frameworks[name].tolerance for name in (left, right)
+            )  # each is that near to the exact result
+            is_known = "known" in verdicts and "different" not in verdicts
+            verdict = "known" if is_known else "different"
+            if not detail and (size or 0.0) <= tolerance:
+                verdict = "close" if size else "equal"
+        fields = {"left": left, "right": right, "verdict": verdict, "detail": detail, "size": size}
+        pairs.append(OwnPair.model_validate(fields))
+    return pairs
+
+
+def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
+    """Return (a difference of form in words or '', the relative size of a difference of numbers).
+
+    The size is None if there are no numbers to compare.
+    """
+    if left.raised or right.raised:
+        return ("" if left.raised and right.raised else "only one of them raises an error"), None
+    sizes = []
+    for name, a, b in (("norm", _norm(left), _norm(right)), ("gradients", left.gradients, right.gradients)):
+        if a is None or b is None:
+            continue
+        if [each and each.array.size for each in a] != [each and each.array.size for each in b]:
+            return "they return gradients of other shapes", None
+        found = difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
+        if not found.is_finite:
+            return f"only one of them has inf or NaN in the {name}", None
+        sizes.append(found.size)
+    size = max(sizes, default=0.0)
+    return "", size
+
+
+def _norm(outcome: CallOutcome) -> Sequence[Dense | None] | None:
+    return None if outcome.norm is None else [Dense(outcome.norm.dtype, outcome.norm.array.reshape(-1))]
+
+
+def in_words(pair: OwnPair) -> str:
+    """Return the verdict and the difference of a pair as text, such as "known, by 8.5 %"."""
+    return ", ".join(filter(None, (pair.verdict, f"by {size_in_words(pair.size)}" if pair.size else "", pair.detail)))
