@@ -289,8 +289,9 @@ def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_u
     if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
         return Cause(
             "another optimizer",
-            "the clipped gradients are the same, but the updates differ: check the learning rate, momentum and weight "
-            "decay of both optimizers, and whether one of them also clips or scales",
+            "the clipped gradients are the same, but the updates differ. Check the learning rate, momentum and weight "
+            "decay of both optimizers, and the place at which they add epsilon: `unified-clip compare` on two "
+            "recordings compares these settings. Check also whether one of them clips or scales",
         )
     for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
         if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):

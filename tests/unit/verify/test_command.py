@@ -61,7 +61,11 @@ def test_a_mistake_is_named_at_the_first_step(
     ("line", "mistake", "says"),
     [
         ("np.float32(0.125) * grad", "another learning rate", "0.5 times"),
-        ("np.float32(0.25) * grad + np.float32(0.1) * weights[name]", "another optimizer", "weight decay"),
+        (
+            "np.float32(0.25) * grad + np.float32(0.1) * weights[name]",
+            "another optimizer",
+            "the place at which they add epsilon",
+        ),
     ],
 )
 def test_updates_that_differ_where_the_clips_do_not_are_explained(
