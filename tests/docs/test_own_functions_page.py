@@ -64,7 +64,7 @@ def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.Capt
     (folder / "parity" / "known.toml").write_text("", encoding="utf-8")
     assert cli.main(["parity", "--accept"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    (block,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    block = "".join(re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL))
     assert [line for line in printed if line in block.splitlines()] == block.splitlines()
     written = entries.read(folder / "parity" / "known.toml")
     (same,) = [each for each in written if each.cases == expected.cases and each.framework == expected.framework]

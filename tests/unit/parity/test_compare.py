@@ -231,6 +231,7 @@ def test_a_native_that_returns_other_shapes_differs_in_form_and_its_numbers_are_
     for kind, found in expected.items():
         assert [(each.kind, each.size) for each in found] == [(kind, 0.0)] * len(found)
     assert deviation(5.0, [[10.5, 14.0]], None).size == 6.0
+    assert deviation(5.0, [[math.nan, 2.0]], None).not_finite == "gradients"
     assert deviation(5.0, [10.5, 14.0], [0.0]).size == 6.0
     assert deviation(6.0, [1.5, 2.0, 0.0], None).size == 0.2
 

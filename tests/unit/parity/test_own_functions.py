@@ -300,12 +300,15 @@ def test_tables_of_many_cases_are_not_printed(tmp_path: Path, capsys: pytest.Cap
 
 def test_accepted_errors_have_the_error_as_their_reason(tmp_path: Path) -> None:
     cases = [
-        one_case(name, torch=FrameworkResult(native=native(norm=None, kind="raises", detail="KeyError: 3")))
-        for name in "ab"
+        one_case(name, torch=FrameworkResult(native=native(norm=None, kind="raises", detail=detail)))
+        for name, detail in {"a": "KeyError: 3", "b": "KeyError: 3", "c": "TypeError: 4", "d": "TypeError: 5"}.items()
     ]
     update.write(tmp_path / "known.toml", report(*cases))
-    (entry,) = entries.read(tmp_path / "known.toml")
-    assert entry.reason == "it raises an error, but should return a result: KeyError: 3"
+    what = "it raises an error, but should return a result"
+    assert [(entry.cases, entry.reason) for entry in entries.read(tmp_path / "known.toml")] == [
+        (["a", "b"], f"{what}: KeyError: 3"),
+        (["c", "d"], f"{what}: TypeError: 4 (in the first of 2 cases)"),
+    ]
 
 
 def clipped(norm: float, *gradients: list[float], raised: Any = ()) -> CallOutcome:

@@ -55,7 +55,7 @@ def write(path: Path, report: ParityReport) -> Changes:
     groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
     for (framework, case), each in unlisted.items():
         # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
-        key = (framework, each.function or "", each.kind, each.not_finite, each.cause_kind, _magnitude(each))
+        key = (framework, each.function or "", each.kind, each.not_finite, _cause_kind(each), _magnitude(each))
         groups.setdefault(key, {})[case] = each
     added = [_entry(*key[:3], natives=natives, old=old) for key, natives in groups.items()]
     kept = len(tables) - len(stale) - renewed
@@ -85,6 +85,11 @@ def _correct_and_stale(
             is_correct = not result.problem and not any(native.problem for native in natives)
             (correct if is_correct else stale).append(result.entry)
     return correct, stale
+
+
+def _cause_kind(native: NativeResult) -> str:
+    """Return the kind of cause of a difference. For an error, return the class of the exception."""
+    return native.detail.partition(":")[0] if native.kind == "raises" else native.cause_kind
 
 
 def _magnitude(native: NativeResult) -> str:
@@ -219,7 +224,7 @@ def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
     """Return the cause of some differences. If there is none, return what differs."""
     causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
     if not causes:
-        details = {native.detail for native in natives}
-        has_one = kind in ("raises", "form") and len(details) == 1
-        return f"{KINDS[kind]}: {details.pop()}" if has_one else KINDS[kind]
+        causes = [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(native.detail for native in natives) if text]
+    if not causes or kind in ("returns", "elements"):
+        return KINDS[kind]
     return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"
