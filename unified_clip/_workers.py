@@ -84,7 +84,7 @@ class Exit:
         """The last lines of stderr. For a report of faulthandler, its first lines, which have the innermost call."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
-        return "its last lines: " + " | ".join(lines) if lines else "it wrote nothing to stderr"
+        return "its last lines: " + " | ".join(lines) if lines else "stderr is empty"
 
 
 class Worker:

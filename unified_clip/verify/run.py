@@ -253,7 +253,8 @@ def run(
                 remedy = "Pass a higher --timeout, or correct the step if it hangs."
                 raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. {remedy}")
             if end.code:
-                raise WorkerError(f"{script} failed. Correct this error: {end}{_not_installed(script, end)}")
+                remedy = _not_installed(script, end) or "Run the file alone, and correct the error."
+                raise WorkerError(f"{script} failed: {end}. {remedy}")
     runs = []
     for script in scripts:
         runs.append(_read(script, out / script.side, len(next(iter(batches.values())))))
@@ -276,7 +277,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return a sentence with the command that installs a missing module, to append to an error.
+    """Return the remedy of an error, with the command that installs a missing module.
 
     Return '' if the process ended for another reason, or ran in the interpreter of this command.
     """
@@ -284,7 +285,7 @@ def _not_installed(script: Script, end: _workers.Exit) -> str:
         return ""
     pip = f"{script.python} -m pip install PACKAGE"
     own = f"{script.python} -m {_install.command('cli')}"
-    return f". Install the package of this module: {pip}. If unified_clip itself lacks the module: {own}"
+    return f"Install the package of this module: {pip}. If unified_clip itself lacks the module: {own}"
 
 
 def _read(script: Script, out: Path, steps: int) -> ScriptRun:

@@ -149,9 +149,9 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
     many = [dataclasses.replace(each, name=str(number)) for number, each in enumerate(many)]
     count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
     found = pool.run(worker(f"{count}\n{fault}"), [pool.WorkItem(HOST, each) for each in many], 60.0).results
-    assert [found[HOST, each.name] for each in many] == [
-        Failure("crashed", "exit status 3; it wrote nothing to stderr")
-    ] * len(many)
+    assert [found[HOST, each.name] for each in many] == [Failure("crashed", "exit status 3; stderr is empty")] * len(
+        many
+    )
     assert (tmp_path / "starts").read_text() == "x" * starts
 
 
