@@ -46,7 +46,7 @@ def line(report: ParityReport) -> str:
     parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []
     without_norm = {(result.function, name) for name, result in natives if result.lacks_norm}
     parts += dict.fromkeys(
-        f"{result.function} ({name}{', gradients only' if (result.function, name) in without_norm else ''})"
+        f"{result.function} ({name}{', no norm' if (result.function, name) in without_norm else ''})"
         for name, result in natives
         if result.is_users
     )

@@ -20,7 +20,7 @@ from ..suite.call_form import leaves
 FORMS = {
     "gradients": "the clipped gradients, and no norm",
     "list": "(clipped gradients, norm)",
-    "in place": "the norm",
+    "in place": "the norm, or None",
     "measure": "the norm",
     "each": "the clipped gradient",
 }
@@ -94,10 +94,10 @@ class UserFunction(NamedTuple):
         if style == "each":
             self._check_tensors([returned], invocation)
             return returned
-        is_lost = isinstance(returned, list | tuple | dict) or (returned is None and call.returns_norm)
-        if style == "in place" and is_lost:
+        if style == "in place" and isinstance(returned, list | tuple | dict):
             raise self._wrong(returned, FORMS[style], "", self._or_gradients())
-        return self._norm(returned, invocation) if call.returns_norm else None
+        without_norm = not call.returns_norm or (style == "in place" and returned is None)
+        return None if without_norm else self._norm(returned, invocation)
 
     def _gradients(self, returned: Any, invocation: Invocation) -> Any:
         """Return the result of a function that returns gradients only. (gradients, None) counts as such a result.
