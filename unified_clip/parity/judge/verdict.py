@@ -41,7 +41,7 @@ NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic; for a framework's function the same numbers, if the "
     "norm needs no rounding",
-    "no norm": "the same gradients, from a function of yours that returns no norm",
+    "no norm": "the same gradients, from a function that returned no norm",
     "close": "within the contract's bound; for a framework's function within rounding",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference of a framework's function that the suite lists",

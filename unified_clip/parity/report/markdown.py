@@ -25,7 +25,7 @@ LEGEND = (
 NATIVE_LEGEND = (
     "{whose}: the verdict. If it is not `equal`: the relative distance of the norm from the exact "
     "one, which is not rounded / the largest difference of an element, relative to the largest element. `close`: "
-    "within rounding. `no norm`: the gradients are equal, and your function returns no norm. `-`: the framework has no "
+    "within rounding. `no norm`: the gradients are equal, and the function returned no norm. `-`: the framework has no "
     "such function, or it returns no such number."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
