@@ -127,7 +127,7 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC404": ("parity --ported port.json", {"port.json": "{}"}, _suite),
     "UC501": ("compare old.jsonl new.jsonl", {"old.jsonl": '{"loss": 1.0}\n'}, None),
     "UC502": ("compare run.jsonl run.jsonl", {}, _no_calls),
-    "UC503": ("compare a.jsonl b.jsonl --map names.toml", {"names.toml": '"layer.weight" = 1\n'}, None),
+    "UC503": ("compare a.jsonl b.jsonl --map names.toml", {"names.toml": 'fc.weight = "dense.weight"\n'}, None),
     "UC504": ("record run.jsonl -- pyhton train.py", {}, None),
     "UC601": (VERIFY.replace("old.py:step", "old.py"), STEPS, _arrays),
     "UC602": (VERIFY.replace("batches.npz", "uneven.npz"), STEPS, _arrays),

@@ -64,11 +64,21 @@ def read_names(path: Path) -> Names:
         raise RunError(f"{path} is not TOML: {error}. {WRITE}", "UC503") from None
     for name, other in names.items():
         if not isinstance(other, str):
-            raise RunError(f"{path}, {name}: its value is not a string. {WRITE}", "UC503")
+            raise RunError(f"{path}, {name}: {_not_a_string(name, other)}", "UC503")
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
         raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of these lines.", "UC503")
     return names
+
+
+def _not_a_string(name: str, value: object) -> str:
+    if isinstance(value, dict):
+        example = f'"{name}.weight" = "its name in the other run"'
+        return (
+            "this is a table, not a line with two names. Put both names in quotes, such as "
+            f"{example}. Remove headers such as [{name}]."
+        )
+    return f'its value is not a string. Put both names in quotes: "{name}" = "its name in the other run".'
 
 
 def match_parameters(

@@ -211,11 +211,12 @@ def test_a_map_in_both_directions_is_refused(compared: Any) -> None:
     ("text", "message"),
     [
         ("a = ", "map.toml"),
-        ("a = 1", "map.toml, a: its value is not a string. Write"),
+        ("a = 1", 'map.toml, a: its value is not a string. Put both names in quotes: "a" = "its name'),
+        ("fc.weight = 'x'", r'fc: this is a table.* such as "fc.weight" = "its name .* such as \[fc\]\.'),
         ("a = 'c'\nb = 'c'", "two names stand for 'c'. Keep one"),
         ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
     ],
-    ids=["no value", "a number", "two of one name", "nested"],
+    ids=["no value", "a number", "a table", "two of one name", "nested"],
 )
 def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.toml").write_text(text)

@@ -35,9 +35,9 @@ def report(
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return the report with its changes since a baseline, and with the exit status and summary that follow from them.
+    """Return a copy of the report with its changes since a baseline, and the `exit_code` and `verdict` that follow.
 
-    Failures that the baseline already had do not fail the run.
+    Failures that the baseline already had do not fail the run. `summary` and `problems` stay as they are.
 
     changes: The changes since the baseline, or None without a baseline.
     """
