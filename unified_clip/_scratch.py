@@ -50,7 +50,10 @@ class Scratch:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove the directories of this user in `directory` whose lock is not held by any process."""
+    """Remove the scratch directories of this user in `directory` whose lock is not held by any process.
+
+    Directories without a lock stay. Do nothing on a system without locks.
+    """
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(directory) as entries:

@@ -94,9 +94,10 @@ class Worker:
 
     Args:
         arguments: The command line, from the interpreter on.
-        scratch: A directory that the worker uses. It is not removed before the worker ends.
+        scratch: A directory that the worker uses. No other process removes it before the worker ends. An interpreter
+            other than this one gets a copy of the package there.
         stdout: As for `subprocess.Popen`.
-        environment: Variables to add to the environment.
+        environment: Variables to add to the environment. They may replace those of CPU_ONLY.
 
     Raises:
         OSError: The interpreter cannot be started.
@@ -133,7 +134,7 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends. Then end the processes that it started.
+        """Wait until the worker ends, and end the processes that it started. Return how the worker ended.
 
         Args:
             timeout: Seconds after which the worker is ended.
@@ -184,8 +185,8 @@ class Worker:
 
 
 def prepare() -> None:
-    """Prepare this worker process. It then reports its calls when `Worker.wait` times out, and exits if its parent is
-    killed.
+    """Prepare this worker process. It then reports its calls when `Worker.wait` times out, and exits if its parent has
+    ended.
     """
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
@@ -202,8 +203,8 @@ def _exit_when_orphaned(parent: int) -> None:
 def _search_path(python: str, scratch: Scratch | None) -> str:
     """Return the directory from which a worker imports this package, so that it finds no other copy of the package.
 
-    Another interpreter gets a copy of the package in a directory of its own. It must not find the other packages that
-    are installed beside this one.
+    With `scratch`, another interpreter gets a copy of the package in a directory of its own. It must not find the other
+    packages that are installed beside this one.
     """
     if scratch is None or python == sys.executable:
         return str(PACKAGE.parent)

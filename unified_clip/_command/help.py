@@ -52,11 +52,11 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    """Yield the lines of the help about a topic.
+    """Return the lines of the help about an error code, the list of codes, or the table of exit statuses.
 
-    commands: The parser of each command.
+    commands: The parser of each command. Their names may be suggested in the error.
 
-    UsageError: there is no such topic.
+    UsageError: the topic is none of these.
     """
     width = min(shutil.get_terminal_size().columns, WIDEST)
     if topic == ERRORS:

@@ -51,7 +51,9 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(statuses.REJECTED)
 
     def _advice(self, message: str) -> str:
-        """Return a message of argparse as a sentence. For an unknown command or option, add the one to type instead."""
+        """Return a message of argparse as a sentence. For an unknown command or option, add the closest name, or else
+        where to find all names.
+        """
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], self._commands())}"
         if unknown := re.match(r"unrecognized arguments: (\S+)", message):

@@ -139,7 +139,7 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
 def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
     """Return the functions of the user that no case called, such as "clip.py:clip (torch)".
 
-    A function was called even if its result is unreadable, or if the worker crashed.
+    A call counts even if it gave no result, such as by a crash. A case whose framework is missing does not count.
     """
     called = {
         (framework, case.call_name)
@@ -162,8 +162,8 @@ def _judge_natives(
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
     Return (judgements, known differences), as `match_deviations` does. The second part has no entries of a framework
-    that did not run the mode `native`, or that has a failed result such as a crash: they could look stale. With
-    `--case`, it has only entries of differences that occurred, and none counts as stale.
+    that did not run the mode `native`, or that has a failed result in any mode, such as a crash: they could look stale.
+    With `--case`, it has only entries of differences that occurred, and none counts as stale.
     """
     deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)

@@ -244,7 +244,7 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change is a new failure, or a failure that was smaller in the baseline."""
+    """Whether the change is a new failure, or a failure that was smaller or had another verdict in the baseline."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -296,7 +296,10 @@ class ParityReport(ReportModel):
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 
     def safe(self) -> ParityReport:
-        """Return the report with control characters and invisible characters escaped, so that it is safe to print."""
+        """Return a copy with control characters and invisible characters escaped, so that it is safe to print.
+
+        Fields that parity.json lacks, such as `seconds` and `may_be_missing`, have their defaults in the copy.
+        """
         return ParityReport.model_validate(safe(self.as_json()))
 
     def results(self) -> list[tuple[str, UnifiedClipResult]]:
@@ -338,7 +341,10 @@ class ParityReport(ReportModel):
 
     @property
     def differs(self) -> bool:
-        """Return whether any result differs unexpectedly. Differences that the baseline already had count, too."""
+        """Return whether any result differs unexpectedly, or any entry of the list of known differences has a problem.
+
+        Differences that the baseline already had count, too.
+        """
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 

@@ -139,7 +139,7 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return a sparse gradient as a new dense tensor. Return a dense gradient or None unchanged.
+    """Return a sparse gradient as a dense tensor. Return a dense gradient or None unchanged.
 
     Repeated rows are summed exactly and rounded once. Absent rows are zeros. Rows outside the shape are left out.
     Results are cached.

@@ -99,7 +99,7 @@ class Adapter(TensorConverter, Protocol):
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether a write into one tensor changes the other. The default is False."""
+        """Return whether two tensors, or None, share memory. The default is False."""
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:

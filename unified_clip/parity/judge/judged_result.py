@@ -75,7 +75,7 @@ def judge_result(
     framework: Framework,
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
-    """Compare one result with the exact result, and find the cause of a difference.
+    """Compare one result with the exact result, and find the cause of a difference that is larger than allowed.
 
     If the list of gradients is long, keep the element that differs most instead of the tensors. For a failure, only
     set the verdict.

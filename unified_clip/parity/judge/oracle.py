@@ -58,7 +58,7 @@ def expect(case: Case) -> Expected:
 
 
 def with_update(case: Case, expected: Expected) -> Expected:
-    """Add the parameters after an SGD step to an exact result, if the case compares them."""
+    """Add the parameters after an SGD step to an exact result, if the case compares them. Return the same object."""
     results = expected.gradients
     if case.options.update and results is not None:
         expected.update = Lazily(lambda index: after_sgd_step(results[index]), len(results))
@@ -104,7 +104,9 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
     Gradients whose `need_clip` is false, and gradients passed instead of parameters, are returned unchanged.
 
-    n: The total norm. Calls that clip per group, tensor or slice ignore it, and compute their norms here.
+    gradients: The gradients of the case, as dense tensors.
+    n: The total norm. It is used only if the call clips by a total norm that is not one of its arguments. Norms of
+        groups, tensors and slices are computed here.
     extreme: 0 for the exact norms, -1 for the smallest norms that the contract allows, 1 for the largest.
     """
     call, call_form = case.call, case.call_form
@@ -128,7 +130,7 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
 
 def is_long(case: Case) -> bool:
-    """Return whether the gradients of a case have KEPT elements or more. The results of such a case are not kept in
+    """Return whether the gradients of a case store KEPT numbers or more. The results of such a case are not kept in
     memory.
     """
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
@@ -178,8 +180,8 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
 def coefficient(call: Call, n: float, threshold: float) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64.
 
-    Return 1 for an infinite threshold, and NaN for a norm that is NaN. Return 0 for an infinite norm, or NaN if
-    `call.infinite_norm_gives_nan`.
+    Return 1 for an infinite threshold, whatever the norm is. Otherwise, return NaN for a norm that is NaN. For an
+    infinite norm, return 0, or NaN if `call.infinite_norm_gives_nan`.
     """
     if threshold == math.inf:
         return 1.0

@@ -22,9 +22,11 @@ def compare(
 ) -> list[OwnPair]:
     """Return the comparison of each two functions of the user in a case. Leave out frameworks without a result.
 
-    The verdict is "known" if the results differ, and the list of known differences has a difference of one of them.
+    Results that differ by more than both tolerances are "known" if one result is a known difference and the other is
+    not "different" from the exact result. Else they are "different".
 
-    outcomes: The tensors of each result. None if the list of gradients is long.
+    outcomes: The tensors of each result. None if the list of gradients is long: then the pair gets the worse of the
+        verdicts on both results.
     """
     own = [name for name, result in results.items() if result.is_users and not result.is_failure]
     pairs = []
@@ -49,9 +51,9 @@ def compare(
 
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
-    """Return (a difference of form in words or '', the relative size of a difference of numbers).
+    """Return (a difference other than a size in words, or ''; the largest relative difference of numbers).
 
-    The size is None if there are no numbers to compare.
+    The size is None if there are such words, or if both raised an error.
     """
     if left.raised or right.raised:
         return ("" if left.raised and right.raised else "only one of them raises an error"), None

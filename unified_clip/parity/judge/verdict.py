@@ -2,8 +2,9 @@
 
 A result is `equal` if it has the same bits as the exact result, else `different`. Two exceptions:
 
-- `close`: on the device path, and for a `norm_type` other than 1, 2 and inf. The norm is within the contract's bound,
-  and every element follows exactly from that norm. Graphs whose norm the compiled kernels compute must be `equal`.
+- `close`: on the device path, in graphs, and for a `norm_type` other than 1, 2 and inf. The norm is within the
+  contract's bound, and every element follows exactly from that norm. Graphs whose norm the compiled kernels compute
+  must be `equal`.
 - `flushed`: in a case with `subnormal = true`, if the framework replaces subnormal numbers by 0.
 """
 
@@ -96,8 +97,8 @@ def compare_with_exact(
 ) -> Verdict:
     """Compare a result of unified_clip with the exact result. Return the verdict.
 
-    The docstring of this module defines the verdicts. A wrong exception, warning, object, shape or dtype is a
-    difference of inf ULP.
+    The docstring of this module defines the verdicts. A difference of another kind than of numbers, such as a wrong
+    exception or dtype, is a difference of inf ULP.
 
     outcome: The result of the call, or the failure of its worker.
     path: The mode in which the call ran, such as "host" or "device".
@@ -160,7 +161,7 @@ def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
     """Return the clip coefficient of each gradient of a case, measured on the clipped gradients.
 
     The coefficient is the value of the largest finite element after the clip, divided by its value before the clip. It
-    is 1 if the gradient is None, or if all its elements are 0 or not finite.
+    is 1 if either gradient is None, or if all elements before the clip are 0 or not finite.
     """
     pairs = zip(map(densify, case.clipped_inputs), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -272,7 +273,7 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     path.
 
     For `adagc`, the norms of the tensors are unknown. Its result is continuous in them, so return whether it is within
-    CONTINUOUS times their error.
+    CONTINUOUS times their error. Return False if either result has no gradients.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False
@@ -302,15 +303,16 @@ CONTINUOUS = 8
 
 
 def _has_update(outcome: CallOutcome) -> bool:
-    """Return whether the parameters after an SGD step follow from the clipped gradients."""
+    """Return whether the parameters after an SGD step follow from the clipped gradients, or were not computed."""
     gradients = outcome.gradients or ()
     return outcome.update is None or ulps([*map(oracle.after_sgd_step, gradients)], outcome.update) == 0
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether a result is correct except for subnormal numbers, which the framework replaced by 0.
+    """Return whether the norm and the clipped gradients are correct except for subnormal numbers that became 0.
 
-    The framework may have replaced them in the gradients or in the result.
+    The framework may have replaced subnormal numbers in the gradients or in the result. Other numbers may differ by
+    NORM_ULPS.
     """
     inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))

@@ -52,11 +52,12 @@ class NativeDeviation:
     """The largest relative difference of finite numbers. 0 if it is only rounding, except for the kind "touched"."""
 
     norm: float | None = None
-    """The relative difference from the exact norm. None if there is no norm to compare. inf if one is not finite."""
+    """The relative difference from the exact norm. None if there is no norm to compare. inf if one is inf or NaN, and
+    the other is another number."""
 
     gradients: float | None = None
-    """The largest difference of an element, relative to the largest element of the exact result. inf if one element is
-    not finite."""
+    """The largest difference of an element, relative to the largest element of the exact result. inf if an element is
+    inf or NaN on one side, and another number on the other. None if the gradients were not compared."""
 
     not_finite: NotFinite = ""
 
@@ -188,7 +189,7 @@ class KnownDifference(schema.Table):
         return same and self.is_for(framework, case, difference)
 
     def bounds(self, size: float) -> bool:
-        """Return whether a difference of finite numbers is as listed, or smaller."""
+        """Return whether a difference of finite numbers is at most the listed size times `within`."""
         return size <= self.within * self.size
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:

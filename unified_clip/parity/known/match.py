@@ -26,9 +26,10 @@ def match_deviations(
     `problem` is the reason why the deviation fails the run, or '' if it does not. `entries` has each entry of the list
     that applies to these versions, with the cases that it covers.
 
-    known: The list. None if the suite has no list. Then no deviation is a problem.
+    known: The list. None if the suite has no list. Then no deviation is a problem, but it may be "different".
     deviations: The deviation of each result of a framework's function.
-    versions: The versions of each framework's packages, as its worker reported them.
+    versions: The versions of each framework's packages, as its worker reported them. Each framework of the list has
+        an entry.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     sizes_by_entry: list[tuple[KnownDifference, dict[str, float]]] = [

@@ -24,7 +24,8 @@ def measure(
     """Return the difference between the result of a framework's function and the exact result.
 
     Return None if the framework has no function for this case. If the function raised an error, or should have raised
-    one, compare no numbers. Results of other shapes or dtypes are converted before their numbers are compared.
+    one, compare no numbers: an error of any class is right if an error is expected. Results of other shapes or dtypes
+    are converted before their numbers are compared.
 
     tolerance: A relative difference up to this size counts as rounding.
     """
@@ -80,7 +81,9 @@ Arrays = Sequence[Float64s]
 def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     """Return the difference between numbers and the exact numbers, array by array.
 
-    inputs: The gradients before the clip. If all exact numbers are 0, the size is relative to the largest of them.
+    results, exact: Equally many arrays, with the same shapes.
+    inputs: The gradients before the clip. If no exact number is finite and not 0, the size is relative to the largest
+        of them.
     """
     largest = _largest(exact) or _largest(inputs)
     size, is_finite = 0.0, True
@@ -107,8 +110,9 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
     """Return results with the shapes and dtypes of the exact results. Each number is rounded to its dtype.
 
-    None and a tensor of zeros are the same numbers. If the numbers of results differ, None does not count. Return None
-    if a result has another number of elements than the exact one.
+    A result that is None becomes zeros. If there are more or fewer results than exact ones, pair those that are not
+    None, in order. Return None if there are too many of these, if one has another number of elements than its exact
+    result, or if one is not zero and its exact result is None.
     """
     if len(results) != len(exact):
         remaining = iter([tensor for tensor in results if tensor is not None])

@@ -24,10 +24,12 @@ class Changes(NamedTuple):
 
 
 def write(path: Path, report: ParityReport) -> Changes:
-    """Update the list of known differences in a file: drop stale entries, and add an entry for each new difference.
+    """Update the list of known differences in a file: drop stale entries, and add entries for new differences.
 
-    Correct entries and comments stay. A stale entry that still covers a difference also stays. It gets the new size,
-    and loses the patterns that match no case. If the file does not exist, create it.
+    Correct entries and comments stay. A stale entry that still covers a difference also stays. It gets the new size and
+    the cases that still differ. If the file does not exist, create it.
+
+    report: A report without failed or missing results, and without differences of unified_clip.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
@@ -77,7 +79,10 @@ def write(path: Path, report: ParityReport) -> Changes:
 def _correct_and_stale(
     report: ParityReport, differences: Mapping[Place, NativeResult]
 ) -> tuple[list[KnownDifference], list[KnownDifference]]:
-    """Return (entries of the list that are correct, entries that are stale or have another size)."""
+    """Return (entries of the list that are correct, entries that are stale or have another size).
+
+    Leave out entries that the run did not judge.
+    """
     correct, stale = list[KnownDifference](), list[KnownDifference]()
     for result in report.known:
         if result.entry:
@@ -98,8 +103,8 @@ def _magnitude(native: NativeResult) -> str:
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
-    """Return the [[known]] tables of a document. If `known` is an inline array, such as `known = []`, convert it to
-    tables.
+    """Return the [[known]] tables of a document. If `known` is missing, add it. Convert an inline array, such as
+    `known = []`, to tables.
     """
     entries = document.get("known")
     if isinstance(entries, AoT):
@@ -182,7 +187,7 @@ def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeRes
 
 
 def _set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:
-    """Set the size and `not_finite` of an entry to those of its results, and remove the other one."""
+    """Set `size` and `not_finite` of an entry to those of its results. Remove a key whose value would be 0 or ''."""
     numbers = {"size": _size(natives, within), "not_finite": next(iter(natives)).not_finite}
     for key, value in numbers.items():
         if value:
@@ -204,7 +209,7 @@ def _size(natives: Collection[NativeResult], within: float) -> float:
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
     """Return a new entry for the differences of a function.
 
-    natives: The results of the function that differ, by case name. All have the same kind of cause.
+    natives: The results of the function that differ, by case name. All have the same `not_finite` and kind of cause.
     old: The previous entries. The first one for the same framework, function, kind and some of these cases provides the
         title and the reason. Without such an entry, the reason is the cause. If no cause is known, it is the kind.
     """
@@ -221,7 +226,9 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 
 
 def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
-    """Return the cause of some differences. If there is none, return what differs."""
+    """Return the cause of some differences: the first one, if there are several. If there is none, return what
+    differs.
+    """
     causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
     if not causes:
         causes = [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(native.detail for native in natives) if text]

@@ -1,7 +1,7 @@
 """Compare a report with an earlier parity.json, the baseline, for `unified-clip parity --baseline`.
 
-Failures that the baseline already had do not fail the run. New failures, larger failures and missing results fail the
-run.
+Failures that the baseline already had do not fail the run. New failures, larger failures, failures with another verdict
+and missing results fail the run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Entry:
     """The numbers of the result, or their digests. Equal values mean that two entries have the same numbers."""
 
     wrong: bool = False
-    """Whether the entry fails the run."""
+    """Whether the entry is a difference that fails a run without a baseline. A missing result does not count."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:

@@ -51,7 +51,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
         """Return the number of results with each verdict in a mode, by framework and verdict.
 
-        Frameworks without results are left out. Frameworks' functions that crashed do not count.
+        Frameworks without results are left out. Failures of the frameworks' functions, such as crashes, do not count.
         """
         by_framework = {}
         for framework in frameworks:
@@ -67,7 +67,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Return the problems that fail the run. Cases that fail for the same reason share a problem."""
+    """Return the problems that fail a run without a baseline. Cases that fail for the same reason share a problem."""
     cases: dict[tuple[str, str, str | None, str | None], list[str]] = {}
     for case in report.cases:
         for problem in _problems_of(report, case):

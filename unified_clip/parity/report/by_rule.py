@@ -34,7 +34,10 @@ class Row:
     cases: Sequence[CaseResult]
 
     def functions(self, framework: str) -> list[Function]:
-        """Return the different results of this framework's functions in this row, each with its first case."""
+        """Return the different results of this framework's functions in this row, each with its first case.
+
+        Leave out calls that gave no result.
+        """
         functions: dict[tuple[object, ...], Function] = {}
         for case in self.cases:
             native = case.natives.get(framework)

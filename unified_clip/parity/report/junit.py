@@ -70,8 +70,8 @@ def _title(mode: str, result: Result) -> str:
 def _suite(root: Element, report: ParityReport, framework: str, mode: str, title: str) -> None:
     """Add a `testsuite` element with the results of one framework in one mode, as far as they have this title.
 
-    A result without tensors, such as after a crash, is an error. It is skipped if the suite allows the framework to be
-    missing.
+    A result without tensors, such as after a crash, is an error. A missing framework is skipped if the suite allows it
+    to be missing.
     """
     suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
     for row in report.cases:
@@ -95,7 +95,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Mark a test case as failed. If the baseline already had this failure, mark it as skipped.
+    """Mark a test case as failed. If the baseline already had this failure, and it is no worse, mark it as skipped.
 
     key: The key of the result: (framework, what, case).
     numbers: More lines about the difference.

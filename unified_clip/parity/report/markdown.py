@@ -35,7 +35,7 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
 def headline(report: ParityReport) -> list[str]:
-    """Return the first lines of the report: the summary sentence, counts, the number of changes, and the notes.
+    """Return the first lines of the report, from the summary sentence and the counts to the notes.
 
     Frameworks that are absent, as the suite allows, have no counts.
     """
@@ -120,7 +120,7 @@ def own_pairs_rows(report: ParityReport) -> list[list[str]]:
 def native_rows(report: ParityReport) -> list[list[str]]:
     """Return the table rows of the frameworks' own functions.
 
-    Return [] if no framework of the run has such functions. NumPy, for example, has none.
+    Return [] if no such function gave a result. NumPy, for example, has none.
     """
     return rows(report, native) if report.summary.natives else []
 
@@ -167,8 +167,8 @@ def _verdict(result: UnifiedClipResult) -> str:
 def native(results: FrameworkResult) -> str:
     """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06".
 
-    The numbers are the sizes of the difference: of the norm, and of the gradients. If the difference has no size, the
-    text has its kind. If nothing differs, or the run failed, the text is only the verdict.
+    The numbers are the sizes of the difference: of the norm, and of the gradients. If the difference is not one of
+    numbers only, the text has its kind instead. If nothing differs, or there is no result, it has only the verdict.
     """
     result = results.native
     if result is None:

@@ -34,14 +34,14 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """A card below a row: a result with its numbers, and the columns that have this result."""
+    """A card below a row or a problem: a result with its numbers, and the columns that have this result."""
 
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
 
     @property
     def numbers(self) -> str:
-        """The column numbers, from 1, as text such as "1 3"."""
+        """The column numbers, from 1, as text such as "1 3". "0" for the card of a problem."""
         return " ".join(str(number) for number, _, _ in self.columns)
 
     @property

@@ -57,9 +57,5 @@ def _joined(*parts: str | None) -> str:
 
 
 def _numbers(result: Result) -> Iterator[str]:
-    """Yield lines with three numbers: the exact number, unified_clip's number, and the number of the framework's
-    function.
-
-    All are values of the element that is furthest from the exact result.
-    """
+    """Yield the lines about the element that is furthest from the exact result, with its value on each side."""
     yield from (f"    {line}" for line in compared.numbers(result))

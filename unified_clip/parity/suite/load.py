@@ -68,7 +68,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 
     accepting: Whether entries of earlier versions of unified_clip are allowed, because `--accept` replaces them.
 
-    SuiteError: the suite is invalid or has no cases, or a file that it names does not exist.
+    SuiteError: the suite is invalid or has no cases, or a file that it names does not exist. The list of known
+        differences may be missing: then the suite has a note.
     """
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent

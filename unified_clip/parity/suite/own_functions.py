@@ -33,7 +33,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
     name: The name of the framework.
     file: The suite's file.
 
-    SuiteError: a public name cannot be replaced, a file or function does not exist, or no case calls the function.
+    SuiteError: an entry of `functions` or `returns` is invalid, or no case calls the function.
     """
     for public_name, text in framework.functions.items():
         place = f"{file}, frameworks.{name}.functions.{public_name}"
@@ -75,7 +75,7 @@ def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bo
 
     is_own_python: Whether the interpreter of this command runs the file. Another one may accept a different syntax.
 
-    SuiteError: the file is not valid Python.
+    SuiteError: the file cannot be read, or is not valid Python. For another interpreter, return True instead.
     """
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))

@@ -47,7 +47,7 @@ class Call:
         return self.style in ("in place", "class in place")
 
     def threshold(self, arguments: Arguments) -> float:
-        """Return the threshold argument of a call that clips by norm."""
+        """Return the threshold argument of a call that clips by norm without an adaptive rule."""
         return float(arguments[self.required[0]])
 
     def passed_norm(self, arguments: Arguments) -> float | None:
@@ -58,7 +58,7 @@ class Call:
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
         """Return the (lower, upper) bounds of a call that clips by value.
 
-        If the call has only an upper bound, the lower bound is the upper one with the other sign.
+        If the arguments have only an upper bound, the lower bound is the upper one with the other sign.
         """
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:

@@ -156,7 +156,8 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
     """Make a call. Return its result, and record whether it issued a ClipWarning.
 
-    If it raises an exception, catch it. The result then has only the exception's classes and its message.
+    If it raises an exception, catch it. The result then has only the exception's classes and its message. A
+    UserFunctionError is not caught.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -261,7 +262,10 @@ def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> Call
 
 
 def read_steps(invocation: Invocation, result: CallResult) -> None:
-    """Replace the list of norms and the state in a result by one vector of float64, as `oracle.after_steps` has it."""
+    """Replace the list of norms and the state in a result by one vector of float64, as `oracle.after_steps` has it.
+
+    Results of calls without steps stay unchanged.
+    """
     if invocation.call.style != "steps" or result.norm is None:
         return
     *norms, state = result.norm

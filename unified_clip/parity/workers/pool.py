@@ -108,6 +108,8 @@ def run(
     timeout: If no new result arrives for this many seconds, the worker is ended, and its current item fails.
     on_result: A function that is called with each item and its result or failure. Its return values are kept.
     progress: A function that is called with the number of new results.
+
+    KeyboardInterrupt: STOP was set.
     """
     results = WorkerResults()
     remaining = dict(enumerate(items))

@@ -56,9 +56,10 @@ class UserFunction(NamedTuple):
         return cls(text, *own_functions.split(text, root), place, returns_norm)
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Return the function as a public name for one call. It takes arguments by keyword, and its result is checked.
+        """Return the function as a public name for one call. It raises UserFunctionError for a wrong result.
 
-        Required arguments are passed by position, because the parameters of the user's function may have other names.
+        It takes arguments by keyword, and passes required arguments to the user's function by position, because its
+        parameters may have other names.
 
         UserFunctionError: the function cannot be loaded.
         """
@@ -78,7 +79,7 @@ class UserFunction(NamedTuple):
         return clip
 
     def _checked(self, returned: Any, invocation: Invocation) -> Any:
-        """Return the result of the function, with its norm as a `Dense` tensor.
+        """Return the result of the function as the public name returns it, with its norm as a `Dense` tensor.
 
         UserFunctionError: the result has a wrong type.
         """
