@@ -60,10 +60,10 @@ def compare(
 ) -> dict[str, Any]:
     """Call both functions in turns, and measure the times. Return an entry of bench.json.
 
-    seconds: The time for all calls. Each function is called at least LEAST and at most MOST times.
+    The entry has the number of repeats, the quartiles of the milliseconds of each function, and those of their ratio,
+    which is above 1 if unified_clip is faster. If the framework has no function, its quartiles and the ratio are None.
 
-    The entry has the number of repeats, the quartiles of the milliseconds of each function, and those of their ratio.
-    If the framework has no function, its quartiles and the ratio are None.
+    seconds: The time for all calls. After WARM_UP calls, each function is called at least LEAST and at most MOST times.
     milliseconds: A function that makes a call, and returns its time by the clock.
     """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})

@@ -176,7 +176,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for Paddle.
 
     Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16. There, the pairs have only
-    unified_clip's function.
+    unified_clip's function. For bfloat16, there is no pair in a graph.
     """
     import paddle
 

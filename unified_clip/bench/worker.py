@@ -70,7 +70,8 @@ def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Measure one list of gradients in one dtype. Return the times, memory and limits, as tables of bench.json.
 
-    On a GPU, the tables of memory and limits are empty. For a list of at most LONG elements, the table of limits is.
+    The table of memory has the pairs that clip in place. On a GPU, the tables of memory and limits are empty. For a
+    list of at most LONG elements, the table of limits is empty.
     """
     gc.collect()  # free the previous list
     arrays = lists.arrays(shapes, dtype)

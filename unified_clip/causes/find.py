@@ -42,7 +42,8 @@ def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
     Test `known_causes` first, and `fitted_causes` if none of them fits. Return None if known causes of different kinds
-    fit. If no cause fits, or rounding hides the cause, return the result of `touched`.
+    fit, or if the one that fits may be rounding. If no cause fits, or rounding hides whether a known cause or the
+    correct call does, return the result of `touched`.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -95,7 +96,8 @@ def without_result(call: Observation) -> Cause | None:
 def beyond_range(call: Observation) -> Cause | None:
     """Return a cause if numbers were too large or too small for the dtype of the computation. Else return None.
 
-    The signs are a norm of inf or 0 that should be another number, and infinite elements that should be finite.
+    The signs are a norm of inf or 0 that should be another number, infinite elements that should be finite, and, if the
+    call returns no norm, a total norm beyond the range with a result of zeros only.
     """
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
@@ -122,7 +124,8 @@ def beyond_range(call: Observation) -> Cause | None:
 def nan(call: Observation) -> Cause | None:
     """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN. Else return None.
 
-    The kind of the cause is "inf" if the total norm is infinite, and "NaN" otherwise.
+    The kind is "inf" if an infinite total norm explains all results. If an expected NaN is missing, the cause may be
+    that of `not_clipped`. Otherwise, the kind is "NaN".
     """
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
@@ -170,7 +173,7 @@ def zeros(call: Observation) -> Cause | None:
 def not_clipped(call: Observation) -> Cause | None:
     """Return a cause if all gradients are unchanged, some of them should be clipped, and the returned norm is correct.
 
-    Else return None.
+    Else return None. If only eps makes a coefficient below 1, the cause is another eps.
     """
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected

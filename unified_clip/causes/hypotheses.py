@@ -218,7 +218,7 @@ def _differ(call: Observation, norms: Sequence[float]) -> bool:
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm has another norm_type, or is the square of the correct norm."""
+    """Yield hypotheses that the norm has another norm_type of 1, 2 and inf, or is the square of the correct norm."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))

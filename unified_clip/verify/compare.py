@@ -48,7 +48,8 @@ class StepComparison:
     """The distance of the updates, which are the changes of the parameters by the step."""
 
     clips_alike: bool
-    """Whether both steps clip by the same rules and thresholds, in the same number of calls."""
+    """Whether both steps clip by the same rules, norm types and thresholds, in the same number of calls. A threshold
+    that is unknown on one side counts as the same."""
 
     losses: tuple[float | None, float | None] = (None, None)
     """The losses that the old and the new training step yield. None for a training step that yields no loss."""
@@ -116,7 +117,7 @@ def compare_steps(
     names: The contents of the file of --map, or None.
     max_ulp: The largest distance in ULP at which two numbers count as equal.
 
-    VerifyError: a run has no clip call, the outputs cannot be compared, or `names` has an unknown name.
+    VerifyError: a run has no clip call, the outputs cannot be compared, or `names` does not fit the parameters.
     """
     for run in (old, new):
         reject_changing_outputs(run)

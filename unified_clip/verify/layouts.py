@@ -33,7 +33,7 @@ class Layout(NamedTuple):
 
 
 def match_layout(old: Values, new: Values, names: Names) -> Layout:
-    """Match the parameters of two training steps.
+    """Match the parameters of two training steps. Leave out parameters without a counterpart.
 
     old, new: The parameters by name.
     names: The new name of each old parameter whose name differs.

@@ -92,7 +92,8 @@ class NameMatcher:
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
         """Return {name in the recording: name of the parameter} for gradients without a name in `names`.
 
-        A gradient needs a shape that no other such gradient and only one parameter has.
+        A gradient needs a shape that no other such gradient and only one parameter has. That parameter must not have a
+        match in `names`.
         """
         candidates = list(self._shapes.values())
         parameter_of = {shape: name for name, shape in self._shapes.items() if candidates.count(shape) == 1}
@@ -123,7 +124,8 @@ def _matches(
 ) -> dict[str, str]:
     """Return the name of a tensor with the same norm, for each recorded gradient that has such a tensor.
 
-    If several tensors have the norm, one of the same shape is preferred.
+    The tensor has the same lengths of axes in any order, or only differs in the number of rows. If there are several,
+    one with the same lengths is preferred, then the one with the nearest norm.
 
     source: The tensors by name.
     norms: The norm of each recorded gradient, by its name in the recording.
@@ -184,7 +186,9 @@ def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient of a call. Return [] for a clip by value or by slices."""
+    """Return the coefficient of each gradient of a call. Return [] if they are unknown, or for a clip by value or by
+    slices.
+    """
     count = len(line.parameters)
     coefs = line.coefs() * count if line.rule == "global" else line.coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []

@@ -113,7 +113,7 @@ def _lines_of_own_clipping(run: ScriptRun) -> Iterator[RecordedCall]:
     """Yield a recorded call for each step at which the script clips by its own code.
 
     The script yields the gradients before and after such a clip. The call's rule is the total norm if one coefficient
-    explains all gradients. Else it is the norm of each tensor.
+    explains all gradients, at every step. Else it is the norm of each tensor.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1):
@@ -161,7 +161,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Return a call with its norms sorted by name, because frameworks list parameters in different orders.
+    """Return a call with its parameters, norms and coefficients sorted by name: frameworks differ in the order.
 
     Return a call unchanged if it has no norm of each tensor. `common_names`: as for `normalize`.
     """

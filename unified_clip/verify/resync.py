@@ -92,7 +92,8 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 def _writer(parameter: Any) -> Callable[[Any], object] | None:
     """Return a function that assigns an array to a parameter.
 
-    Return None for tensors of PyTorch and Paddle that are no trainable parameters, and for others without `assign`.
+    Return None for a tensor that may be a copy: in PyTorch, if it is neither a Parameter nor a leaf that requires a
+    gradient. In Paddle, if it is no parameter. In other frameworks, if it has no method `assign`.
     """
     framework = adapter_of(type(parameter))
     if framework == "torch":

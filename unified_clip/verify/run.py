@@ -225,7 +225,8 @@ def run(
     resync: The names in the file of --map. If given, copy the old weights into the new training step after each step.
     advance: A function that shows progress. It gets "old" or "new", and the number of finished steps.
 
-    VerifyError: a function or its output is invalid. With `resync`, a function returns once instead of yielding.
+    VerifyError: a function or its output is invalid, or an interpreter cannot be started. With `resync`, a function
+        returns once instead of yielding.
     WorkerError: a process crashed or hung.
     """
     with ExitStack() as stack:

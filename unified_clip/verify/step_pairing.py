@@ -97,7 +97,8 @@ class StepPairing:
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the pairs of updates. An update is the change of a parameter by one step.
 
-        If a training step yields only at the end, an update is the change by all steps together.
+        If a training step yields only at the end, an update is the change by all steps together. A parameter without
+        an initial weight changes from 0.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
