@@ -96,8 +96,8 @@ def without_result(call: Observation) -> Cause | None:
 def beyond_range(call: Observation) -> Cause | None:
     """Return a cause if numbers were too large or too small for the dtype of the computation. Else return None.
 
-    The signs are a norm of inf or 0 that should be another number, infinite elements that should be finite, and, if the
-    call returns no norm, a total norm beyond the range with a result of zeros only.
+    The signs are a norm of inf or 0 that should be another number, and infinite elements that should be finite. If the
+    call returns no norm, a total norm beyond the range is a sign, too, if every element became 0.
     """
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
