@@ -152,7 +152,7 @@ def test_a_parameter_of_also_elsewhere_is_in_the_call(kind: str) -> None:
     """FSDP2 replaces parameters: those from before would not be found, and the copies would count twice."""
     before, after = SimpleNamespace(shape=(3, 2)), SimpleNamespace(shape=(3, 2))
     staged(kind, 0, [after]).check_present([before, after])
-    with pytest.raises(ValueError, match=r"also_elsewhere\[0\], of shape \[3, 2\], is not .* fully_shard replaces"):
+    with pytest.raises(ValueError, match=r"also_elsewhere\[0\], of shape \[3, 2\], is not .* fully_shard replaced it"):
         staged(kind, 0, [before]).check_present([after])
     staged(kind, 0, lambda parameter: False).check_present([])
 
